@@ -1,0 +1,43 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Both make their own environment first.
+PYTHON ?= python3
+UV     := .uv/bin/uv
+RUN    := .venv/bin
+UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
+
+.PHONY: help demo test lint types imports bench soak clean env
+
+help:           ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+env: .venv/.ready
+
+.venv/.ready: pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Holdfast needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
+	@test -x $(UV) || { echo "making the environment: uv into .uv, the project into .venv (once)"; \
+	  $(PYTHON) -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'; }
+	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --python $(PYTHON)
+	@touch .venv/.ready
+
+demo: env       ## the whole story on this machine, in under a minute
+	@$(RUN)/python examples/demo.py
+
+test: env       ## every test that fits in ten minutes
+	@$(RUN)/python -m pytest -q -n 2 --dist worksteal
+
+lint: env       ## ruff
+	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
+
+types: env      ## mypy, strict
+	@$(RUN)/mypy
+
+imports: env    ## the layers of ARCHITECTURE.md
+	@$(RUN)/lint-imports
+
+bench: env      ## figures, each beside a limit measured in the same run
+	@$(RUN)/python -m bench
+
+soak: env       ## long runs with faults
+	@$(RUN)/python -m pytest -q -m soak
+
+clean:          ## take the environments and caches away
+	rm -rf .venv .uv .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run bench/results

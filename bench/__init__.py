@@ -1,0 +1,1 @@
+"""Holdfast's benchmarks: every figure stands beside a limit measured in the same run (docs/reference/benchmarks.md)."""

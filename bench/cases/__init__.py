@@ -1,0 +1,1 @@
+"""The benchmarks themselves, one module each: `name`, `budget`, `run(scale)`."""

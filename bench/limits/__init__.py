@@ -1,0 +1,1 @@
+"""The same work without Holdfast: what the figures are measured against."""

@@ -1,0 +1,30 @@
+"""Holdfast keeps GPU work running until it is finished.
+
+What a job uses (`beat`, `section`, `track`) is here and loads nothing but the standard library. `Client` and
+`AsyncClient` come from `holdfast.client` when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from holdfast.work import beat, section, track
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.client import AsyncClient, Client
+
+__version__ = "0.1.0"
+__all__ = ["AsyncClient", "Client", "__version__", "beat", "section", "track"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Client", "AsyncClient"):
+        from holdfast import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "Client", "AsyncClient"})

@@ -1,0 +1,156 @@
+"""How an agent is set up, and `run_host`, which makes this machine a host: guardian, and under it the agent.
+
+A config travels from the guardian's starter to every agent the guardian starts as a file in the state folder.
+It names the files that hold secrets (the join token, the host key), never the secrets themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.agent.files import make_private_folder, read_private, write_atomic
+from holdfast.core.gpus import Gpu
+from holdfast.core.spec import Name, ShortText
+from holdfast.errors import ValidationError
+
+CONFIG_VARIABLE = "HOLDFAST_AGENT_CONFIG"
+CONFIG_FILE = "agent.json"
+MARK_FILE = "mark"
+HOST_FILE = "host.json"
+
+EXIT_DONE = 0
+EXIT_BAD_CONFIG = 78  # as sysexits has it: starting it again changes nothing
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One host's agent.
+
+    url: the controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's own folder, made 0700.
+    gpus: "auto" asks the drivers; a number declares so many devices; a list describes them.
+    queues: lanes served, empty for all. advertise: the address other hosts of a gang reach this one by.
+    ca_file: PEM of the authority that signed the controller's certificate, None for the system's.
+    join_token_file: read when there is no host key yet; may be replaced while the agent waits for a good one.
+    host_file: where the host's id and key are kept, None for `host.json` in the state folder.
+    probe: "real", or "scripted:PATH" in tests.
+    logs_keep_seconds, work_keep_seconds: how long files of ended tasks, and job folders nobody uses, stay on disk.
+    """
+
+    url: str
+    state_dir: str
+    name: Name | None = None
+    cpu_slots: Annotated[int, Meta(ge=0, le=65_536)] = 1
+    memory_bytes: Annotated[int, Meta(ge=0)] | None = None
+    gpus: Literal["auto"] | Annotated[int, Meta(ge=0, le=1024)] | list[Gpu] = "auto"
+    queues: list[Name] = []
+    labels: dict[Name, ShortText] = {}
+    pool: Name = "local"
+    advertise: ShortText | None = None
+    ca_file: str | None = None
+    join_token_file: str | None = None
+    host_file: str | None = None
+    probe: Annotated[str, Meta(pattern=r"^(real|scripted:.+)$")] = "real"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+    logs_keep_seconds: Annotated[float, Meta(ge=0)] = 3600.0
+    work_keep_seconds: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
+    frozen_seconds: Annotated[float, Meta(gt=0)] = 20.0
+    die_with_parent: bool = False
+
+    @property
+    def state_path(self) -> Path:
+        """The state folder."""
+        return Path(self.state_dir)
+
+    @property
+    def host_path(self) -> Path:
+        """Where the host's id and key are kept."""
+        return Path(self.host_file) if self.host_file else self.state_path / HOST_FILE
+
+    @property
+    def host_name(self) -> str:
+        """The name given, or this machine's, brought into the shape of a name."""
+        return self.name or clean_name(socket.gethostname())
+
+
+def clean_name(text: str) -> str:
+    """Return `text` as a name the controller takes: letters, digits and `._/-`, beginning with one of the first two."""
+    cleaned = re.sub(r"[^A-Za-z0-9._/-]+", "-", text).lstrip("._/-")[:128]
+    return cleaned or "host"
+
+
+def check_config(config: AgentConfig) -> AgentConfig:
+    """Check what types alone cannot say. Raises ValidationError with the field."""
+    if not re.match(r"^https?://[^/\s?#]+[^\s?#]*$", config.url):
+        raise ValidationError(f"{config.url!r} is no address of a controller; write http://host:port", field="url")
+    if not os.path.isabs(config.state_dir):
+        raise ValidationError(f"the state folder {config.state_dir!r} must be an absolute path", field="state_dir")
+    for field in ("ca_file", "join_token_file"):
+        path = getattr(config, field)
+        if path is not None and not os.path.isabs(path):
+            raise ValidationError(f"{path!r} must be an absolute path", field=field)
+    return config
+
+
+def read_config(path: str) -> AgentConfig:
+    """Read a config file. Raises ValidationError for one that cannot be read or used."""
+    try:
+        return check_config(msgspec.json.decode(Path(path).read_bytes(), type=AgentConfig))
+    except OSError as error:
+        raise ValidationError(f"the agent's config {path} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise ValidationError(f"the agent's config {path} cannot be used: {error}") from error
+
+
+def find_config(argv: list[str], environ: Mapping[str, str]) -> AgentConfig:
+    """Return the config named by the first argument or by `HOLDFAST_AGENT_CONFIG`. Raises ValidationError."""
+    path = argv[0] if argv else environ.get(CONFIG_VARIABLE, "")
+    if not path:
+        raise ValidationError(f"give the agent's config file as an argument or in {CONFIG_VARIABLE}")
+    return read_config(path)
+
+
+def read_mark(state_dir: Path) -> str:
+    """Return the mark that this host's processes carry: random, made once per state folder.
+
+    It is not the host's id, because a host has tasks to sweep even before it could register again.
+    """
+    path = state_dir / MARK_FILE
+    found = read_private(path)
+    if found:
+        return found.decode().strip()
+    mark = secrets.token_hex(8)
+    write_atomic(path, mark.encode(), durable=True)
+    return mark
+
+
+def run_host(config: AgentConfig) -> int:
+    """Make this process the host's guardian, with the agent under it, until told to stop (TERM, INT).
+
+    Returns the exit status. Raises ValidationError for a config that cannot work, OSError for a state folder that
+    cannot be made.
+    """
+    from holdfast.agent.guardian import GuardianConfig, run_guardian
+
+    check_config(config)
+    make_private_folder(config.state_path)
+    path = config.state_path / CONFIG_FILE
+    write_atomic(path, msgspec.json.format(msgspec.json.encode(config)), durable=True)
+    return run_guardian(
+        GuardianConfig(
+            state_dir=config.state_path,
+            host_id=read_mark(config.state_path),
+            agent_argv=[sys.executable, "-P", "-m", "holdfast.agent", str(path)],
+            frozen_seconds=config.frozen_seconds,
+            die_with_parent=config.die_with_parent,
+        )
+    )

@@ -1,0 +1,46 @@
+"""From what the guardian saw to what is reported: the facts of a task's end."""
+
+from __future__ import annotations
+
+from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.watchdogs.verdicts import make_trip
+from holdfast.wire.guardian import Ended
+
+LAPSED = "its lease ended without word from the controller, so the guardian ended it"
+
+
+def make_facts(
+    ended: Ended,
+    *,
+    trip: Trip | None,
+    kill_sent: bool,
+    stop_asked: bool,
+    host_stops: bool,
+    log_tail: str,
+) -> TaskFacts:
+    """Return the facts of an end.
+
+    END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work: the trip is void.
+    END-2  `stopped` is for drains. What a watchdog killed was not drained, whatever the guardian had to send for it;
+           an operator's stop is both.
+    """
+    if trip is not None and not kill_sent and not ended.stopped and ended.exit_code == 0:
+        trip = None
+    if trip is None and ended.lapsed:
+        trip = make_trip(Watchdog.LOST_LEASE, LAPSED, {"source": "the guardian's clock"})
+    stopped = ended.stopped and not ended.lapsed and (trip is None or stop_asked)
+    own_code = ended.exit_code if ended.exit_code is None or 0 <= ended.exit_code <= 255 else 255
+    return TaskFacts(
+        exit_code=own_code,
+        signal=ended.signal,
+        oom=ended.oom,
+        trip=trip,
+        stopped=stopped,
+        stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,
+        unkillable=ended.unkillable,
+        start_error=ended.start_error[:4096] if ended.start_error and not ended.lapsed else None,
+        log_tail=log_tail,
+        runtime_seconds=max(0.0, ended.runtime_seconds),
+        max_memory_bytes=max(0, ended.max_memory_bytes),
+    )

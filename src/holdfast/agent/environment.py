@@ -1,0 +1,119 @@
+"""The environment a task gets: the agent's own, cleaned; the user's; the secrets; then what Holdfast sets.
+
+ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves like the shell it was typed in, except
+       for everything that begins with HOLDFAST_ (tokens, descriptors, marks of this agent), systemd's private
+       variables, and what would make the task someone's child (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is
+       started by a service manager, whose environment is small; there the result is PATH, HOME, USER, LANG, SHELL
+       and TMPDIR, completed where they are missing.
+ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` can.
+ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an absent one.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+
+from holdfast.wire.agent import LaunchOrder
+
+_PRIVATE = frozenset(
+    [
+        "NOTIFY_SOCKET",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "LISTEN_FDNAMES",
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "MAINPID",
+        "MANAGERPID",
+        "SYSTEMD_EXEC_PID",
+        "CREDENTIALS_DIRECTORY",
+        "MEMORY_PRESSURE_WATCH",
+        "MEMORY_PRESSURE_WRITE",
+        "CUDA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "VIRTUAL_ENV_PROMPT",
+        "OLDPWD",
+        "PWD",
+        "SHLVL",
+        "_",
+    ]
+)
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def inherit_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of the agent's environment that tasks get (ENV-1)."""
+    kept = {k: v for k, v in environ.items() if not k.startswith("HOLDFAST_") and k not in _PRIVATE}
+    try:
+        person = pwd.getpwuid(os.getuid())
+    except KeyError:  # a container may run as a number nobody has
+        person = None
+    defaults = {
+        "PATH": _DEFAULT_PATH,
+        "HOME": person.pw_dir if person else "/",
+        "USER": person.pw_name if person else str(os.getuid()),
+        "LANG": "C.UTF-8",
+        "SHELL": (person.pw_shell if person else "") or "/bin/sh",
+        "TMPDIR": "/tmp",
+    }
+    return {**defaults, **kept}
+
+
+def make_task_environment(
+    order: LaunchOrder,
+    inherited: Mapping[str, str],
+    *,
+    host_id: str,
+    host_mark: str,
+    beat_socket: str,
+    work_folder: str,
+    host_gpus: int,
+    local_rank: int = 0,
+    local_world_size: int = 1,
+) -> dict[str, str]:
+    """Return the whole environment of a task.
+
+    HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not the host's id (HOLDFAST_HOST_ID).
+    """
+    key = order.key
+    env = {**inherited, "PYTHONUNBUFFERED": "1", **order.env, **order.secrets}
+    env |= {
+        "HOLDFAST_TASK": str(key),
+        "HOLDFAST_JOB_ID": key.job_id,
+        "HOLDFAST_JOB_NAME": order.name,
+        "HOLDFAST_QUEUE": order.queue,
+        "HOLDFAST_PROJECT": order.project,
+        "HOLDFAST_RANK": str(key.rank),
+        "HOLDFAST_EPOCH": str(key.epoch),
+        "HOLDFAST_ATTEMPT": str(order.attempt),
+        "HOLDFAST_HOST": host_mark,
+        "HOLDFAST_HOST_ID": host_id,
+        "HOLDFAST_BEAT_SOCKET": beat_socket,
+        "HOLDFAST_WORK": work_folder,
+        "RANK": str(key.rank),
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+    }
+    if order.gpus or host_gpus:
+        devices = ",".join(str(index) for index in order.gpus)
+        env |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
+    if order.gpus:
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which `gpus` are counted
+    return {name: value for name, value in env.items() if name and "=" not in name and "\0" not in name + value}
+
+
+def make_command(order: LaunchOrder) -> list[str]:
+    """Return what is executed: the argv, or the shell with the command line the user gave."""
+    return ["/bin/sh", "-c", order.shell] if order.shell is not None else list(order.argv)

@@ -1,0 +1,51 @@
+"""Small private files that are whole or absent, whenever the process dies.
+
+FILE-1  A file is written under another name and renamed, so a reader sees the old one or the new one, never a part.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder (0700) and its parents. Raises OSError."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched.
+
+    durable: also survives a loss of power, at the price of a disk flush. What only has to survive kill -9 does
+    without: another boot is another incarnation, for which it would mean nothing.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    if durable:
+        folder_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder_fd)
+        finally:
+            os.close(folder_fd)
+
+
+def read_private(path: Path) -> bytes | None:
+    """Return a file's bytes, None where there is none. Raises OSError for one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

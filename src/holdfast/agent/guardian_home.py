@@ -1,0 +1,162 @@
+"""What a guardian holds on its host: the lock on its folder, the beat socket, the word to systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.errors import Conflict
+from holdfast.process.sweep import sweep
+
+_SUN_PATH_BYTES = 100  # the kernel's limit is 108 with the terminating NUL; a few are left in hand
+_BEAT_BUFFER_BYTES = 4 << 20
+_LOCK_PATIENCE_SECONDS = 0.5
+_PREFIX = "holdfast-"
+LOCK_FILE = "guardian.lock"
+SOCKET_FILE = "beat.sock"
+SOCKET_RECORD = "beat.folder"
+GROUP_RECORD = "groups.folder"
+
+
+class GuardianHome:
+    """The guardian's folder, locked for as long as this object's process lives."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make and lock `folder` (0700).
+
+        Raises:
+            Conflict: another guardian holds it; the message names its pid.
+            OSError: it cannot be made or written.
+        """
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock_fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _try_lock(self._lock_fd):
+            holder = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._lock_fd)
+            raise Conflict(
+                f"another guardian (pid {holder}) already serves {folder}; "
+                "stop it first or give this one its own folder"
+            )
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        self._remove_stale_socket()
+
+    def open_beat_socket(self) -> tuple[socket.socket, str]:
+        """Bind the datagram socket that tasks beat to.
+
+        A path too long for the kernel goes to a private short folder.
+        """
+        path = str(self.folder / SOCKET_FILE)
+        if len(os.fsencode(path)) > _SUN_PATH_BYTES:
+            short = tempfile.mkdtemp(prefix=_PREFIX, dir=_find_runtime_folder())
+            (self.folder / SOCKET_RECORD).write_text(short)
+            path = f"{short}/{SOCKET_FILE}"
+        beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # Senders never wait, so what arrives while the agent is down must fit in here.
+        beats.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BEAT_BUFFER_BYTES)
+        beats.setblocking(False)
+        beats.bind(path)
+        os.chmod(path, 0o600)
+        return beats, path
+
+    def record_group_folder(self, path: str) -> None:
+        """Remember where control groups are made, for whoever has to sweep them."""
+        (self.folder / GROUP_RECORD).write_text(path)
+
+    def close(self) -> None:
+        """Remove the socket and let go of the lock."""
+        self._remove_stale_socket()
+        os.close(self._lock_fd)
+
+    def _remove_stale_socket(self) -> None:
+        (self.folder / SOCKET_FILE).unlink(missing_ok=True)
+        record = self.folder / SOCKET_RECORD
+        try:
+            short = Path(record.read_text())
+            found = os.lstat(short)
+        except OSError:
+            record.unlink(missing_ok=True)
+            return
+        # Only ever a folder that is plainly one of ours.
+        if short.name.startswith(_PREFIX) and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            (short / SOCKET_FILE).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                short.rmdir()
+        record.unlink(missing_ok=True)
+
+
+def _try_lock(fd: int) -> bool:
+    """Lock it, with a little patience: a killed guardian's last fork holds its lock for the instant before it closes."""
+    give_up_at = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up_at:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
+def read_group_homes(state_dir: Path) -> list[str]:
+    """The control group folders recorded in a guardian's folder, for `holdfast.process.sweep` to empty."""
+    try:
+        path = (state_dir / GROUP_RECORD).read_text().strip()
+    except OSError:
+        return []
+    return [path] if path else []
+
+
+def sweep_after_guardian(environ: Mapping[str, str]) -> list[int]:
+    """Kill what a dead guardian's tasks left. An agent calls it when its line ends, and then exits.
+
+    `environ` is the agent's own, as the guardian made it. Returns the pids that survived SIGKILL.
+    """
+    folder = environ.get("HOLDFAST_GROUPS", "")
+    return sweep(environ["HOLDFAST_HOST_MARK"], group_homes=[folder] if folder else [])
+
+
+def _find_runtime_folder() -> str:
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return folder if folder and os.access(folder, os.W_OK) and len(folder) < 60 else "/tmp"
+
+
+class Notifier:
+    """Tells systemd how the service fares, where systemd asked (`NOTIFY_SOCKET`); silent elsewhere."""
+
+    VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        self.interval_seconds = float("inf")
+        watched = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        usec = os.environ.get("WATCHDOG_USEC", "")
+        if self._address and watched and usec.isdigit() and int(usec) > 0:
+            self.interval_seconds = int(usec) / 2e6
+        self.next_at = 0.0 if self.interval_seconds != float("inf") else float("inf")
+
+    def send(self, text: str) -> None:
+        """Send one state such as "READY=1". A deaf systemd is no reason to stop."""
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as talk:
+                talk.sendto(text.encode(), address)
+        except OSError:
+            pass
+
+    def turn(self, now: float) -> None:
+        """Say that the loop turns, when that is due."""
+        if now >= self.next_at:
+            self.send("WATCHDOG=1")
+            self.next_at = now + self.interval_seconds

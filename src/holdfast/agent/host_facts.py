@@ -1,0 +1,75 @@
+"""What a host says of itself when it registers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from urllib.parse import urlsplit
+
+from holdfast import __version__
+from holdfast.agent.aside import run_aside
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.probes import Probe
+from holdfast.agent.probes.real import RealProbe
+from holdfast.agent.probes.scripted import ScriptedProbe
+from holdfast.core.gpus import Gpu
+from holdfast.wire.agent import HostFacts
+
+
+def make_probe(config: AgentConfig) -> Probe:
+    """Return the probe the config asks for."""
+    kind, _, path = config.probe.partition(":")
+    return ScriptedProbe(path) if kind == "scripted" else RealProbe()
+
+
+async def read_host_facts(config: AgentConfig, probe: Probe) -> HostFacts:
+    """Ask drivers and kernel what this host has; what the operator declared stands over it."""
+    if isinstance(config.gpus, int):
+        gpus = [Gpu(index=index, vendor="declared") for index in range(config.gpus)]
+    elif isinstance(config.gpus, list):
+        gpus = list(config.gpus)
+    else:
+        gpus = await probe.find_gpus()
+    return HostFacts(
+        name=config.host_name,
+        cpu_slots=config.cpu_slots,
+        memory_bytes=read_memory_bytes() if config.memory_bytes is None else config.memory_bytes,
+        gpus=gpus,
+        queues=config.queues,
+        labels=config.labels,
+        pool=config.pool,
+        address=config.advertise or await _look_up_address(config.url),
+        version=__version__,
+        probe="scripted" if probe.kind == "scripted" else "real",
+    )
+
+
+async def _look_up_address(url: str) -> str:
+    looking = run_aside(lambda: find_address(url))  # a name server may be slow
+    await asyncio.wait([looking], timeout=3.0)
+    return looking.result() if looking.done() else "127.0.0.1"
+
+
+def read_memory_bytes() -> int:
+    """Memory this host may use: the machine's, or its control group's limit where that is lower."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                total = min(total, int(file.read()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def find_address(url: str) -> str:
+    """The address of this machine on the way to the controller: what its neighbours most likely reach it by."""
+    parts = urlsplit(url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))  # sends nothing
+            address: str = probe.getsockname()[0]
+            return address
+    except OSError:
+        return "127.0.0.1"

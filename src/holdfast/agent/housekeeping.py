@@ -1,0 +1,108 @@
+"""What is left on disk after tasks: shipped logs for a while, job folders for a week, nothing for ever.
+
+A log that the controller keeps whole goes at once. One that it keeps only in part stays `logs_keep_seconds`, so that
+somebody can still look at the middle, for at most `MAX_KEPT_FOLDERS` tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.logs import STREAMS
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.core.ids import TaskKey
+from holdfast.process.syscalls import read_boottime
+
+log = logging.getLogger("holdfast.agent.housekeeping")
+
+MAX_KEPT_FOLDERS = 64
+_ROUND_SECONDS = 60.0
+
+
+class Housekeeper:
+    """Removes task folders and job folders when nobody needs them."""
+
+    def __init__(self, table: TaskTable, config: AgentConfig) -> None:
+        self._table = table
+        self._config = config
+        self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
+
+    def put_away(self, task: AgentTask) -> None:
+        """A task's end and logs are on record."""
+        self._leave_work_folder(task.key.job_id)
+        if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
+            self._table.remove_folder(task.key)
+            return
+        self._table.save(task, read_boottime())  # the next agent must know that its logs are on record
+        (task.folder / "order.json").unlink(missing_ok=True)  # its secrets have no more use (KEEP-1)
+        self._keep(task.key)
+
+    def _leave_work_folder(self, job_id: str) -> None:
+        if any(other.key.job_id == job_id for other in self._table):
+            return  # the next attempt may be standing in it already
+        work = self._config.state_path / "work" / job_id
+        try:
+            os.utime(work)  # its age counts from the last attempt here
+            work.rmdir()  # most jobs never put anything there
+        except OSError:
+            pass
+
+    def take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
+        """A folder whose task no guardian knows: ship what is not shipped, then put it away. Raises ValidationError."""
+        task = self._table.restore(key, now)
+        if not any(task.path_of(stream).exists() for stream in STREAMS):
+            # An agent died between writing the order down and asking for the launch: it will be offered again.
+            self._table.drop(task)
+            self._table.remove_folder(key)
+            return
+        task.state = "ended"
+        task.saved.acked = True
+        if task.saved.shipped_whole:
+            self._table.forget(task)
+            self._keep(key)
+        else:
+            follow(task)
+
+    def _keep(self, key: TaskKey) -> None:
+        self._kept[key] = time.time() + self._config.logs_keep_seconds
+        while len(self._kept) > MAX_KEPT_FOLDERS:
+            self._table.remove_folder(self._kept.popitem(last=False)[0])
+
+    async def run(self) -> None:
+        """Clean for ever."""
+        while True:
+            self.clean(time.time())
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    def clean(self, now: float) -> None:
+        """One round. `now` is Unix time, as files have it."""
+        while self._kept:
+            key, until = next(iter(self._kept.items()))
+            if until > now:
+                break
+            del self._kept[key]
+            self._table.remove_folder(key)
+        busy = {task.key.job_id for task in self._table}
+        try:
+            folders = list(os.scandir(self._config.state_path / "work"))
+        except OSError:
+            return
+        for folder in folders:
+            if folder.name in busy or not folder.is_dir(follow_symlinks=False):
+                continue
+            try:
+                idle_seconds = now - folder.stat(follow_symlinks=False).st_mtime
+            except OSError:
+                continue
+            if idle_seconds >= self._config.work_keep_seconds:
+                shutil.rmtree(folder.path, ignore_errors=True)
+                log.info(
+                    f"removed the work folder of a job last seen here {idle_seconds / 86_400:.1f} days ago: {folder.name}"
+                )

@@ -1,0 +1,168 @@
+"""A small HTTP/1.1 client over asyncio streams and h11, for one controller.
+
+httpx costs 0.5 to 1 ms of CPU and 20 MB per process; an agent makes the same few calls for ever to one address, so the
+protocol core that httpx stands on (h11) is used directly. It follows no redirects and knows no proxies: put the
+controller's real address into the agent's config.
+
+CALL-1  A call on a kept connection that fails before the first byte of its answer is made once more on a fresh one: the
+        server may have closed it while it lay idle. Every call of the agent may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from urllib.parse import urlsplit
+
+import h11
+import msgspec
+
+from holdfast.errors import Unavailable, ValidationError
+
+CONNECT_SECONDS = 5.0
+MAX_ANSWER_BYTES = 64 << 20
+_READ_BYTES = 1 << 16
+_IDLE_CONNECTIONS = 2
+
+
+class HttpAnswer(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+
+class _Lost(Exception):
+    """The connection broke before the answer began."""
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(our_role=h11.CLIENT)
+
+    async def exchange(self, request: h11.Request, body: bytes) -> HttpAnswer:
+        began = False
+        try:
+            parts = [self._http.send(request), self._http.send(h11.Data(body)), self._http.send(h11.EndOfMessage())]
+            self._writer.write(b"".join(part for part in parts if part))
+            await self._writer.drain()
+            status, chunks, size = 0, [], 0
+            while True:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA:
+                    data = await self._reader.read(_READ_BYTES)
+                    began = began or bool(data)
+                    self._http.receive_data(data)
+                elif isinstance(event, h11.Response):
+                    status = event.status_code
+                elif isinstance(event, h11.Data):
+                    size += len(event.data)
+                    if size > MAX_ANSWER_BYTES:
+                        raise Unavailable(f"the controller's answer is over {MAX_ANSWER_BYTES} bytes")
+                    chunks.append(bytes(event.data))
+                elif isinstance(event, h11.EndOfMessage):
+                    return HttpAnswer(status, b"".join(chunks))
+                elif isinstance(event, h11.ConnectionClosed):
+                    raise ConnectionError("the connection was closed")
+        except (OSError, h11.RemoteProtocolError) as error:
+            if not began:
+                raise _Lost(str(error)) from error
+            raise Unavailable(f"the controller's answer broke off: {error}") from error
+
+    def keep(self) -> bool:
+        """Make ready for another call; False when the connection is used up."""
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return not self._writer.is_closing() and not self._reader.at_eof()
+
+    @property
+    def usable(self) -> bool:
+        return not self._writer.is_closing() and not self._reader.at_eof()
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+class HttpClient:
+    """Calls to one controller. Connections are kept; two are enough for a waiting poll and a report beside it."""
+
+    def __init__(self, url: str, *, ca_file: str | None = None) -> None:
+        """Raises ValidationError for an address or a CA file that cannot be used."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise ValidationError(f"{url!r} has no usable port", field="url") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValidationError(f"{url!r} is no address of a controller; write http://host:port", field="url")
+        self.url = url
+        self._host = parts.hostname
+        self._port = port or (443 if parts.scheme == "https" else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._authority = parts.netloc.rpartition("@")[2]
+        self._tls = _make_tls(ca_file) if parts.scheme == "https" else None
+        self._idle: list[_Connection] = []
+
+    async def call(
+        self, method: str, path: str, body: bytes, *, headers: dict[str, str], timeout_seconds: float
+    ) -> HttpAnswer:
+        """Make one call.
+
+        Raises:
+            Unavailable: no connection, none in `timeout_seconds`, or an answer that broke off.
+        """
+        words = [("Host", self._authority), ("Content-Length", str(len(body))), *headers.items()]
+        request = h11.Request(method=method, target=f"{self._prefix}{path}", headers=words)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._idle:
+                    kept = self._idle.pop()
+                    if not kept.usable:
+                        kept.close()
+                        continue
+                    try:
+                        return await self._exchange(kept, request, body)
+                    except _Lost:
+                        break  # CALL-1
+                return await self._exchange(await self._connect(), request, body)
+        except _Lost as error:
+            raise Unavailable(f"the controller at {self.url} hung up: {error}") from error
+        except TimeoutError:
+            raise Unavailable(f"the controller at {self.url} did not answer in {timeout_seconds:.0f} s") from None
+
+    async def _exchange(self, connection: _Connection, request: h11.Request, body: bytes) -> HttpAnswer:
+        kept = False
+        try:
+            answer = await connection.exchange(request, body)
+            kept = connection.keep()
+            return answer
+        finally:
+            if kept and len(self._idle) < _IDLE_CONNECTIONS:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    async def _connect(self) -> _Connection:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+        except TimeoutError:
+            raise Unavailable(f"no connection to {self.url} in {CONNECT_SECONDS:.0f} s") from None
+        except OSError as error:
+            raise Unavailable(f"no connection to {self.url}: {error.strerror or error}") from error
+        return _Connection(reader, writer)
+
+    def close(self) -> None:
+        """Close what is kept."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _make_tls(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValidationError(f"the CA file {ca_file} cannot be used: {error}", field="ca_file") from error

@@ -1,0 +1,64 @@
+"""The agent's own log: one line per record on standard error, JSON or text, with job, attempt, epoch and host.
+
+Other parts log with `extra=about(key, attempt=…)`, so that one grep tells one job's whole story.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+
+_FIELDS = ("job", "rank", "epoch", "attempt", "data")
+
+
+def about(key: TaskKey, *, attempt: int | None = None, **data: Any) -> dict[str, Any]:
+    """Return the `extra` of a log call that is about a task."""
+    fields: dict[str, Any] = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
+    if attempt:
+        fields["attempt"] = attempt
+    if data:
+        fields["data"] = data
+    return fields
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, host: str, *, as_json: bool) -> None:
+        super().__init__()
+        self._host = host
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {name: getattr(record, name) for name in _FIELDS if getattr(record, name, None) is not None}
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        if not self._as_json:
+            words = " ".join(f"{name}={value}" for name, value in fields.items())
+            clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+            return f"{clock} agent {record.levelname.lower():7} {message}{'  ' if words else ''}{words}"
+        line = {
+            "at": record.created, "level": record.levelname.lower(), "from": "agent", "host": self._host,
+            "message": message, **fields,
+        }  # fmt: skip
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class _Handler(logging.StreamHandler[Any]):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk or a closed terminal must not end the agent, nor fill what is left with tracebacks."""
+
+
+def open_journal(host: str, *, level: str, log_format: str) -> None:
+    """Send the `holdfast` loggers to standard error."""
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(_Formatter(host, as_json=log_format == "json"))
+    logger = logging.getLogger("holdfast")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False

@@ -1,0 +1,57 @@
+"""Probes: what physical signals say about tasks, three-valued. One silhouette, `Probe`, for every kind.
+
+real.py       the process tree from /proc, GPUs through a worker process (nvidia.py, amd.py behind worker.py)
+scripted.py   readings from a file, for tests, and loud about it
+
+PROBE-1  No driver is ever called in the agent's own process: a call that hangs is killed with its worker, and the
+         reading is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs import Reading
+
+READ_SECONDS = 5.0
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """A task to be read: its first process and its devices."""
+
+    key: TaskKey
+    pid: int
+    gpus: tuple[int, ...] = ()
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """A reading. owns_whole_box: nobody but this task uses the host's GPUs (WATCH-3)."""
+
+    reading: Reading
+    owns_whole_box: bool = False
+
+
+class Probe(Protocol):
+    """Reads tasks. Never raises and never takes longer than `READ_SECONDS` and a little; what it cannot read is None."""
+
+    kind: str  # "real" or "scripted"
+
+    async def find_gpus(self) -> list[Gpu]:
+        """The devices of this host; none where no driver answers."""
+
+    async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
+        """Read these tasks. One that is missing in the answer could not be read at all."""
+
+    async def describe_gpus(self) -> str:
+        """The devices and who is on them, for forensics."""
+
+    def forget(self, key: TaskKey) -> None:
+        """A task ended: nothing of it needs to be remembered."""
+
+    async def close(self) -> None:
+        """End whatever was started."""

@@ -1,0 +1,124 @@
+"""The probe for real work: trees from /proc, read in a thread; devices through the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+from holdfast.agent.aside import run_aside
+from holdfast.agent.probes import READ_SECONDS, Probed, Sampled
+from holdfast.agent.probes.devices import Device, format_devices, owns_devices, read_for_task
+from holdfast.agent.probes.tree import TreeMeter, find_trees
+from holdfast.agent.probes.worker_client import ProbeWorker
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs import GpuReading, Reading, TreeReading
+from holdfast.process.syscalls import read_boottime
+from holdfast.process.table import ProcessEntry
+
+log = logging.getLogger("holdfast.agent.probes")
+
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # the kernel's fixed inode number (PROC_PID_INIT_INO)
+
+_Trees = dict[TaskKey, tuple[float, TreeReading, list[ProcessEntry]]]
+
+
+class RealProbe:
+    """Reads processes and devices."""
+
+    kind = "real"
+
+    def __init__(self, worker: ProbeWorker | None = None, *, guardian_pid: int | None = None) -> None:
+        self._worker = worker or ProbeWorker()
+        self._guardian_pid = os.getppid() if guardian_pid is None else guardian_pid
+        self._meters: dict[TaskKey, TreeMeter] = {}
+        self._reading_trees: asyncio.Future[_Trees] | None = None
+        self._devices_here = True
+        self.pids_are_ours = _is_initial_namespace()
+
+    async def find_gpus(self) -> list[Gpu]:
+        """Ask the drivers. A driver that hangs costs the host its devices, and says so."""
+        if self._worker.is_default and not may_have_devices():
+            self._devices_here = False
+            return []
+        devices = await self._worker.read()
+        if devices is None:
+            log.error("the GPUs of this host could not be asked; it registers without any")
+        self._devices_here = bool(devices)
+        if not devices:
+            await self._worker.close()
+        return [device.as_gpu() for device in devices or []]
+
+    async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
+        """Read trees and devices side by side."""
+        want_devices = any(task.gpus for task in tasks)
+        nothing: list[Device] = []
+        trees, devices = await asyncio.gather(
+            self._read_trees(tasks), self._worker.read() if want_devices else _give(nothing)
+        )
+        now = read_boottime()
+        found = {}
+        for task in tasks:
+            at, tree, members = trees.get(task.key, (now, TreeReading(), []))
+            pids = {entry.pid for entry in members}
+            mine = [device for device in devices or [] if device.index in task.gpus]
+            gpus: tuple[GpuReading, ...] = ()
+            if members:  # without its tree it cannot be said who on the device is the task
+                gpus = tuple(read_for_task(device, pids, pids_are_ours=self.pids_are_ours) for device in mine)
+            owns = owns_devices(devices or [], task.gpus, pids, pids_are_ours=self.pids_are_ours)
+            found[task.key] = Sampled(Reading(at=at, gpus=gpus, tree=tree), owns)
+        return found
+
+    async def _read_trees(self, tasks: Sequence[Probed]) -> _Trees:
+        """Read /proc in a thread: a process stuck in the kernel may hold up whoever looks at it."""
+        if self._reading_trees is not None and not self._reading_trees.done():
+            return {}  # the last look has not come back
+        self._reading_trees = run_aside(lambda: self._read_trees_now(list(tasks)))
+        done, _ = await asyncio.wait([self._reading_trees], timeout=READ_SECONDS)
+        if not done:
+            log.warning(f"/proc did not answer in {READ_SECONDS:g} s; readings are unknown")
+            return {}
+        return self._reading_trees.result()
+
+    def _read_trees_now(self, tasks: list[Probed]) -> _Trees:
+        roots = {task.key: task.pid for task in tasks if task.pid}
+        trees = find_trees(roots, self._guardian_pid)
+        readings: _Trees = {}
+        for key, members in trees.items():
+            meter = self._meters.setdefault(key, TreeMeter())
+            readings[key] = (read_boottime(), meter.read(members), members)
+        return readings
+
+    def forget(self, key: TaskKey) -> None:
+        """A task ended."""
+        self._meters.pop(key, None)
+
+    async def describe_gpus(self) -> str:
+        """The devices as a table."""
+        if not self._devices_here:
+            return "no devices"
+        devices = await self._worker.read()
+        return "the driver does not answer" if devices is None else format_devices(devices)
+
+    async def close(self) -> None:
+        """End the worker."""
+        await self._worker.close()
+
+
+def may_have_devices() -> bool:
+    """Whether any driver's traces are here; saves the start of a worker on a host that has none."""
+    traces = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd", "/sys/module/amdgpu")
+    return any(os.path.exists(path) for path in traces)
+
+
+async def _give(devices: list[Device]) -> list[Device] | None:
+    return devices
+
+
+def _is_initial_namespace() -> bool:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False

@@ -1,0 +1,78 @@
+"""A probe whose readings come from a file: for tests and demonstrations, never for real work.
+
+The file holds JSON lines, each `{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false}`; the fields are
+those of `core.watchdogs.signals`. Each sample of a task takes the next line for its job (or for null), the last
+one for ever after. The file is read anew at every sample, so that a test can change what will be seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.probes import Probed, Sampled
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs import GpuReading, Reading, TreeReading
+from holdfast.process.syscalls import read_boottime
+
+log = logging.getLogger("holdfast.agent.probes")
+
+
+class _Line(msgspec.Struct, frozen=True):
+    job: str | None = None
+    tree: TreeReading = TreeReading()
+    gpus: tuple[GpuReading, ...] = ()
+    owns_whole_box: bool = False
+
+
+class ScriptedProbe:
+    """Readings from a script."""
+
+    kind = "scripted"
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._taken: dict[TaskKey, int] = {}
+        log.warning(
+            f"SCRIPTED PROBE: watchdogs judge by {path}, not by what tasks really do. This is for tests only; no real"
+            " work is safe on this host."
+        )
+
+    async def find_gpus(self) -> list[Gpu]:
+        """None: a script has no devices; declare them."""
+        return []
+
+    async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
+        """Take the next line of each task."""
+        try:
+            lines = [
+                msgspec.json.decode(line, type=_Line) for line in self._path.read_bytes().splitlines() if line.strip()
+            ]
+        except (OSError, msgspec.MsgspecError) as error:
+            log.error(f"the probe's script cannot be read: {error}")
+            return {}
+        found = {}
+        for task in tasks:
+            mine = [line for line in lines if line.job in (None, task.key.job_id)]
+            if mine:
+                number = self._taken.get(task.key, 0)
+                self._taken[task.key] = number + 1
+                line = mine[min(number, len(mine) - 1)]
+                reading = Reading(at=read_boottime(), gpus=line.gpus, tree=line.tree)
+                found[task.key] = Sampled(reading, line.owns_whole_box)
+        return found
+
+    async def describe_gpus(self) -> str:
+        """Say that there is nothing to say."""
+        return "a scripted probe has no devices"
+
+    def forget(self, key: TaskKey) -> None:
+        """A task ended."""
+        self._taken.pop(key, None)
+
+    async def close(self) -> None:
+        """Nothing was started."""

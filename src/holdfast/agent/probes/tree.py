@@ -1,0 +1,127 @@
+"""CPU time, I/O and memory of a task's process tree, from /proc.
+
+TREE-READ-1  The counters never fall and never lose work: what a process did is added as it does it, so its exit takes nothing
+             away. A child's whole time shows up once more in its parent when it is reaped; a tree in which processes
+             come and go is busier than it looks, never idler.
+TREE-READ-2  A living process that may not be read makes the value unknown, not smaller.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs import TreeReading
+from holdfast.process import table as process_table
+from holdfast.process.table import ProcessEntry
+
+_TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """One process: CPU seconds (reaped children included), bytes read and written, resident bytes. None: unreadable."""
+
+    cpu_seconds: float
+    rss_bytes: int
+    io_bytes: int | None
+
+
+def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
+    """Return the living processes of each task: its session, its descendants, and orphans that carry its mark."""
+    table = process_table.read_table()
+    by_root = {pid: key for key, pid in roots.items()}
+    by_text = {str(key): key for key in roots}
+    owners: dict[int, TaskKey | None] = {}
+    for entry in table.values():
+        if entry.pid in by_root:
+            owners[entry.pid] = by_root[entry.pid]
+        elif entry.session in by_root:
+            owners[entry.pid] = by_root[entry.session]
+        elif entry.ppid == guardian_pid:
+            # Only the guardian's orphans are asked for their mark: reading an environment may block on a process that is
+            # stuck in the kernel.
+            owners[entry.pid] = by_text.get(process_table.read_marks(entry.pid)[0] or "")
+    trees: dict[TaskKey, list[ProcessEntry]] = {key: [] for key in roots}
+    for entry in table.values():
+        owner = _find_owner(entry, table, owners)
+        if owner is not None and entry.alive:
+            trees[owner].append(entry)
+    return trees
+
+
+def _find_owner(
+    entry: ProcessEntry, table: dict[int, ProcessEntry], owners: dict[int, TaskKey | None]
+) -> TaskKey | None:
+    path: list[int] = []
+    pid = entry.pid
+    while pid in table and pid not in owners and pid not in path:
+        path.append(pid)
+        pid = table[pid].ppid
+    owner = owners.get(pid)
+    owners.update((step, owner) for step in path)
+    return owner
+
+
+def read_usage(pid: int) -> Usage | None:
+    """Read one process; None when it is gone."""
+    try:
+        stat = _read(f"/proc/{pid}/stat")
+        fields = stat[stat.rfind(b")") + 2 :].split()
+        cpu_seconds = sum(int(field) for field in fields[11:15]) * _TICK_SECONDS
+        rss_bytes = int(fields[21]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None
+    try:
+        words = dict(line.split(b": ") for line in _read(f"/proc/{pid}/io").splitlines())
+        # rchar counts what went through read(), read_bytes what was fetched for mapped files, too.
+        read_bytes = max(int(words[b"rchar"]), int(words[b"read_bytes"]))
+        io_bytes: int | None = read_bytes + max(int(words[b"wchar"]), int(words[b"write_bytes"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, ValueError):
+        io_bytes = None
+    return Usage(cpu_seconds, rss_bytes, io_bytes)
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+class TreeMeter:
+    """Adds up what one task's tree did (TREE-READ-1)."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, int], Usage] = {}
+        self._cpu_seconds = 0.0
+        self._io_bytes = 0
+
+    def read(self, members: list[ProcessEntry]) -> TreeReading:
+        """Read the members; returns counters since the first reading, and the memory now."""
+        now: dict[tuple[int, int], Usage] = {}
+        rss_bytes, io_known = 0, True
+        for entry in members:
+            usage = read_usage(entry.pid)
+            if usage is None:
+                continue
+            now[entry.identity] = usage
+            before = self._before.get(entry.identity)
+            rss_bytes += usage.rss_bytes
+            self._cpu_seconds += max(0.0, usage.cpu_seconds - (before.cpu_seconds if before else 0.0))
+            if usage.io_bytes is None:
+                io_known = False
+            else:
+                known_before = before.io_bytes if before and before.io_bytes is not None else 0
+                self._io_bytes += max(0, usage.io_bytes - known_before)
+        self._before = now
+        if not now:
+            return TreeReading()
+        return TreeReading(
+            cpu_seconds=round(self._cpu_seconds, 4), io_bytes=self._io_bytes if io_known else None, rss_bytes=rss_bytes
+        )

@@ -1,0 +1,124 @@
+"""The agent's side of the worker: one question at a time, five seconds, then the worker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.agent.probes import READ_SECONDS
+from holdfast.agent.probes.devices import Device
+from holdfast.agent.probes.worker import Answer
+
+log = logging.getLogger("holdfast.agent.probes")
+
+_IDLE_SECONDS = 60.0
+_AGAIN_SECONDS = 30.0  # after a worker hung, the driver gets this long before it is asked again
+_REAP_SECONDS = 1.0
+_MAX_ANSWER_BYTES = 8 << 20
+
+
+class ProbeWorker:
+    """Asks a worker process, which is started when needed and ended when nobody asked for a minute."""
+
+    def __init__(self, arguments: Sequence[str] = (), *, read_seconds: float = READ_SECONDS) -> None:
+        self.is_default = not arguments
+        self._argv = [sys.executable, "-P", "-m", "holdfast.agent.probes.worker", *arguments]
+        self._read_seconds = read_seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+        self._number = 0
+        self._not_before = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self.unkillable: list[int] = []
+        self.hung = False
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's pid, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def read(self) -> list[Device] | None:
+        """Return the devices as they are now; None when the worker did not say in time."""
+        async with self._lock:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._not_before:
+                return None
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            try:
+                async with asyncio.timeout(self._read_seconds):
+                    answer = await self._ask()
+            except (TimeoutError, OSError, ValueError, EOFError, msgspec.MsgspecError) as error:
+                await self._give_up(error)
+                return None
+            if self.hung:
+                self.hung = False
+                log.info("the GPU probe answers again")
+            self._idle_timer = loop.call_later(_IDLE_SECONDS, self._retire)
+            return answer.devices if not answer.errors or answer.devices else None
+
+    async def _ask(self) -> Answer:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                limit=_MAX_ANSWER_BYTES,
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._number += 1
+        process.stdin.write(b"%d\n" % self._number)
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if not line:
+            raise EOFError("the worker ended")
+        answer = msgspec.json.decode(line, type=Answer)
+        if answer.number != self._number:
+            raise ValueError("the worker answered something else")
+        return answer
+
+    async def _give_up(self, error: Exception) -> None:
+        """Kill the worker. One that even survives that is stuck in the driver: left behind, and noted."""
+        why = f"no answer in {self._read_seconds:g} s" if isinstance(error, TimeoutError) else str(error)
+        if not self.hung:
+            self.hung = True
+            log.warning(f"the GPU probe failed ({why}); GPU readings are unknown until it answers")
+        self._not_before = asyncio.get_running_loop().time() + min(_AGAIN_SECONDS, 6 * self._read_seconds)
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        try:
+            async with asyncio.timeout(_REAP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            self.unkillable.append(process.pid)
+            log.error(f"the GPU probe {process.pid} survives SIGKILL: the driver of this host is stuck")
+
+    def _retire(self) -> None:
+        """End an idle worker by closing its input."""
+        if self._process is not None and not self._lock.locked():
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            self._process = None
+
+    async def close(self) -> None:
+        """End the worker."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REAP_SECONDS):
+                    await process.wait()

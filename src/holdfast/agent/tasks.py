@@ -1,0 +1,232 @@
+"""The tasks this agent knows: in memory for deciding, on disk for the agent that comes after a kill -9.
+
+KEEP-1  `order.json` is written before the guardian is asked to launch, so whatever runs can be watched by the next
+        agent. It holds the task's secrets (0600, in a folder 0700), because that agent has to redact, too; it goes with
+        the rest of the folder as soon as everything in it has been shipped.
+KEEP-2  A key that ended, or was stopped before it came, is never launched again (tombstones).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.agent.files import make_private_folder, read_private, write_atomic
+from holdfast.agent.journal import about
+from holdfast.agent.redact import Redactor
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.watchdogs import TaskWatch
+from holdfast.errors import ValidationError
+from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
+from holdfast.wire.beat import Beat
+
+log = logging.getLogger("holdfast.agent.tasks")
+
+MAX_TOMBSTONES = 16_384
+# A start is told this much later: most of what ends sooner is then told as one end, which costs the controller a third.
+START_TOLD_SECONDS = 0.03
+_SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Saved(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What of a task changes and must survive the agent. shipped: offsets up to which its logs are on record."""
+
+    watch: dict[str, Any] | None = None
+    shipped: dict[str, int] = {}
+    shipped_whole: bool = False
+    stop_asked: bool = False
+    stop_cause: Cause | None = None
+    kill_sent: bool = False
+    ended: bool = False
+    acked: bool = False
+
+
+class AgentTask:
+    """One task, from the order to the last shipped byte of its log."""
+
+    def __init__(self, key: TaskKey, folder: Path, order: LaunchOrder | None, now: float) -> None:
+        self.key = key
+        self.folder = folder
+        self.order = order
+        self.saved = Saved()
+        self.state: Literal["starting", "running", "ended"] = "starting"
+        self.pid = 0
+        self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
+        self.facts: TaskFacts | None = None
+        self.stop_grace: float | None = None  # of the stop that was sent
+        self.redactor = Redactor(order.secrets.values() if order else ())
+        self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
+        self.dirty = False
+        self.saved_at = now
+        self.beats: list[tuple[float, Beat]] = []  # the last few, with when they came, for forensics
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Device indices it was given."""
+        return tuple(self.order.gpus) if self.order else ()
+
+    @property
+    def attempt(self) -> int:
+        """The attempt's number, 0 where the order was lost."""
+        return self.order.attempt if self.order else 0
+
+    @property
+    def live(self) -> bool:
+        """True until its end is known."""
+        return self.state != "ended"
+
+    @property
+    def keep_bytes(self) -> int:
+        """How much of each stream the controller keeps."""
+        return int(self.watch.settings.log_keep_mb * 1024 * 1024)
+
+    def path_of(self, stream: str) -> Path:
+        """The file its stdout or stderr goes to."""
+        return self.folder / stream
+
+    def about(self, **data: Any) -> dict[str, Any]:
+        """The `extra` of a log call about it."""
+        return about(self.key, attempt=self.attempt, **data)
+
+    def report(self, now: float) -> TaskReport:
+        """What is said of it in a sync."""
+        beat = self.watch.last_beat
+        told = None
+        if beat is not None:
+            age = max(0.0, now - beat.at)
+            section = self.watch.section
+            told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
+        if self.state == "ended":
+            return TaskReport(key=self.key, state="ended", pid=self.pid, beat=told, facts=self.facts)
+        if self.state == "running" and beat is None and now < self.started_at + START_TOLD_SECONDS:
+            return TaskReport(key=self.key, state="starting", pid=self.pid)
+        return TaskReport(key=self.key, state=self.state, pid=self.pid, beat=told)
+
+    def save(self, now: float) -> None:
+        """Write what changed. A full disk costs only what a later agent would have known; said once by the table."""
+        self.saved.watch = self.watch.dump(now)
+        self.saved.ended = self.state == "ended"
+        self.saved_at = now
+        write_atomic(self.folder / "state.json", msgspec.json.encode(self.saved))
+        self.dirty = False
+
+
+class TaskTable:
+    """All tasks of this agent, by key, and the folder they are kept in."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "tasks"
+        self._tasks: dict[TaskKey, AgentTask] = {}
+        self._tombstones: dict[TaskKey, None] = {}
+        self._disk_failed = False
+
+    def open(self) -> None:
+        """Make the folder. Raises OSError."""
+        make_private_folder(self._folder)
+
+    def __iter__(self) -> Iterator[AgentTask]:
+        return iter(list(self._tasks.values()))
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, key: TaskKey) -> AgentTask | None:
+        """The task, None where it is not known."""
+        return self._tasks.get(key)
+
+    def bury(self, key: TaskKey) -> None:
+        """Never launch this key again (KEEP-2)."""
+        self._tombstones[key] = None
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
+
+    def is_buried(self, key: TaskKey) -> bool:
+        """Whether the key must not be launched."""
+        return key in self._tombstones
+
+    def folder_of(self, key: TaskKey) -> Path:
+        """A task's folder. Raises ValidationError for a job id that is no file name."""
+        if not _SAFE_ID.fullmatch(key.job_id):
+            raise ValidationError(f"{key.job_id!r} is not the id of a job")
+        return self._folder / f"{key.job_id}.{key.rank}.{key.epoch}"
+
+    def add(self, order: LaunchOrder, now: float) -> AgentTask:
+        """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
+        folder = self.folder_of(order.key)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(folder / "order.json", msgspec.json.encode(order))
+        task = self._tasks[order.key] = AgentTask(order.key, folder, order, now)
+        return task
+
+    def add_stub(self, key: TaskKey, now: float) -> AgentTask:
+        """Take a task without an order: one that never ran here, or whose order the disk lost."""
+        task = self._tasks[key] = AgentTask(key, self.folder_of(key), None, now)
+        return task
+
+    def restore(self, key: TaskKey, now: float) -> AgentTask:
+        """Read a task of an earlier agent back from disk, or begin with what is known without it."""
+        folder = self.folder_of(key)
+        order, saved = None, Saved()
+        try:
+            data = read_private(folder / "order.json")
+            order = msgspec.json.decode(data, type=LaunchOrder) if data else None
+            data = read_private(folder / "state.json")
+            saved = msgspec.json.decode(data, type=Saved) if data else saved
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning(f"what was kept of a task cannot be read: {error}", extra=about(key))
+        task = self._tasks[key] = AgentTask(key, folder, order, now)
+        task.saved = saved
+        if saved.watch is not None:
+            try:
+                task.watch = TaskWatch.restore(saved.watch, now, task.watch.settings, gpus=len(task.gpus))
+            except ValidationError as error:
+                log.warning(f"its watch begins anew: {error}", extra=task.about())
+        return task
+
+    def find_kept(self) -> list[TaskKey]:
+        """Keys that have a folder on disk."""
+        keys = []
+        for entry in self._folder.iterdir():
+            try:
+                job_id, rank, epoch = entry.name.rsplit(".", 2)
+                keys.append(TaskKey(job_id, int(rank), int(epoch)))
+            except ValueError:
+                log.warning(f"{entry} is none of ours and is left alone")
+        return keys
+
+    def save(self, task: AgentTask, now: float) -> None:
+        """Write a task's state; a disk that cannot take it is mentioned once and tried again later."""
+        try:
+            task.save(now)
+        except OSError as error:
+            task.dirty = True
+            task.saved_at = now
+            if not self._disk_failed and task.folder.exists():
+                self._disk_failed = True
+                log.error(f"task states cannot be written and are kept in memory only: {error}", extra=task.about())
+        else:
+            if self._disk_failed:
+                self._disk_failed = False
+                log.info("task states can be written again")
+
+    def forget(self, task: AgentTask) -> None:
+        """Drop a task from memory; its folder stays until `remove_folder`."""
+        self._tasks.pop(task.key, None)
+        self.bury(task.key)
+
+    def drop(self, task: AgentTask) -> None:
+        """Drop a task that never began; its key may still be launched."""
+        self._tasks.pop(task.key, None)
+
+    def remove_folder(self, key: TaskKey) -> None:
+        """Delete a task's files. What cannot be deleted is left for the next try."""
+        shutil.rmtree(self.folder_of(key), ignore_errors=True)

@@ -1,0 +1,214 @@
+"""The watchdog runner: beats in, samples in when they are wanted, verdicts carried to whoever ends tasks.
+
+The decisions are `core.watchdogs`'; here are only sockets, clocks and the order of things.
+
+RUN-1  Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no time limit.
+RUN-2  A watch's memory is written when it changes in kind (armed, in another section, tripped) at once, and every
+       `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.agent.probes import Probe, Probed
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.core.facts import Trip
+from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs import Rearmed
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
+
+log = logging.getLogger("holdfast.agent.watch")
+
+SAVE_SECONDS = 2.0
+_BATCH = 512
+_KEPT_BEATS = 20
+_MIN_SAMPLE_SECONDS = 0.02
+_BAD_LOG_SECONDS = 60.0
+
+
+class WatchRunner:
+    """Runs the watches of all tasks. `trip` is called once per trip, `first_beat` when a task beat for the first time."""
+
+    def __init__(
+        self, table: TaskTable, probe: Probe, *, trip: Callable[[AgentTask, Trip], None], first_beat: Callable[[], None]
+    ) -> None:
+        self._table = table
+        self._probe = probe
+        self._trip = trip
+        self._first_beat = first_beat
+        self._poke = asyncio.Event()
+        self._sampling: asyncio.Task[None] | None = None
+        self._sampled_at: dict[TaskKey, float] = {}
+        self._keys: dict[str, AgentTask] = {}
+        self.bad_datagrams = 0
+        self._bad_said_at = -math.inf
+
+    def poke(self) -> None:
+        """Something changed: tick soon."""
+        self._poke.set()
+
+    # ---- beats
+
+    def listen(self, fd: int) -> None:
+        """Read beats from the guardian's datagram socket. The guardian keeps it, so none is lost while no agent lives."""
+        os.set_blocking(fd, False)
+        self._beats = socket.socket(fileno=fd)
+        asyncio.get_running_loop().add_reader(fd, self.read_beats)
+
+    def read_beats(self) -> None:
+        """Drain a batch; the loop comes back for the rest."""
+        now = read_boottime()
+        for _ in range(_BATCH):
+            try:
+                data = self._beats.recv(MAX_DATAGRAM_BYTES + 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._note_bad(f"the beat socket failed: {error}")
+                return
+            self.take_beat(data, now)
+
+    def take_beat(self, data: bytes, now: float) -> None:
+        """Take one datagram; a bad one is counted and dropped."""
+        if len(data) > MAX_DATAGRAM_BYTES:
+            self._note_bad("a beat is over the limit of its size")
+            return
+        try:
+            beat = decode_beat(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._note_bad(f"a beat cannot be read: {error}")
+            return
+        task = self._find(beat.task)
+        if task is None:
+            self._note_bad(f"a beat of {beat.task[:64]!r}, which does not run here")
+            return
+        self._apply(task, beat, now)
+
+    def _find(self, text: str) -> AgentTask | None:
+        task = self._keys.get(text)
+        if task is None or not task.live:
+            self._keys.pop(text, None)
+            try:
+                task = self._table.get(TaskKey.parse(text))
+            except ValueError:
+                return None
+            if task is None or not task.live:
+                return None
+            self._keys[text] = task
+        return task
+
+    def _apply(self, task: AgentTask, beat: Beat, now: float) -> None:
+        watch = task.watch
+        before = (watch.last_beat is None, watch.section, watch.suspected)
+        watch.beat(now, step=beat.step, total=beat.total, section=beat.section, timeout=beat.timeout, leave=beat.leave)
+        task.dirty = True
+        task.beats.append((now, beat))
+        del task.beats[:-_KEPT_BEATS]
+        after = (watch.last_beat is None, watch.section, watch.suspected)
+        if after != before:
+            self._table.save(task, now)
+            self._poke.set()
+            if before[0]:
+                self._first_beat()
+
+    def _note_bad(self, sentence: str) -> None:
+        self.bad_datagrams += 1
+        now = time.monotonic()
+        if now - self._bad_said_at >= _BAD_LOG_SECONDS:
+            self._bad_said_at = now
+            log.warning(f"{sentence} ({self.bad_datagrams} dropped so far)")
+
+    # ---- ticks and samples
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        try:
+            while True:
+                self._poke.clear()
+                pause = self.turn(read_boottime())
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._poke.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            if self._sampling is not None:
+                self._sampling.cancel()
+
+    def turn(self, now: float) -> float | None:
+        """Tick what is due, start a sampling that is due; return for how long nothing will be, None without tasks."""
+        next_at = math.inf
+        due: list[AgentTask] = []
+        for task in self._table:
+            if task.state != "running" or task.watch.trip is not None:
+                continue
+            self._say(task, now)
+            if task.watch.trip is not None:
+                continue
+            next_at = min(next_at, task.watch.wake_at(now))
+            sample_at = self._find_sample_time(task)
+            if sample_at <= now + 0.002:
+                due.append(task)
+            else:
+                next_at = min(next_at, sample_at)
+            if task.dirty and now - task.saved_at >= SAVE_SECONDS:
+                self._table.save(task, now)
+            elif task.dirty:
+                next_at = min(next_at, task.saved_at + SAVE_SECONDS)
+        if due and self._sampling is None:
+            self._sampling = asyncio.create_task(self._sample(due))
+            self._sampling.add_done_callback(self._end_sampling)
+        return None if math.isinf(next_at) and not due else max(0.001, min(next_at, now + 5.0) - now)
+
+    def _find_sample_time(self, task: AgentTask) -> float:
+        wish = task.watch.wants_sample()
+        if wish is None:
+            return math.inf
+        # A reading that came too early to count must not be asked for again at once.
+        gap = max(_MIN_SAMPLE_SECONDS, 0.25 * task.watch.settings.stall_sample_interval_seconds if wish.fast else 0.0)
+        return max(wish.at, self._sampled_at.get(task.key, -math.inf) + gap)
+
+    def _say(self, task: AgentTask, now: float) -> None:
+        for verdict in task.watch.tick(now):
+            if isinstance(verdict, Trip):
+                log.warning(
+                    f"the {verdict.watchdog} watchdog tripped: {verdict.reason}", extra=task.about(**verdict.evidence)
+                )
+                self._table.save(task, now)
+                self._trip(task, verdict)
+            elif isinstance(verdict, Rearmed):
+                log.info(f"not stalled: {verdict.reason}", extra=task.about(**verdict.evidence))
+            else:
+                log.info(verdict.reason, extra=task.about())
+
+    async def _sample(self, tasks: list[AgentTask]) -> None:
+        asked_at = read_boottime()
+        samples = await self._probe.sample([Probed(task.key, task.pid, task.gpus) for task in tasks])
+        now = read_boottime()
+        for task in tasks:
+            self._sampled_at[task.key] = asked_at
+            found = samples.get(task.key)
+            if found is not None and task.live:
+                task.watch.sample(now, found.reading, owns_whole_box=found.owns_whole_box)
+
+    def _end_sampling(self, sampling: asyncio.Task[None]) -> None:
+        self._sampling = None
+        if not sampling.cancelled() and sampling.exception() is not None:
+            log.error("a probe failed", exc_info=sampling.exception())
+        self._poke.set()
+
+    def forget(self, key: TaskKey) -> None:
+        """A task ended."""
+        self._sampled_at.pop(key, None)
+        self._keys.pop(str(key), None)
+        self._probe.forget(key)

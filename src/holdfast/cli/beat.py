@@ -1,0 +1,37 @@
+"""`beat`: one datagram from inside a job. No HTTP, no controller, no waiting."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import click
+
+
+@click.command()
+@click.argument("step", type=click.IntRange(0), required=False)
+@click.argument("total", type=click.IntRange(0), required=False)
+@click.option("--section", help="The work is inside this named section now.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="With --section: how long it may take.")
+@click.option("--leave", is_flag=True, help="With --section: the section ends here.")
+def beat(step: int | None, total: int | None, section: str | None, timeout: float | None, leave: bool) -> None:
+    """From inside a job: say that the work moved forward. Outside of a job it does nothing.
+
+    \b
+    Examples:
+      for i in $(seq 100); do ./work.sh "$i"; holdfast beat "$i" 100; done
+      holdfast beat --section upload --timeout 600
+    """
+    if section is None and (timeout is not None or leave):
+        raise click.UsageError("--timeout and --leave belong to --section")
+    path, task = os.environ.get("HOLDFAST_BEAT_SOCKET"), os.environ.get("HOLDFAST_TASK")
+    if not path or not task:
+        return
+    from holdfast.wire.beat import Beat, encode_beat
+
+    data = encode_beat(Beat(task=task, step=step, total=total, section=section, timeout=timeout, leave=leave))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        try:
+            sender.sendto(data, path)
+        except OSError:
+            pass  # a beat that cannot be taken at once is dropped; a job never fails of it

@@ -1,0 +1,69 @@
+"""How a command ends: the documented exit codes, and one or two plain lines on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.errors import (
+    Conflict,
+    Forbidden,
+    HoldfastError,
+    NotFound,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+    ValidationError,
+)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_CONFLICT = 4
+EXIT_UNAUTHORIZED = 5
+EXIT_UNREACHABLE = 6
+EXIT_INTERRUPTED = 130
+
+_CODES: tuple[tuple[type[HoldfastError], int], ...] = (
+    (ValidationError, EXIT_USAGE),
+    (TooLarge, EXIT_USAGE),
+    (NotFound, EXIT_NOT_FOUND),
+    (Conflict, EXIT_CONFLICT),
+    (Unauthorized, EXIT_UNAUTHORIZED),
+    (Forbidden, EXIT_UNAUTHORIZED),
+    (Unavailable, EXIT_UNREACHABLE),
+)
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit code for an error of ours or of the operating system; None for a bug, which deserves its traceback."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, (HoldfastError, OSError, TimeoutError)):
+        return EXIT_FAILED
+    return None
+
+
+def show_error(error: BaseException, as_json: bool) -> None:
+    """What happened and what to do, on stderr; with `--json` an RFC 9457 problem."""
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    if not as_json:
+        field = getattr(error, "field", None)
+        where = f" ({field})" if field and str(field) not in message else ""
+        click.echo(f"holdfast: {message}{where}", err=True)
+        return
+    import json
+
+    problem: dict[str, object] = {"type": "about:blank", "title": type(error).__name__, "status": 500, "code": "error"}
+    problem["detail"] = message
+    if isinstance(error, HoldfastError):
+        problem |= {"status": error.status, "code": error.code}
+        if error.field is not None:
+            problem["field"] = error.field
+    elif isinstance(error, click.ClickException):
+        problem |= {"title": "Usage", "status": 400, "code": "usage"}
+    sys.stderr.write(json.dumps(problem) + "\n")
+    sys.stderr.flush()

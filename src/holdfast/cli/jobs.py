@@ -1,0 +1,261 @@
+"""`jobs`, `show`, `attempts`, `why`, `cancel`, `retry`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.face import Face, age, facts, note, paint, size, span, table, talks
+from holdfast.errors import HoldfastError, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRecord
+    from holdfast.wire.api import ForensicsView, Why
+
+
+@click.command()
+@click.option("--state", "states", multiple=True, help="waiting, queued, reserved, running, draining, succeeded, …")
+@click.option("--queue", help="Only this queue.")
+@click.option("--project", help="Only this project.")
+@click.option("--name", help="Only this name.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label; repeatable.")
+@click.option("--cause", help="Only those that ended of this cause.")
+@click.option("--host", help="Only those with a task on this host now.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
+@click.option("--all", "everything", is_flag=True, help="However many there are.")
+@talks
+def jobs(face: Face, states: Sequence[str], labels: Sequence[str], limit: int, everything: bool, **only: Any) -> None:
+    """List jobs, newest first.
+
+    \b
+    Examples:
+      holdfast jobs --state running --state queued
+      holdfast jobs --label team=vision --json | jq -r '.[].id'
+    """
+    pairs = {}
+    for label in labels:
+        name, equals, value = label.partition("=")
+        if not equals:
+            raise ValidationError(f"--label {label!r} is not K=V", field="label")
+        pairs[name] = value
+    with face.client() as client:
+        found = client.jobs(states=states, labels=pairs, page_size=min(limit, 500) if not everything else 500, **only)
+        rows = list(found if everything else itertools.islice(found, limit))
+    face.show(rows, jobs_table(rows) if rows else "no jobs")
+
+
+def jobs_table(rows: Sequence[JobRecord]) -> str:
+    """The table of `jobs`."""
+    return table(
+        ("ID", "STATE", "QUEUE", "NAME", "TRY", "AGE", "REASON"),
+        [
+            (j.id, j.state.value, j.queue, _short(j.name, 16), str(j.attempts), age(j.created_at), j.reason or "-")
+            for j in rows
+        ],
+    )
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--forensics", is_flag=True, help="What was gathered before a watchdog's kill.")
+@click.option("--attempt", type=int, help="With --forensics: of this attempt only.")
+@click.option("--events", is_flag=True, help="Everything that happened to it.")
+@talks
+def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: bool) -> None:
+    """Show one job: its state and reason, its attempts, what holds it.
+
+    \b
+    Examples:
+      holdfast show 06ch2v8wq1m4kz7d9x3t
+      holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
+    """
+    if attempt is not None and not forensics:
+        raise click.UsageError("--attempt belongs to --forensics")
+    with face.client() as client:
+        if forensics:
+            views = client.forensics(job_id, attempt)
+            face.show(
+                views, "\n\n".join(map(_forensics_text, views)) or "no forensics: no watchdog ended an attempt of it"
+            )
+            return
+        if events:
+            happened = list(client.events(job_id=job_id))
+            if not happened:
+                client.job(job_id)  # says so when there is no such job
+            face.show(happened, "\n".join(map(event_text, happened)))
+            return
+        job = client.job(job_id)
+        if face.as_json:
+            face.show_json(job)
+            return
+        text = _job_text(job, client.attempts(job_id), client.tasks(job_id))
+        reasons = None if job.state.terminal else client.why(job_id)
+    click.echo(text)
+    if reasons is not None:
+        click.echo("\n" + why_text(reasons))
+
+
+def _job_text(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord]) -> str:
+    spec = job.spec
+    command = spec.shell if spec.shell is not None else " ".join(spec.argv)
+    wants = [f"{job.gpus} GPUs" if job.gpus else "", f"{job.cpu_slots} CPU slots" if job.cpu_slots else ""]
+    wants += [size(job.memory_bytes) if job.memory_bytes else "", f"{job.tasks} tasks" if job.tasks > 1 else ""]
+    steps = "" if job.step is None else f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
+    took = span((job.ended_at - job.started_at).total_seconds()) if job.ended_at and job.started_at else ""
+    lines = [
+        ("id", job.id),
+        ("name", job.name),
+        ("state", paint(job.state.value)),
+        ("reason", job.reason),
+        ("cause", job.cause.value if job.cause else ""),
+        ("exit code", "" if job.exit_code is None else str(job.exit_code)),
+        ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
+        ("command", _short(command, 400)),
+        ("folder", spec.cwd or ""),
+        ("wants", ", ".join(filter(None, wants))),
+        ("labels", " ".join(f"{k}={v}" for k, v in job.labels.items())),
+        ("secrets", " ".join(spec.secrets)),
+        ("step", steps),
+        ("host", " ".join(t.host_name or "-" for t in tasks)),
+        ("charged", _charges(job)),
+        ("submitted", f"{age(job.created_at)} ago"),
+        ("ended", f"{age(job.ended_at)} ago{f' after {took}' if took else ''}" if job.ended_at else ""),
+    ]
+    text = facts(lines)
+    return text + "\n\n" + attempts_table(attempts) if attempts else text
+
+
+def _charges(job: JobRecord) -> str:
+    counts = (("retries", job.retries_charged), ("watchdog", job.watchdog_charged), ("infra", job.infra_charged))
+    return ", ".join(f"{name} {count}" for name, count in counts if count)
+
+
+def _forensics_text(view: ForensicsView) -> str:
+    head = f"attempt {view.attempt}, rank {view.rank}: {view.reason} (gathered in {view.seconds:.1f} s)"
+    return head + "".join(f"\n\n--- {title}\n{text.rstrip()}" for title, text in view.sections.items())
+
+
+def event_text(event: EventRecord) -> str:
+    """One event, one line."""
+    when = event.at.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
+    what = f"{event.kind}{f' #{event.attempt}' if event.attempt else ''}"
+    return f"{when}  {event.job_id or event.host_id or event.queue or '-':20}  {what:20}  {event.message}".rstrip()
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@talks
+def attempts(face: Face, job_id: str) -> None:
+    """List a job's attempts, oldest first: outcome, cause, exit code, host, reason.
+
+    \b
+    Examples:
+      holdfast attempts 06ch2v8wq1m4kz7d9x3t
+      holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
+    """
+    with face.client() as client:
+        rows = client.attempts(job_id)
+    face.show(rows, attempts_table(rows) if rows else "no attempts yet; `holdfast why` says what it waits for")
+
+
+def attempts_table(rows: Sequence[AttemptRecord]) -> str:
+    """The table of `attempts`."""
+    return table(
+        ("TRY", "OUTCOME", "CAUSE", "EXIT", "HOST", "TOOK", "REASON"),
+        [
+            (
+                str(a.number),
+                a.outcome.value if a.outcome else a.state.value,
+                a.cause.value if a.cause else "-",
+                "-" if a.exit_code is None else str(a.exit_code),
+                _short(a.host or "-", 16),
+                span((a.ended_at - a.started_at).total_seconds()) if a.ended_at and a.started_at else age(a.started_at),
+                a.reason or "-",
+            )
+            for a in rows
+        ],
+    )
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@talks
+def why(face: Face, job_id: str) -> None:
+    """Say what holds a job where it is, and what to do about it.
+
+    \b
+    Example:
+      holdfast why 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        reasons = client.why(job_id)
+    face.show(reasons, why_text(reasons))
+
+
+def why_text(reasons: Why) -> str:
+    """The answer of `why` for a person."""
+    lines = [f"{paint(reasons.state)}: {reasons.summary}"]
+    for line in reasons.lines:
+        if line.message != reasons.summary:
+            lines.append(f"- {line.message}")
+        if line.hint:
+            lines.append(f"  {line.hint}")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@click.option("--reason", default="", help="Kept with the job.")
+@click.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
+@talks
+def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
+    """Cancel jobs. What runs gets TERM, its grace, then KILL.
+
+    \b
+    Example:
+      holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
+    """
+    with face.client() as client:
+        _each(face, job_ids, lambda job_id: client.cancel(job_id, reason, hard=hard))
+
+
+@click.command()
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@talks
+def retry(face: Face, job_ids: Sequence[str]) -> None:
+    """Queue failed or cancelled jobs again, their budgets fresh.
+
+    \b
+    Example:
+      holdfast retry 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        _each(face, job_ids, client.retry)
+
+
+def _each(face: Face, job_ids: Sequence[str], act: Any) -> None:
+    """Do it to every job, also after one refused; the first refusal decides the exit code."""
+    done = []
+    refused: HoldfastError | None = None
+    for job_id in job_ids:
+        try:
+            job = act(job_id)
+        except HoldfastError as error:
+            if refused is not None and not face.as_json:
+                note(f"{job_id}: {error}")
+            refused = refused or error
+            continue
+        done.append(job)
+        if not face.as_json:
+            click.echo(f"{job.id}  {paint(job.state.value)}  {job.reason}".rstrip())
+    if face.as_json and done:
+        face.show_json(done[0] if len(job_ids) == 1 else done)
+    if refused is not None:
+        raise refused

@@ -1,0 +1,138 @@
+"""`holdfast`: the table of commands, and how every failure ends.
+
+A command's module is imported when the command runs, never for `holdfast --help`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, show_error
+
+# name → (module, attribute, what it does). The order is the order of the help.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("up", "up", "Start everything here: database, controller, one agent."),
+    "run": ("follow", "run", "Run a command as a job, follow it, and exit with its code."),
+    "submit": ("submit", "submit", "Submit a job and print its id."),
+    "jobs": ("jobs", "jobs", "List jobs."),
+    "show": ("jobs", "show", "Show one job: state, attempts, and why."),
+    "logs": ("follow", "logs", "Print a job's output; -f follows it."),
+    "attempts": ("jobs", "attempts", "List a job's attempts, with cause and reason."),
+    "why": ("jobs", "why", "Say what holds a job, and what to do about it."),
+    "cancel": ("jobs", "cancel", "Cancel jobs."),
+    "retry": ("jobs", "retry", "Queue failed or cancelled jobs again."),
+    "events": ("events", "events", "Show what happened; -f follows."),
+    "hosts": ("hosts", "hosts", "List hosts; drain, quarantine or end them."),
+    "queues": ("queues", "queues", "List queues; change, pause and resume them."),
+    "config": ("config", "config", "Show every setting and where its value came from."),
+    "token": ("token", "token", "Make, list and revoke tokens."),
+    "beat": ("beat", "beat", "From inside a job: say that the work moved forward."),
+    "server": ("parts", "server", "Run the controller alone."),
+    "agent": ("parts", "agent", "Run an agent that joins a controller."),
+    "db": ("db", "db", "Migrate the database, or see where it stands."),
+    "version": ("version", "version", "Print the version."),
+}
+
+_EPILOG = """\
+\b
+Examples:
+  holdfast up                                   start everything here
+  holdfast run -- python train.py               run, follow, exit with its code
+  holdfast submit --gpus 1 --time-limit 2h -- python train.py
+  holdfast why JOB                              what is it waiting for?
+
+\b
+Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
+5 not authorised, 6 controller unreachable. `run` exits with the job's code.
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used, and whose failures end in one or two plain lines."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(f"holdfast.cli.{entry[0]}"), entry[1])
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean `holdfast {near[0]}`?" if near else " `holdfast --help` lists the commands."
+            raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+        """Run one command and exit with its code."""
+        words = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        sys.exit(_guard(lambda: super(LazyGroup, self).main(words, *rest, **extra), words))
+
+
+def _guard(run: Any, words: list[str]) -> int:
+    own = words[: words.index("--")] if "--" in words else words
+    as_json = "--json" in own
+    try:
+        result = run()
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        _show_usage(error, as_json)
+        return error.exit_code if error.exit_code > 1 else EXIT_USAGE
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python would complain about the same pipe once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        show_error(error, as_json)
+        return code
+
+
+def _show_usage(error: click.ClickException, as_json: bool) -> None:
+    if as_json:
+        show_error(error, as_json)
+        return
+    context = getattr(error, "ctx", None)
+    click.echo(f"holdfast: {error.format_message()}", err=True)
+    if context is not None and context.command is not None:
+        click.echo(f"See `{context.command_path} --help`.", err=True)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EPILOG,
+)
+@click.version_option(None, "--version", package_name="holdfast", message="holdfast %(version)s")
+def cli() -> None:
+    """Holdfast keeps GPU work running until it is finished."""
+
+
+def main() -> NoReturn:
+    """Entry point of the `holdfast` program."""
+    cli.main(prog_name="holdfast")

@@ -1,0 +1,85 @@
+"""`up`: everything on this machine, from one command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.client.locate import DATA_FOLDER
+from holdfast.errors import ValidationError
+
+DEFAULT_PORT = 7878
+
+
+@click.command()
+@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once; the number of CPUs otherwise.")
+@click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
+@click.option("--port", type=click.IntRange(0, 65_535), help=f"{DEFAULT_PORT}, or a free one if taken; 0 takes any.")
+@click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="Your own PostgreSQL (14 or newer) instead of ours.")
+@click.option("--data", default=DATA_FOLDER, show_default=True, metavar="DIR", help="Where everything is kept.")
+@click.option("--queues", metavar="Q,Q", help="Queues the local agent serves; every queue otherwise.")
+@click.option("--name", help="The local host's name; this machine's otherwise.")
+def up(
+    slots: int | None,
+    gpus: str,
+    port: int | None,
+    dsn: str | None,
+    data: str,
+    queues: str | None,
+    name: str | None,
+) -> int:
+    """Start everything here: database, controller, one agent. Ctrl-C stops all of it.
+
+    All it keeps is in one folder, ./holdfast-data: the database, the token (file `token`), the address (file `url`,
+    there while it is ready), the logs of each part (`log/`). Commands run in this folder or below find it by
+    themselves. It listens on loopback only.
+
+    \b
+    Examples:
+      holdfast up
+      holdfast up --slots 4 --gpus 0 --port 0
+      holdfast up --dsn postgresql://me@db.example/holdfast
+    """
+    from holdfast.cli.extras import need_server
+    from holdfast.cli.up_folder import DataFolder
+    from holdfast.cli.up_supervisor import Supervisor, UpOptions, open_listener
+
+    need_server()
+    agent = agent_options(slots=slots, gpus=gpus, queues=queues, name=name)
+    folder = DataFolder(Path(data).expanduser())
+    folder.prepare()
+    folder.lock()
+    try:
+        folder.unpublish()  # of one that was killed
+        folder.end_leftovers(say)
+        folder.rotate_logs(at_start=True)
+        listener = open_listener("127.0.0.1", port, DEFAULT_PORT, say)
+        with listener:
+            return Supervisor(folder, UpOptions(dsn=dsn, host="127.0.0.1", agent=agent), listener, say).run()
+    finally:
+        folder.unlock()
+
+
+def agent_options(*, slots: int | None, gpus: str, queues: str | None, name: str | None) -> dict[str, Any]:
+    """Fields of an agent's config from flags. Raises ValidationError."""
+    options: dict[str, Any] = {"cpu_slots": len(os.sched_getaffinity(0)) if slots is None else slots}
+    if gpus != "auto":
+        if not gpus.isdigit():
+            raise ValidationError(f"--gpus is a number or auto, not {gpus!r}", field="gpus")
+        options["gpus"] = int(gpus)
+    if queues:
+        options["queues"] = [queue.strip() for queue in queues.split(",") if queue.strip()]
+    if name:
+        options["name"] = name
+    return options
+
+
+def say(sentence: str) -> None:
+    """A sentence for the person at the terminal. One who hung up misses it, and nothing else."""
+    try:
+        click.echo(f"holdfast up: {sentence}")
+    except OSError:
+        pass

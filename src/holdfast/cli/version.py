@@ -1,0 +1,26 @@
+"""`version`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def version(as_json: bool) -> None:
+    """Print the version.
+
+    \b
+    Example:
+      holdfast version
+    """
+    import platform
+
+    from holdfast import __version__
+
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"version": __version__, "python": platform.python_version()}))
+    else:
+        click.echo(f"holdfast {__version__}")

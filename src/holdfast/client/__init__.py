@@ -1,0 +1,39 @@
+"""The Python SDK: `Client` and `AsyncClient` do what the CLI does.
+
+    from holdfast.client import Client
+
+    with Client() as holdfast:                      # finds a local `holdfast up`, or HOLDFAST_URL
+        job = holdfast.submit(argv=["python", "train.py"], gpus=1)
+        for data in holdfast.logs(job.id, follow=True):
+            sys.stdout.buffer.write(data)
+        print(holdfast.wait(job.id).state)
+
+Failures are the errors of `holdfast.errors`, with the controller's own sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.client.asynchronous import AsyncClient
+    from holdfast.client.locate import Place, locate
+    from holdfast.client.synchronous import Client
+
+__all__ = ["AsyncClient", "Client", "Place", "locate"]
+
+_HOMES = {
+    "AsyncClient": "holdfast.client.asynchronous",
+    "Client": "holdfast.client.synchronous",
+    "Place": "holdfast.client.locate",
+    "locate": "holdfast.client.locate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # The HTTP library costs more to import than the whole of `holdfast --help` may take.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

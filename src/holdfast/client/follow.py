@@ -1,0 +1,183 @@
+"""Following a stream through lost connections, without I/O: what was seen, what to ask for next, when to give up.
+
+CLIENT-1  A byte of a log is given to the reader once, whatever connection brings it: streams are deduplicated by
+          (attempt, rank, stream, offset), so that asking again for too much is harmless.
+CLIENT-2  An event is given once and none is left out: a stream is resumed from the last id seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.client.calls import Call, read_problem
+from holdfast.client.sse import ServerEvent
+from holdfast.core.records import EventRecord, JobRecord
+from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable, ValidationError
+from holdfast.wire.api import LogLine, Problem
+
+T = TypeVar("T")
+
+# A server sends a comment every few seconds; silence for this long means that the connection is dead.
+STREAM_SILENCE_SECONDS = 45.0
+
+_decode_line = msgspec.json.Decoder(LogLine).decode
+_decode_job = msgspec.json.Decoder(JobRecord).decode
+_decode_event = msgspec.json.Decoder(EventRecord).decode
+
+
+@dataclass
+class Patience:
+    """How long to go on trying after a lost connection: quick first, then about once a second, up to `limit_seconds`."""
+
+    limit_seconds: float
+    waited_seconds: float = 0.0
+    tries: int = 0
+
+    def next_delay(self, chance: float) -> float | None:
+        """Seconds to wait before the next try, None when it is time to give up. `chance` in [0, 1) spreads callers."""
+        if self.waited_seconds >= self.limit_seconds:
+            return None
+        delay = min(0.05 * 2.0**self.tries, 1.0) * (0.75 + 0.5 * chance)
+        self.tries += 1
+        self.waited_seconds += delay
+        return delay
+
+    def succeed(self) -> None:
+        """Something was heard: start over."""
+        self.tries = 0
+        self.waited_seconds = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job has ended and everything of its log was given."""
+
+    job: JobRecord
+
+
+class LogFollower:
+    """One follower of one job's log.
+
+    A first connection asks for the job's output from its current attempt on. After a lost connection the attempts
+    are asked for one by one, from the one that was being read: what the job wrote before a requeue, while nobody
+    was connected, is read too (CLIENT-1).
+    """
+
+    def __init__(self, call: Call[None]) -> None:
+        self._call = call
+        self._seen: dict[tuple[int, int, str], int] = {}
+        self._attempt: int | None = None
+        self._walking = False
+        self._chosen = any(name == "attempt" for name, _ in call.query)
+
+    def request(self) -> tuple[Call[None], dict[str, str]]:
+        """What to ask for now."""
+        call = self._call
+        if self._attempt is not None and not self._chosen:
+            self._walking = True
+        if self._seen or self._walking:
+            # A tail holds for the first connection only: a second would cut a hole or repeat.
+            query = [pair for pair in call.query if pair[0] != "tail"]
+            if self._walking:
+                query.append(("attempt", str(self._attempt)))
+            offset = self._resume_offset()
+            if offset:
+                query.append(("offset", str(offset)))
+            call = Call(call.method, call.path, call.read, tuple(query))
+        return call, stream_headers()
+
+    def _resume_offset(self) -> int:
+        """Where every stream of the attempt may be taken up again: what both streams were read to already."""
+        known = [end for (attempt, _, _), end in self._seen.items() if attempt == self._attempt]
+        ranks = {rank for attempt, rank, _ in self._seen if attempt == self._attempt}
+        return min(known) if len(known) == 2 and len(ranks) == 1 else 0
+
+    def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord | Ended]:
+        """What one event brings: new bytes of a stream, the job's new state, or the end."""
+        if event.kind == "log":
+            line = _decode(_decode_line, event.data)
+            self._attempt = line.attempt
+            trimmed = self._trim(line)
+            if trimmed is not None:
+                yield trimmed
+        elif event.kind == "state":
+            job = _decode(_decode_job, event.data)
+            if self._attempt is None and job.attempts:
+                self._attempt = job.attempts
+            yield job
+        elif event.kind == "end":
+            job = _decode(_decode_job, event.data)
+            if self._walking and self._attempt is not None and self._attempt < job.attempts:
+                self._attempt += 1  # the stream closes after this; the next request is for the next attempt
+                return
+            yield Ended(job)
+        elif event.kind == "problem":
+            raise stream_error(event)
+
+    def _trim(self, line: LogLine) -> LogLine | None:
+        key = (line.attempt, line.rank, line.stream)
+        known = self._seen.get(key)
+        end = line.offset + len(line.data)
+        if known is None or line.offset > known:
+            # The first sight of a stream may start in its middle (a tail); only a later jump is a gap of ours to tell.
+            gap = line.gap if known is None else max(line.gap, line.offset - known)
+            self._seen[key] = end
+            return msgspec.structs.replace(line, gap=gap)
+        if end <= known:
+            return None
+        self._seen[key] = end
+        return msgspec.structs.replace(line, offset=known, data=line.data[known - line.offset :], gap=0)
+
+
+class EventFollower:
+    """One follower of the events."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._call = call
+        self._last_id: str | None = None
+
+    def request(self) -> tuple[Call[Any], dict[str, str]]:
+        """What to ask for now."""
+        if self._last_id is None:
+            return self._call, stream_headers()
+        return self._call.at(self._last_id), stream_headers(self._last_id)
+
+    def take(self, event: ServerEvent) -> Iterator[EventRecord]:
+        """The event of the record this one carries, if it carries one."""
+        if event.kind == "problem":
+            raise stream_error(event)
+        try:
+            record = _decode_event(event.data)
+        except msgspec.DecodeError:
+            return  # a kind of message this version does not know
+        self._last_id = record.id
+        yield record
+
+
+def stream_headers(last_id: str | None = None) -> dict[str, str]:
+    """The headers of a request for a stream."""
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    if last_id:
+        headers["Last-Event-ID"] = last_id
+    return headers
+
+
+def stream_error(event: ServerEvent) -> HoldfastError:
+    """The error a `problem` event carries. It has no status of its own: the stream had begun well."""
+    try:
+        code = msgspec.json.decode(event.data, type=Problem).code
+    except msgspec.DecodeError:
+        code = "error"
+    statuses = {kind.code: kind.status for kind in (NotFound, ValidationError, Forbidden, Unauthorized)}
+    return read_problem(statuses.get(code, Unavailable.status), event.data)
+
+
+def _decode(decode: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return decode(data)
+    except msgspec.DecodeError as error:
+        raise HoldfastError(f"the controller's stream is not understood ({error})", code="bad_answer") from error

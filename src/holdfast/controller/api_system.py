@@ -1,0 +1,40 @@
+"""The server about itself: health, readiness, metrics, its own description."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from holdfast.controller.endpoints import Call
+from holdfast.controller.metrics import CONTENT_TYPE
+from holdfast.controller.problems import answer_json
+from holdfast.errors import Unavailable
+
+
+async def get_health(call: Call) -> Response:
+    """The process answers."""
+    return answer_json({"status": "ok"})
+
+
+async def get_readiness(call: Call) -> Response:
+    """The store answers too. Raises Unavailable, a 503, when it does not."""
+    await call.controller.store.ping()
+    return answer_json({"status": "ready"})
+
+
+async def get_metrics(call: Call) -> Response:
+    """The metrics. A store that is away leaves the counters and takes the gauges out."""
+    controller = call.controller
+    try:
+        gauges = await controller.store.read_gauges()
+    except Unavailable as error:
+        controller.outages.note_failure(error)
+        gauges = None
+    page = controller.metrics.render(gauges, controller.wakes.waiting_polls, controller.leading_since is not None)
+    return Response(page, 200, None, CONTENT_TYPE)
+
+
+async def get_openapi(call: Call) -> Response:
+    """The description of every route, made from the table that routes them."""
+    from holdfast.controller.openapi import describe_api
+
+    return Response(describe_api(), 200, None, "application/json")

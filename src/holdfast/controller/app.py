@@ -1,0 +1,185 @@
+"""The ASGI application: find the route, check who calls, run the handler, and turn what it raises into a problem.
+
+There is no framework between the socket and the handler: bodies are decoded and answers encoded by msgspec from the
+shared structs, so nothing of one would be used (measured: half the import time and 15 MB saved).
+
+AUTH-1  Every route has a role in the table, and it is checked here, in one place, before the handler runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from urllib.parse import unquote_to_bytes
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from holdfast.controller.auth import Role, check_role
+from holdfast.controller.bodies import Gone, header
+from holdfast.controller.context import Controller
+from holdfast.controller.endpoints import Call, Endpoint
+from holdfast.controller.problems import MethodNotAllowed, answer_problem
+from holdfast.controller.routes import ENDPOINTS
+from holdfast.errors import HoldfastError, NotFound, Unavailable
+
+log = logging.getLogger("holdfast.controller")
+LOOPBACK = ("127.0.0.1", "::1")
+_MAX_PATH_CHARS = 2048
+
+
+class _Node:
+    """Everything under one template: its segments, None where a parameter stands, and its methods."""
+
+    __slots__ = ("methods", "names", "path", "segments")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        parts = path.split("/")[1:]
+        self.segments = tuple(None if p.startswith("{") else p for p in parts)
+        self.names = tuple(p[1:-1] for p in parts if p.startswith("{"))
+        self.methods: dict[str, Endpoint] = {}
+
+
+class Router:
+    """Finds routes. Segments are decoded one by one, so that a name with a slash in it (`%2F`) stays one segment."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._fixed: dict[str, _Node] = {}
+        self._templates: list[_Node] = []
+        nodes: dict[str, _Node] = {}
+        for endpoint in endpoints:
+            node = nodes.get(endpoint.path)
+            if node is None:
+                node = nodes[endpoint.path] = _Node(endpoint.path)
+                if node.names:
+                    self._templates.append(node)
+                else:
+                    self._fixed[endpoint.path] = node
+            node.methods[endpoint.method] = endpoint
+
+    def find(self, raw_path: str) -> tuple[_Node, dict[str, str]]:
+        """Return the node and its parameters. Raises NotFound."""
+        node = self._fixed.get(raw_path)
+        if node is not None:
+            return node, {}
+        if len(raw_path) <= _MAX_PATH_CHARS:
+            parts = raw_path.split("/")[1:]
+            for node in self._templates:
+                if len(node.segments) == len(parts) and all(
+                    want is None or want == part for want, part in zip(node.segments, parts, strict=True)
+                ):
+                    values = [part for want, part in zip(node.segments, parts, strict=True) if want is None]
+                    if all(values):
+                        return node, dict(zip(node.names, map(_unquote, values), strict=True))
+        raise NotFound(
+            f"there is nothing at {raw_path[:200]}; /v1/openapi.json lists what there is", code="unknown_path"
+        )
+
+
+def _unquote(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    return unquote_to_bytes(segment).decode("utf-8", "replace")
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+class App:
+    """The application as uvicorn calls it."""
+
+    def __init__(self, controller: Controller, endpoints: Iterable[Endpoint] = ENDPOINTS) -> None:
+        self.controller = controller
+        self._router = Router(endpoints)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        method: str = scope["method"]
+        route, status = "(none)", 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            node, params = self._router.find(scope["raw_path"].decode("latin-1"))
+            route = node.path
+            scope["path_params"] = params
+            response = await self._answer(node, method, scope, receive)
+        except Gone:
+            return
+        except HoldfastError as error:
+            if isinstance(error, Unavailable):
+                self.controller.outages.note_failure(error)
+            response = answer_problem(error)
+        except asyncio.CancelledError:
+            # Cancelled by the shutdown, whose patience is over, or because a connection was torn down under it: a client
+            # must hear that trying again is right. Left alone, the server would answer a bare 500.
+            if _is_being_cancelled() and not self.controller.wakes.closing:
+                raise
+            log.warning("%s %s was broken off", method, route)
+            response = answer_problem(Unavailable("this call was broken off before it was done; try again"))
+        except Exception:
+            response = _answer_bug(method, route)
+        try:
+            await response(scope, receive, counted)
+        except (OSError, TimeoutError):
+            log.debug("a client went while it was answered")
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            if status == 0:
+                await _answer_bug(method, route)(scope, receive, counted)
+            else:
+                log.exception("a stream broke off in its middle")
+        finally:
+            self.controller.metrics.requests.labels(method if status != 405 else "(other)", route, str(status)).inc()
+
+    async def _answer(self, node: _Node, method: str, scope: Scope, receive: Receive) -> Response:
+        endpoint = node.methods.get(method)
+        if endpoint is None and method == "HEAD":
+            endpoint = node.methods.get("GET")
+        if endpoint is None:
+            allowed = sorted(node.methods) + (["HEAD"] if "GET" in node.methods else [])
+            raise MethodNotAllowed(f"{node.path} takes {', '.join(allowed)}, not {method}", field=", ".join(allowed))
+        call = Call(self.controller, scope, receive)
+        await self._let_in(endpoint, call)
+        return await endpoint.handle(call)
+
+    async def _let_in(self, endpoint: Endpoint, call: Call) -> None:  # AUTH-1
+        role = endpoint.role
+        if role is Role.HOST:
+            call.host = await self.controller.guard.find_host(header(call.scope, b"authorization"))
+        elif role in (Role.ANYONE, Role.JOIN):
+            return  # `register` looks its own credential up: a join token or a host key
+        elif endpoint.path == "/metrics" and self._is_local_scrape(call):
+            return
+        else:
+            call.token = await self.controller.guard.find_user(header(call.scope, b"authorization"))
+            check_role(call.token, role)
+
+    def _is_local_scrape(self, call: Call) -> bool:
+        """A scraper on this machine needs no token, unless a proxy may stand there."""
+        client = call.scope.get("client")
+        proxied = call.header("x-forwarded-for") is not None or call.header("forwarded") is not None
+        return bool(client and client[0] in LOOPBACK and not proxied and not self.controller.metrics_need_token)
+
+
+def _answer_bug(method: str, route: str) -> Response:
+    number = secrets.token_hex(6)
+    log.exception("%s %s failed", method, route, extra={"request": number})
+    error = HoldfastError(f"this is a bug in Holdfast; the server's log has it under request {number}", code="internal")
+    return answer_problem(error, instance=f"urn:holdfast:request:{number}")
+
+
+def create_app(controller: Controller) -> App:
+    """The application over `controller`."""
+    return App(controller)

@@ -1,0 +1,184 @@
+"""The pieces of one controller process, put together. No truth lives here: everything in it can be lost and read again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.controller.auth import Guard
+from holdfast.controller.metrics import Metrics
+from holdfast.controller.settings_cache import SettingsCache
+from holdfast.controller.sync_batch import SyncBatcher
+from holdfast.controller.wakes import WakeBus
+from holdfast.core.placement import Size
+from holdfast.core.records import JobRecord
+from holdfast.core.settings import Value
+from holdfast.core.spec import JobSpec
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.store.interface import Store
+
+log = logging.getLogger("holdfast.controller")
+MAX_LANES = 1024
+
+
+class Outages:
+    """Whether the store answers, and since when it did not.
+
+    A store that was away made every host miss its renewals, so LEASE-4 asks for a fresh count: `on_over` is called
+    after an outage longer than `tolerated_seconds`.
+    """
+
+    def __init__(self, clock: Callable[[], float], tolerated_seconds: float = 3.0) -> None:
+        self._clock = clock
+        self._tolerated_seconds = tolerated_seconds
+        self._since: float | None = None
+        self.on_over: Callable[[], None] = lambda: None
+
+    @property
+    def going_on(self) -> bool:
+        """True between a failed call and the next good one."""
+        return self._since is not None
+
+    def note_failure(self, error: Exception) -> None:
+        """A call of the store failed for want of the store."""
+        if self._since is None:
+            self._since = self._clock()
+            log.error("the store cannot be reached; work that runs goes on under its leases: %s", error)
+
+    def note_success(self) -> None:
+        """A call of the store went through."""
+        if self._since is None:
+            return
+        away = self._clock() - self._since
+        self._since = None
+        log.warning("the store answers again after %.1f s", away)
+        if away > self._tolerated_seconds:
+            self.on_over()
+
+
+class Sizes:
+    """The hosts' whole sizes, a moment old at most: a submission is checked against them, and must be quick."""
+
+    def __init__(self, store: Store, clock: Callable[[], float], fresh_seconds: float = 2.0) -> None:
+        self._store = store
+        self._clock = clock
+        self._fresh_seconds = fresh_seconds
+        self._known: Sequence[Size] = ()
+        self._read_at = -math.inf
+
+    async def current(self) -> Sequence[Size]:
+        """The sizes, read again where they are older than a moment."""
+        if self._clock() - self._read_at >= self._fresh_seconds:
+            return await self.refresh()
+        return self._known
+
+    async def refresh(self) -> Sequence[Size]:
+        """The sizes of now."""
+        self._known = await self._store.host_sizes()
+        self._read_at = self._clock()
+        return self._known
+
+
+class Controller:
+    """What every handler and loop works with.
+
+    refusals: why the last admission passed jobs over, for `why`. leading_since: the store's time since which this
+    replica has led without an outage; None while another leads.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        environment: Mapping[str, Value] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.environment: Mapping[str, Value] = dict(environment or {})
+        self.metrics = Metrics()
+        self.settings = SettingsCache(store, self.environment, clock)
+        self.sizes = Sizes(store, clock)
+        self.wakes = WakeBus()
+        self.guard = Guard(store, clock)
+        self.outages = Outages(clock)
+        self.batcher = SyncBatcher(store, self.metrics, self.outages)
+        self.refusals: Mapping[str, str] = {}
+        self.leading_since: datetime | None = None
+        self.metrics_need_token = False
+        self.joined: dict[tuple[bytes, str], tuple[float, str, str]] = {}
+        self.join_lock = asyncio.Lock()
+        self._lanes: dict[str, tuple[str, JobSpec]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+
+    def poke(self, *topics: str) -> None:
+        """Say that `topics` may have work: at once on this replica, soon on the others."""
+        for topic in topics:
+            # The hint first: it comes back through `pump_hints` before whoever the wake resumes looks at the version, so
+            # one poke is one turn of a loop.
+            self.store.hint(topic)
+            self.wakes.fire(topic)
+
+    def poke_hosts_of(self, job_id: str) -> None:
+        """Wake the hosts that run tasks of a job, in the background: only their next sync depends on it."""
+        self.start(self._poke_hosts_of(job_id))
+
+    async def _poke_hosts_of(self, job_id: str) -> None:
+        tasks = await self.store.list_tasks(job_id)
+        self.poke(*{f"host:{task.host_id}" for task in tasks if task.host_id and task.state.holds_lease})
+
+    async def find_lane(self, job_id: str) -> tuple[str, JobSpec]:
+        """The queue and the spec of a job, which never change, so they are remembered. Raises NotFound."""
+        found = self._lanes.get(job_id)
+        if found is None:
+            job = await self.store.get_job(job_id)
+            self.keep_lane(job)
+            found = job.queue, job.spec
+        return found
+
+    def keep_lane(self, job: JobRecord) -> None:
+        """Remember the lane of a job that is at hand: its logs will ask for it."""
+        if len(self._lanes) >= MAX_LANES:
+            self._lanes.clear()
+        self._lanes[job.id] = (job.queue, job.spec)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something nobody waits for; its failure is logged, its task kept alive until it ends."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Unavailable as error:
+                self.outages.note_failure(error)
+            except HoldfastError as error:
+                log.debug("a background step found nothing to do: %s", error)
+            except Exception:
+                log.exception("a background step failed")
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def pump_hints(self) -> None:
+        """Turn the store's hints into wakes, for ever. A broken stream is taken up again; polling covers the gap."""
+        while True:
+            try:
+                async for topic in self.store.hints():
+                    self.wakes.fire(topic)
+            except Unavailable:
+                pass
+            except Exception:
+                log.exception("the stream of hints broke; taken up again")
+            await asyncio.sleep(1.0)
+
+    async def close(self) -> None:
+        """Answer what waits and end the background work."""
+        self.wakes.close()
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.batcher.close()

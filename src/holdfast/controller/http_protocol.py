@@ -1,0 +1,114 @@
+"""uvicorn's HTTP protocol with limits on what comes before a body: bytes, headers and time.
+
+HTTP-1  A connection that has not sent a whole request head in time is closed: at its opening, after a half request,
+        and between requests alike. A body's time is bounded where it is read.
+HTTP-2  A head over its limits is answered 431 and the connection closed; nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from holdfast.wire.api import Problem
+
+HEAD_SECONDS = 15.0
+MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 100
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and len(data) <= MAX_HEAD_BYTES:
+                # Pieces of one head that add up; a single large piece is judged by its headers below.
+                self._refuse(431, "header_too_large", f"the request's head is over {MAX_HEAD_BYTES} bytes")
+                return
+            if self._head_timer is None:
+                self._start_head_timer()
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        if len(self.url) + len(url) <= MAX_HEAD_BYTES:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) <= MAX_HEADERS:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        self._in_head = False
+        self._head_bytes = 0
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+            self._refuse(
+                431,
+                "header_too_large",
+                f"a request has at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes of them",
+            )
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.transport.is_closing():
+            super().on_message_complete()
+        self._in_head = True
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "malformed_request", "this is not a request in HTTP/1.1")
+
+    def _start_head_timer(self) -> None:
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self._refuse(408, "request_timeout", f"no whole request came within {HEAD_SECONDS:g} s")
+
+    def _refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer without the application and close."""
+        title = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
+        body = msgspec.json.encode(Problem(title=title, status=status, code=code, detail=detail))
+        head = (
+            f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        if self.cycle is None or self.cycle.response_complete:  # never into the middle of another answer
+            self.transport.write(head.encode() + body)
+        self._stop_head_timer()
+        self.transport.close()

@@ -1,0 +1,57 @@
+"""Log lines: JSON for machines, text for a terminal. `job`, `attempt`, `epoch` and `host` are fields of their own,
+so that one grep tells one job's whole story."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import msgspec
+
+FIELDS = ("job", "attempt", "epoch", "host", "queue", "loop", "request")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) is not None}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, message, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
+        fields = "".join(f" {n}={record.__dict__[n]}" for n in FIELDS if record.__dict__.get(n) is not None)
+        text = f"{at} {record.levelname:<7} {record.getMessage()}{fields}"
+        return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+class _Handler(logging.StreamHandler[IO[str]]):
+    """Ours, so that setting up twice replaces it and leaves others alone."""
+
+
+def set_up_logging(log_format: str = "auto", level: int = logging.INFO, stream: IO[str] | None = None) -> None:
+    """Send the log to `stream` (default stderr). `log_format`: "json", "text", or "auto": text on a terminal."""
+    out = stream or sys.stderr
+    text = log_format == "text" or (log_format == "auto" and out.isatty())
+    handler = _Handler(out)
+    handler.setFormatter(TextFormatter() if text else JsonFormatter())
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if isinstance(h, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

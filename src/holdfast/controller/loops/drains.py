@@ -1,0 +1,53 @@
+"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. The one way down."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.controller.context import Controller
+from holdfast.controller.loops.silhouette import Summary
+from holdfast.core.drain import plan_completion
+from holdfast.store.interface import DrainSnapshot
+
+log = logging.getLogger("holdfast.loops")
+LIMIT = 200
+
+
+class DrainsLoop:
+    """Completes drains, once each: the epoch guards the write."""
+
+    name = "drains"
+    topic: str | None = "drain"
+    interval_seconds = 2.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        done: list[str] = []
+        while True:
+            drains = await self._controller.store.list_drains(LIMIT)
+            completed = [d.job.id for d in drains if await self._complete(d)]
+            done += completed
+            if len(drains) < LIMIT or not completed:
+                break
+        if done:
+            self._controller.poke("admit", "events", "logs")
+        return {"completed": len(done)} if done else {}
+
+    async def _complete(self, drain: DrainSnapshot) -> bool:
+        controller, job = self._controller, drain.job
+        try:
+            settings = await controller.settings.current()
+            completion = plan_completion(job, drain.tasks, settings.policy(job.queue, job.spec))
+            if completion is None or not await controller.store.complete_drain(job.id, job.epoch, completion):
+                return False
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # One job that cannot be decided must not keep the others from being.
+            log.exception("drain of job %s could not be decided", job.id, extra={"job": job.id, "epoch": job.epoch})
+            return False
+        decision = completion.decision
+        controller.metrics.ended.labels(str(decision.outcome), str(decision.cause or "")).inc()
+        log.info("attempt %d %s: %s", job.attempts, decision.outcome, decision.reason,
+                 extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch, "queue": job.queue})  # fmt: skip
+        return True

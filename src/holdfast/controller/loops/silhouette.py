@@ -1,0 +1,60 @@
+"""What a loop is, and how it is kept going.
+
+LOOP-1  A loop wakes by hints and by its interval; the interval alone is enough for it to be right.
+LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it keeps failing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.controller.context import Controller
+from holdfast.errors import Unavailable
+
+log = logging.getLogger("holdfast.loops")
+MAX_BACK_OFF_SECONDS = 10.0
+Summary = Mapping[str, Any]
+
+
+class Loop(Protocol):
+    """One control loop. `topic` is the hint it wakes by, or None for its interval alone."""
+
+    name: str
+    topic: str | None
+    interval_seconds: float
+
+    async def run_once(self) -> Summary:
+        """Do what there is to do now, and say what was done. An empty summary: nothing."""
+
+
+async def keep_running(controller: Controller, loop: Loop) -> None:
+    """Run `loop` until cancelled."""
+    signal = controller.wakes.topic(loop.topic or f"loop:{loop.name}")
+    failures = 0
+    while True:
+        seen = signal.version
+        began = time.perf_counter()
+        try:
+            summary = await loop.run_once()
+        except Unavailable as error:
+            controller.outages.note_failure(error)  # logs once per outage
+            failures += 1
+        except Exception:
+            controller.metrics.loop_failures.labels(loop.name).inc()
+            log.exception("loop %s failed; it goes on", loop.name, extra={"loop": loop.name})
+            failures += 1
+        else:
+            controller.outages.note_success()
+            failures = 0
+            if summary:
+                log.debug("loop %s: %s", loop.name, dict(summary), extra={"loop": loop.name})
+        controller.metrics.loop_seconds.labels(loop.name).observe(time.perf_counter() - began)
+        if failures:
+            # A hint must not turn a failing loop into a busy one: only time counts now.
+            delay = min(0.25 * 2 ** min(failures, 10), MAX_BACK_OFF_SECONDS)
+            await controller.wakes.topic(f"back-off:{loop.name}").wait(0, delay)
+        else:
+            await signal.wait(seen, loop.interval_seconds)

@@ -1,0 +1,144 @@
+"""The sweeps: leases that lapsed, reservations nobody took, start times that came, dead hosts, old history."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.controller.context import Controller
+from holdfast.controller.loops.silhouette import Summary
+from holdfast.core.records import HostRecord
+from holdfast.errors import NotFound
+from holdfast.store.interface import JobFilter
+
+log = logging.getLogger("holdfast.loops")
+MAX_BATCHES = 100
+
+
+class LeasesLoop:
+    """Silence that outlasted its lease → the task is lost and its job drains."""
+
+    name = "leases"
+    topic: str | None = None
+    interval_seconds = 2.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        if controller.leading_since is None or controller.outages.going_on:
+            return {}
+        jobs = await controller.store.lapse_leases(controller.leading_since)
+        for job_id in jobs:
+            log.warning("a lease lapsed: its host was silent for the whole of it", extra={"job": job_id})
+            controller.poke_hosts_of(job_id)
+        if jobs:
+            controller.poke("drain", "events")
+        return {"lapsed": len(jobs)} if jobs else {}
+
+
+class ReservationsLoop:
+    """Reservations never offered to their host → queued again."""
+
+    name = "reservations"
+    topic: str | None = None
+    interval_seconds = 5.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        settings = await controller.settings.current()
+        jobs = await controller.store.expire_reservations(settings.number("reservation_seconds"))
+        if jobs:
+            controller.poke("admit", "events")
+        return {"expired": len(jobs)} if jobs else {}
+
+
+class DueLoop:
+    """Waiting jobs whose time has come → queued."""
+
+    name = "due"
+    topic: str | None = None
+    interval_seconds = 1.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        released = 0
+        for _ in range(MAX_BATCHES):
+            count = await self._controller.store.release_due()
+            if not count:
+                break
+            released += count
+        if released:
+            self._controller.poke("admit", "events")
+        return {"released": released} if released else {}
+
+
+class DeadHostsLoop:
+    """Hosts with running work and no heartbeat → flagged once, and one line that says what to do."""
+
+    name = "dead_hosts"
+    topic: str | None = None
+    interval_seconds = 5.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        if controller.leading_since is None or controller.outages.going_on:
+            return {}
+        settings = await controller.settings.current()
+        hosts = await controller.store.sweep_dead_hosts(settings.number("dead_host_seconds"), controller.leading_since)
+        for host in hosts:
+            await self._tell(host)
+        if hosts:
+            controller.poke("events")
+        return {"flagged": [host.name for host in hosts]} if hosts else {}
+
+    async def _tell(self, host: HostRecord) -> None:
+        store = self._controller.store
+        try:
+            jobs = [job.id for job in await store.list_jobs(JobFilter(host_id=host.id, limit=10))]
+        except NotFound:
+            jobs = []
+        age = (
+            "never"
+            if host.heartbeat_at is None
+            else f"{(await store.now() - host.heartbeat_at).total_seconds():.0f} s ago"
+        )
+        log.error(
+            "DEAD HOST %s (%s, pool %s): last heartbeat %s, %d tasks under lease there, jobs %s. They are placed again "
+            "when their leases lapse. If the machine is gone, say so and they move at once: holdfast hosts terminate %s. "
+            "If it lives, restart its agent: a running guardian keeps the jobs.",
+            host.name, host.id, host.pool, age, host.running, ", ".join(jobs) or "(none listed)", host.name,
+            extra={"host": host.id},
+        )  # fmt: skip
+
+
+class PruneLoop:
+    """Ended jobs older than `history_days` → deleted, in small batches."""
+
+    name = "prune"
+    topic: str | None = None
+    interval_seconds = 600.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        settings = await self._controller.settings.current()
+        days = settings.value("history_days")
+        if not isinstance(days, (int, float)):
+            return {}
+        deleted = 0
+        for _ in range(MAX_BATCHES):
+            count = await self._controller.store.prune(float(days))
+            deleted += count
+            if not count:
+                break
+        return {"deleted": deleted} if deleted else {}

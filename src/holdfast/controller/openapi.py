@@ -1,0 +1,153 @@
+"""The OpenAPI page, made from the route table and the shared structs: one truth."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast import __doc__ as _package_doc
+from holdfast.controller.auth import Role
+from holdfast.controller.endpoints import Endpoint
+from holdfast.wire.api import Problem
+
+_REF = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+@functools.cache
+def describe_api() -> bytes:
+    """Return the page as JSON."""
+    return msgspec.json.encode(build_openapi())
+
+
+def build_openapi() -> dict[str, Any]:
+    """Return the page as plain values."""
+    from holdfast.controller.routes import ENDPOINTS, Page
+
+    types: list[Any] = [Problem]
+    for endpoint in ENDPOINTS:
+        types += [endpoint.body] if endpoint.body is not None else []
+        types += [a.item if isinstance(a, Page) else a for a in endpoint.answers.values() if a is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schema_of = {_key(t): s for t, s in zip(types, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": "1", "description": (_package_doc or "Holdfast").strip()},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _key(type_: Any) -> str:
+    return repr(type_)
+
+
+def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
+    from holdfast.controller.routes import Page
+
+    found: dict[str, Any] = {
+        "operationId": endpoint.handle.__name__,
+        "summary": endpoint.summary,
+        "tags": [endpoint.path.split("/")[2] if endpoint.path.startswith("/v1/") else "server"],
+        "parameters": _parameters(endpoint),
+        "security": [] if endpoint.role is Role.ANYONE else [{"token": []}],
+        "x-holdfast-role": endpoint.role.name.lower(),
+    }
+    if endpoint.body is not None:
+        content = {"application/json": {"schema": schema_of[_key(endpoint.body)]}}
+        found["requestBody"] = {"required": not endpoint.optional_body, "content": content}
+    elif endpoint.raw:
+        content = {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}}
+        found["requestBody"] = {"required": True, "content": content}
+    responses: dict[str, Any] = {}
+    for status, answer in endpoint.answers.items():
+        responses[str(status)] = {"description": endpoint.summary}
+        if status == 204:
+            continue
+        if answer is None:
+            schema: Any = None
+        elif isinstance(answer, Page):
+            schema = {
+                "type": "object",
+                "required": ["items", "next"],
+                "properties": {
+                    "items": {"type": "array", "items": schema_of[_key(answer.item)]},
+                    "next": {"type": ["string", "null"]},
+                },
+            }
+        else:
+            schema = schema_of[_key(answer)]
+        responses[str(status)]["content"] = {
+            media: ({"schema": schema} if schema is not None and media == "application/json" else {})
+            for media in endpoint.media
+        }
+    problem = {"application/problem+json": {"schema": schema_of[_key(Problem)]}}
+    for status in _problem_statuses(endpoint):
+        responses[str(status)] = {"description": "A problem (RFC 9457); `code` is the stable word.", "content": problem}
+    found["responses"] = responses
+    return found
+
+
+def _problem_statuses(endpoint: Endpoint) -> list[int]:
+    statuses = [503]
+    if endpoint.role is not Role.ANYONE:
+        statuses += [401]
+    if endpoint.role in (Role.SUBMIT, Role.ADMIN):
+        statuses += [403]
+    if "{" in endpoint.path or endpoint.query is not None:
+        statuses += [404]
+    if endpoint.body is not None or endpoint.raw:
+        statuses += [400, 408, 413, 422]
+    elif endpoint.query is not None:
+        statuses += [422]
+    if endpoint.method in ("POST", "PUT", "DELETE"):
+        statuses += [409]
+    if endpoint.headers and 422 not in statuses:
+        statuses += [422]
+    return sorted(statuses)
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PARAMETER.findall(endpoint.path)
+    ]
+    for name, text in endpoint.headers.items():
+        schema = {"type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[\x21-\x7e]+$"}
+        found.append({"name": name, "in": "header", "required": False, "description": text, "schema": schema})
+    if endpoint.query is not None:
+        _, components = msgspec.json.schema_components([endpoint.query], ref_template=_REF)
+        own = components[endpoint.query.__name__]
+        for name, schema in own["properties"].items():
+            found.append(
+                {
+                    "name": name,
+                    "in": "query",
+                    "required": name in own.get("required", []),
+                    "schema": _inline(schema, components),
+                }
+            )
+    return found
+
+
+def _inline(schema: Any, components: dict[str, Any]) -> Any:
+    """A query's schema without references and without null: a parameter is there or it is not."""
+    if "$ref" in schema:
+        return _inline(components[schema["$ref"].rsplit("/", 1)[-1]], components)
+    if "anyOf" in schema:
+        rest = [s for s in schema["anyOf"] if s != {"type": "null"}]
+        more = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
+        return {**more, **_inline(rest[0], components)} if len(rest) == 1 else {**more, "anyOf": rest}
+    found = {k: v for k, v in schema.items() if k not in ("title", "description", "default")}
+    if "items" in found:
+        found["items"] = _inline(found["items"], components)
+    return found

@@ -1,0 +1,80 @@
+"""Errors as RFC 9457 problems, and values as JSON answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.errors import HoldfastError, ValidationError
+from holdfast.wire.api import Problem
+
+PROBLEM_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = 2
+_PATH = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
+
+encode = msgspec.json.Encoder().encode
+
+
+class BadSyntax(HoldfastError):
+    """The bytes are not what they should be at all: not JSON, not UTF-8."""
+
+    code = "malformed_json"
+    status = 400
+
+
+class MethodNotAllowed(HoldfastError):
+    """The path exists, but not with this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class SlowRequest(HoldfastError):
+    """The body did not arrive in time."""
+
+    code = "request_timeout"
+    status = 408
+
+
+def answer_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Encode `value` as a JSON response."""
+    return Response(encode(value), status, headers, "application/json")
+
+
+def problem_of(error: HoldfastError, instance: str | None = None) -> Problem:
+    """Return the problem that tells of `error`."""
+    return Problem(
+        title=HTTPStatus(error.status).phrase,
+        status=error.status,
+        detail=error.message,
+        code=error.code,
+        field=error.field,
+        instance=instance,
+    )
+
+
+def answer_problem(error: HoldfastError, instance: str | None = None) -> Response:
+    """Return the response that tells of `error`, with the headers its status asks for."""
+    headers: dict[str, str] = {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="holdfast"'
+    if error.status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if error.status == 405 and error.field:
+        headers["Allow"] = error.field
+        error.field = None
+    return Response(encode(problem_of(error, instance)), error.status, headers, PROBLEM_TYPE)
+
+
+def explain_bad_value(error: msgspec.ValidationError, where: str = "") -> ValidationError:
+    """Turn msgspec's word on a value into ours: the sentence, and the field's path."""
+    text = str(error)
+    match = _PATH.search(text)
+    path = match.group(1) if match else ""
+    sentence = text[: match.start()] if match else text
+    field = ".".join(part for part in (where, path) if part) or None
+    return ValidationError(f"{field}: {sentence}" if field else sentence, field=field)

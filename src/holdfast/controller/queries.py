@@ -1,0 +1,83 @@
+"""The queries of the API: one struct per route, its fields the parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.causes import Cause
+from holdfast.core.spec import Name
+from holdfast.core.states import JobState
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Offset = Annotated[int, Meta(ge=0, le=2**62)]
+Flag = Literal["0", "1", "false", "true"]
+Text = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Root of the queries. A parameter nobody knows is refused: a misspelt filter must not list everything."""
+
+
+class JobsQuery(Query, frozen=True, kw_only=True):
+    """Which jobs, newest first. `label` is `name=value`; `state` and `label` may be repeated; `host` is an id or a name."""
+
+    state: tuple[JobState, ...] = ()
+    queue: Name | None = None
+    project: Name | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    label: Annotated[tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)] = ()
+    cause: Cause | None = None
+    host: Text | None = None
+    limit: Limit = 100
+    cursor: Text | None = None
+
+
+class AttemptQuery(Query, frozen=True, kw_only=True):
+    """One attempt's number; absent means all, or the last."""
+
+    attempt: Attempt | None = None
+
+
+class LogsQuery(Query, frozen=True, kw_only=True):
+    """Which bytes. `tail`: the last n bytes of each stream, instead of `offset`."""
+
+    attempt: Attempt | None = None
+    rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    stream: Literal["stdout", "stderr", "both"] = "both"
+    offset: Offset = 0
+    follow: Flag = "0"
+    tail: Offset | None = None
+
+
+class HostsQuery(Query, frozen=True, kw_only=True):
+    """`dead=1`: only hosts flagged dead. `all=1`: terminated ones too."""
+
+    dead: Flag = "0"
+    all: Flag = "0"
+
+
+class ConfigQuery(Query, frozen=True, kw_only=True):
+    """`queue`: as in force for jobs of that queue."""
+
+    queue: Name | None = None
+
+
+class EventsQuery(Query, frozen=True, kw_only=True):
+    """`after`: an event's id. `kind` may be repeated; `job.*` takes every kind with that beginning. `tail`: the last n."""
+
+    after: Text | None = None
+    limit: Limit = 500
+    job: Text | None = None
+    kind: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-z_.]+\*?$")], ...], Meta(max_length=32)
+    ] = ()
+    tail: Annotated[int, Meta(ge=0, le=1000)] = 0
+
+
+def is_on(flag: str) -> bool:
+    """Read a `Flag`."""
+    return flag in ("1", "true")

@@ -1,0 +1,122 @@
+"""Every route there is, in one table. `wire/api.py` says the same in prose; a test holds them together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.controller import (
+    agent_api,
+    api_config,
+    api_events,
+    api_hosts,
+    api_jobs,
+    api_logs,
+    api_queues,
+    api_system,
+    api_tokens,
+    queries,
+)
+from holdfast.controller.auth import Role
+from holdfast.controller.endpoints import Endpoint
+from holdfast.core.records import (
+    AttemptRecord,
+    EventRecord,
+    JobRecord,
+    LogStreamRecord,
+    QueueRecord,
+    TaskRecord,
+    TokenRecord,
+)
+from holdfast.core.settings import Effective
+from holdfast.core.spec import JobSpec
+from holdfast.wire import agent, api
+
+R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
+_SSE = ("text/event-stream",)
+_BYTES = ("application/octet-stream",)
+_KEY = {"Idempotency-Key": "A second submission with this key in the same project returns the first job."}
+
+
+class Page:
+    """`{"items": [item, …], "next": cursor|null}`."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+
+def _get(path: str, handle: Any, summary: str, answer: Any, query: Any = None, **more: Any) -> Endpoint:
+    return Endpoint("GET", path, R, handle, summary, query=query, answers={200: answer}, **more)
+
+
+JOB = "/v1/jobs/{id}"
+ENDPOINTS: tuple[Endpoint, ...] = (
+    # agents: hot, so first
+    Endpoint("POST", "/v1/agent/sync", Role.HOST, agent_api.sync, "State up, commands down: a long poll.",
+             body=agent.SyncRequest, answers={200: agent.SyncAnswer}),
+    Endpoint("POST", "/v1/agent/logs", Role.HOST, agent_api.append_logs, "Bytes of streams, a LogsRequest in msgpack.",
+        raw=True, answers={200: agent.LogsAnswer}),
+    Endpoint("POST", "/v1/agent/forensics", Role.HOST, agent_api.put_forensics, "What was gathered before a kill.",
+             body=agent.Forensics, answers={204: None}),
+    Endpoint("POST", "/v1/agent/register", Role.JOIN, agent_api.register, "A new host, or a new incarnation of one.",
+             body=agent.RegisterRequest, answers={200: agent.RegisterAnswer}),
+    # jobs
+    Endpoint("POST", "/v1/jobs", S, api_jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
+             answers={201: JobRecord, 200: JobRecord}),
+    Endpoint("POST", "/v1/jobs/batch", S, api_jobs.submit_batch, "Submit many jobs, all or none.",
+             body=api.BatchRequest, answers={201: Page(JobRecord)}),
+    _get("/v1/jobs", api_jobs.list_jobs, "Jobs, newest first.", Page(JobRecord), queries.JobsQuery),
+    _get(JOB, api_jobs.get_job, "One job.", JobRecord),
+    _get(JOB + "/attempts", api_jobs.list_attempts, "Its attempts, oldest first.", Page(AttemptRecord)),
+    _get(JOB + "/tasks", api_jobs.list_tasks, "The tasks of its current attempt.", Page(TaskRecord)),
+    _get(JOB + "/why", api_jobs.get_why, "Why it is where it is, and what to do.", api.Why),
+    _get(JOB + "/settings", api_jobs.list_settings, "Every setting in force for it.", Page(Effective)),
+    _get(JOB + "/forensics", api_jobs.list_forensics, "What was gathered before its kills.",
+         Page(api.ForensicsView), queries.AttemptQuery),
+    _get(JOB + "/logs", api_logs.get_logs, "Its output: bytes, or a stream with `follow=1`.", None,
+         queries.LogsQuery, media=_BYTES + _SSE),
+    _get(JOB + "/logs/streams", api_logs.list_streams, "How far each stream goes.", Page(LogStreamRecord),
+         queries.AttemptQuery),
+    Endpoint("POST", JOB + "/cancel", S, api_jobs.cancel_job, "Cancel it.", body=api.CancelRequest,
+             optional_body=True, answers={200: JobRecord, 202: JobRecord}),
+    Endpoint("POST", JOB + "/retry", S, api_jobs.retry_job, "Another attempt for a job that failed or was cancelled.",
+             answers={200: JobRecord}),
+    # queues
+    _get("/v1/queues", api_queues.list_queues, "Every queue and what is in it.", Page(QueueRecord)),
+    _get("/v1/queues/{name}", api_queues.get_queue, "One queue.", QueueRecord),
+    Endpoint("PUT", "/v1/queues/{name}", A, api_queues.put_queue, "Make or change a queue.", body=api.SettingsPatch,
+             optional_body=True, answers={200: QueueRecord}),
+    Endpoint("DELETE", "/v1/queues/{name}", A, api_queues.delete_queue, "Delete an empty queue.", answers={204: None}),
+    Endpoint("POST", "/v1/queues/{name}/pause", A, api_queues.pause_queue, "No new starts; `hard` also stops what runs.",
+             body=api.PauseRequest, optional_body=True, answers={200: QueueRecord}),
+    Endpoint("POST", "/v1/queues/{name}/resume", A, api_queues.resume_queue, "Starts again.",
+             answers={200: QueueRecord}),
+    # hosts
+    _get("/v1/hosts", api_hosts.list_hosts, "Every host.", Page(api.HostView), queries.HostsQuery),
+    _get("/v1/hosts/{host}", api_hosts.get_host, "One host, by id or name.", api.HostView),
+    Endpoint("POST", "/v1/hosts/{host}/{action}", A, api_hosts.act_on_host,
+             "drain, undrain, quarantine, release or terminate a host.", body=api.HostActionRequest,
+             optional_body=True, answers={200: api.HostView}),
+    # settings
+    _get("/v1/config", api_config.get_config, "Every setting in force and where it comes from.", Page(Effective),
+         queries.ConfigQuery),
+    Endpoint("PATCH", "/v1/config", A, api_config.patch_config, "Change the cluster's settings.",
+             body=api.SettingsPatch, answers={200: Page(Effective)}),
+    # events
+    _get("/v1/events", api_events.list_events, "What happened, in the one order all readers see.",
+         Page(EventRecord), queries.EventsQuery, media=("application/json", *_SSE),
+         headers={"Last-Event-ID": "Where a stream goes on: the id of the last event seen."}),
+    # tokens
+    Endpoint("GET", "/v1/tokens", A, api_tokens.list_tokens, "Every token, without its secret.",
+             answers={200: Page(TokenRecord)}),
+    Endpoint("POST", "/v1/tokens", A, api_tokens.create_token, "A new token; its secret is shown this once.",
+             body=api.TokenRequest, answers={201: api.TokenCreated}),
+    Endpoint("DELETE", "/v1/tokens/{id}", A, api_tokens.revoke_token, "Revoke a token.", answers={204: None}),
+    _get("/v1/whoami", api_tokens.who_am_i, "The token that speaks.", TokenRecord),
+    # the server itself
+    _get("/v1/openapi.json", api_system.get_openapi, "This description.", dict[str, Any]),
+    _get("/metrics", api_system.get_metrics, "Prometheus metrics.", None, media=("text/plain",)),
+    Endpoint("GET", "/healthz", Role.ANYONE, api_system.get_health, "The process answers. Asks nothing else.",
+             answers={200: dict[str, str]}),
+    Endpoint("GET", "/readyz", Role.ANYONE, api_system.get_readiness, "The store answers too.",
+             answers={200: dict[str, str]}),
+)  # fmt: skip

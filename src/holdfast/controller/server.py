@@ -1,0 +1,334 @@
+"""The controller as a process: open the store, start the loops, serve, and go in order.
+
+SERVE-1  A stop answers every waiting poll, ends the streams, stops the loops, gives leadership back and closes the
+         store, within `STOP_SECONDS`. Agents notice a refused connection and try again; nothing that runs is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from holdfast.controller.app import create_app
+from holdfast.controller.auth import ensure_admin_token
+from holdfast.controller.context import Controller
+from holdfast.controller.http_protocol import BoundedProtocol
+from holdfast.controller.logs import set_up_logging
+from holdfast.controller.loops.leader import Leader
+from holdfast.core.settings import layer_from_environment
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.store.interface import Store
+
+log = logging.getLogger("holdfast.controller")
+STOP_SECONDS = 3.0
+BACKLOG = 4096
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve.
+
+    port 0: any free one; `ready_file` gets the URL when it listens. token_file: where the first admin token is kept.
+    insecure_bind: allow an address that others reach without TLS. database_seconds: how long to wait for the database.
+    """
+
+    dsn: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    token_file: str | None = None
+    ready_file: str | None = None
+    log_format: str = "auto"
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    insecure_bind: bool = False
+    database_seconds: float = 60.0
+    metrics_need_token: bool = False
+    listen_fd: int | None = None  # an inherited listening socket to serve on instead of `host` and `port`
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours stop the whole controller, in order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def is_loopback(host: str) -> bool:
+    """True where only this machine can call."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_config(config: ServerConfig) -> None:
+    """Refuse what cannot or should not be served. Raises ValidationError."""
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise ValidationError("tls_cert and tls_key go together", field="tls_cert")
+    if not is_loopback(config.host) and not config.tls_cert:
+        if not config.insecure_bind:
+            raise ValidationError(
+                f"{config.host} can be reached by others, and without TLS they read the tokens: give --tls-cert and "
+                "--tls-key, put a TLS proxy before it, or say --insecure-bind where the network is trusted",
+                field="host",
+            )
+        log.warning("serving %s WITHOUT TLS: tokens and secrets cross the network in the clear", config.host)
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Listen on `host`:`port`. Raises ValidationError where that cannot be."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ValidationError(f"cannot listen on {host}: {error}", field="host") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise ValidationError(
+            f"cannot listen on {host} port {port}: {error.strerror}; is another server there?", field="port"
+        ) from error
+    return sock
+
+
+def adopt_socket(fd: int) -> socket.socket:
+    """Take over a socket that the starter listens on. It outlives this process there, so callers wait in its queue
+    while a controller is started again. Raises ValidationError for what is no socket.
+    """
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        raise ValidationError(f"descriptor {fd} is no socket: {error.strerror}", field="listen_fd") from error
+    sock.setblocking(False)
+    return sock
+
+
+class RunningServer:
+    """A controller that serves `store` on a socket. Used by `serve` and, over a memory store, by tests and the simulator."""
+
+    def __init__(
+        self,
+        store: Store,
+        sock: socket.socket,
+        *,
+        environment: Mapping[str, str] | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        metrics_need_token: bool = False,
+    ) -> None:
+        self.controller = Controller(store, layer_from_environment(environment or {}))
+        self.controller.metrics_need_token = metrics_need_token
+        self._sock = sock
+        self._server = _Server(
+            uvicorn.Config(
+                create_app(self.controller),
+                http=BoundedProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=1,
+                backlog=BACKLOG,
+                ssl_certfile=tls_cert,
+                ssl_keyfile=tls_key,
+                proxy_headers=False,
+            )
+        )
+        host, port = sock.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if tls_cert else 'http'}://{shown}:{port}"
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the loops and listen; returns when requests are taken."""
+        leader = Leader(self.controller)
+        self._tasks = [
+            asyncio.create_task(self.controller.pump_hints(), name="hints"),
+            asyncio.create_task(leader.run(), name="leader"),
+            asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
+        ]
+        while not self._server.started:
+            if self._tasks[2].done():
+                self._tasks[2].result()
+                raise Unavailable("the server stopped while it started")
+            await asyncio.sleep(0.005)
+
+    async def wait_for_failure(self) -> None:
+        """Return or raise when one of the parts ends, which none does by itself."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Go in order (SERVE-1)."""
+        hints, leader, http = self._tasks
+        self._server.should_exit = True
+        await self.controller.close()
+        leader.cancel()
+        hints.cancel()
+        await asyncio.wait([leader, hints], timeout=1.5)
+        _, late = await asyncio.wait([http], timeout=1.5)
+        if late:
+            self._server.force_exit = True
+            http.cancel()
+            await asyncio.wait([http], timeout=0.3)
+        self._sock.close()
+
+
+async def open_store(config: ServerConfig) -> Store:
+    """Wait for the database, bring its schema up to date and open it.
+
+    Raises:
+        Unavailable: it did not answer within `database_seconds`.
+        Conflict: its schema is newer than this program.
+    """
+    from holdfast.store.migrate import migrate
+    from holdfast.store.postgres import PostgresStore
+
+    loop = asyncio.get_running_loop()
+    until = loop.time() + config.database_seconds
+    told = 0.0
+    while True:
+        try:
+            applied = await asyncio.to_thread(migrate, config.dsn)
+            if applied:
+                log.info("schema brought up to date: %s", ", ".join(applied))
+            store: Store = PostgresStore(config.dsn, environment=layer_from_environment(os.environ))
+            await store.open()
+            return store
+        except Unavailable as error:
+            left = until - loop.time()
+            if left <= 0:
+                raise
+            if loop.time() - told >= 5.0:
+                told = loop.time()
+                log.warning("waiting for the database, %.0f s more: %s", left, error)
+            await asyncio.sleep(0.25)
+
+
+async def serve(
+    config: ServerConfig, on_ready: Callable[[str], None] | None = None, store: Store | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    `on_ready` is called with the URL when requests are taken. `store`: an open one to use instead of `config.dsn`.
+
+    Raises:
+        ValidationError: the configuration cannot be served.
+        Unavailable: the database did not come.
+    """
+    check_config(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # First: a port that is taken is told before the database is touched.
+    sock = bind_socket(config.host, config.port) if config.listen_fd is None else adopt_socket(config.listen_fd)
+    opening = asyncio.create_task(open_store(config) if store is None else _given(store))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not opening.done():
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        sock.close()
+        return
+    try:
+        opened = opening.result()
+    except BaseException:
+        sock.close()
+        stopped.cancel()
+        raise
+    try:
+        await _serve_store(config, opened, sock, stopped, on_ready)
+    finally:
+        stopped.cancel()
+        sock.close()
+        with contextlib.suppress(TimeoutError, HoldfastError):
+            async with asyncio.timeout(1.0):
+                await opened.close()
+
+
+async def _given(store: Store) -> Store:
+    return store
+
+
+async def _serve_store(
+    config: ServerConfig,
+    store: Store,
+    sock: socket.socket,
+    stopped: asyncio.Task[bool],
+    on_ready: Callable[[str], None] | None,
+) -> None:
+    if config.token_file is not None:
+        await ensure_admin_token(store, Path(config.token_file))
+    running = RunningServer(
+        store, sock, environment=os.environ, tls_cert=config.tls_cert, tls_key=config.tls_key,
+        metrics_need_token=config.metrics_need_token,
+    )  # fmt: skip
+    await running.start()
+    log.info("serving %s", running.url)
+    if config.ready_file is not None:
+        _write_whole(Path(config.ready_file), running.url + "\n")
+    if on_ready is not None:
+        on_ready(running.url)
+    failure = asyncio.create_task(running.wait_for_failure())
+    try:
+        await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if failure.done():
+            failure.result()
+            raise HoldfastError("a part of the server ended by itself")
+        log.info("stopping")
+    finally:
+        failure.cancel()
+        await asyncio.gather(failure, return_exceptions=True)
+        await running.stop()
+        if config.ready_file is not None:
+            _delete(Path(config.ready_file))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(text)
+    os.replace(scratch, path)
+
+
+def _delete(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def run_server(config: ServerConfig, on_ready: Callable[[str], None] | None = None) -> int:
+    """Set the logs up and serve in a new event loop; return the process's exit status."""
+    set_up_logging(config.log_format)
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config, on_ready))
+    except HoldfastError as error:
+        log.error("%s", error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit("start it with `holdfast server`")

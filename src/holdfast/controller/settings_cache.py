@@ -1,0 +1,115 @@
+"""Settings as they stand: the database's layers over the environment's, read again at most once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from holdfast.core.decide import Policy
+from holdfast.core.settings import Effective, Value, job_layer, resolve, resolve_all
+from holdfast.core.spec import JobSpec
+from holdfast.core.watch_settings import WatchSettings, watch_settings
+from holdfast.errors import Unavailable
+from holdfast.store.interface import Store
+
+FRESH_SECONDS = 1.0
+_MAX_CACHED_WATCHES = 4096
+
+
+class Settings:
+    """One revision of every layer. Immutable but for its memory of what it has worked out."""
+
+    def __init__(
+        self,
+        rev: int,
+        cluster: Mapping[str, Value],
+        queues: Mapping[str, Mapping[str, Value]],
+        environment: Mapping[str, Value],
+    ) -> None:
+        self.rev = rev
+        self.queues = queues
+        self._below = [("cluster", cluster), ("environment", environment)]
+        self._watches: dict[tuple[str, frozenset[tuple[str, Value]]], WatchSettings] = {}
+
+    def effective(self, queue: str | None = None, spec: JobSpec | None = None) -> dict[str, Effective]:
+        """Every setting in force for a job of `queue`."""
+        return resolve_all(self._layers(queue, spec))
+
+    def value(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> Value:
+        """One setting's value in force."""
+        return resolve(name, self._layers(queue, spec)).value
+
+    def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
+        """One number in force. Only for settings that cannot be off."""
+        value = self.value(name, queue, spec)
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
+        """What a task of this job is watched by."""
+        key = (queue, frozenset(job_layer(spec).items()))
+        found = self._watches.get(key)
+        if found is None:
+            if len(self._watches) >= _MAX_CACHED_WATCHES:
+                self._watches.clear()
+            found = self._watches[key] = watch_settings(self.effective(queue, spec))
+        return found
+
+    def policy(self, queue: str, spec: JobSpec) -> Policy:
+        """What a job's end is decided by."""
+        on_trip = self.value("on_trip", queue, spec)
+        return Policy(
+            watchdog_cap=int(self.number("watchdog_cap", queue, spec)),
+            infra_cap=int(self.number("infra_cap", queue, spec)),
+            on_trip="fail" if on_trip == "fail" else "requeue",
+        )
+
+    def _layers(self, queue: str | None, spec: JobSpec | None) -> list[tuple[str, Mapping[str, Value]]]:
+        layers: list[tuple[str, Mapping[str, Value]]] = []
+        if spec is not None:
+            layers.append(("job", job_layer(spec)))
+        if queue is not None:
+            layers.append(("queue", self.queues.get(queue, {})))
+        return layers + self._below
+
+
+class SettingsCache:
+    """The settings of now. A read that fails leaves the last known ones in force."""
+
+    def __init__(
+        self, store: Store, environment: Mapping[str, Value], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._environment = environment
+        self._clock = clock
+        self._known: Settings | None = None
+        self._read_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def current(self) -> Settings:
+        """Return the settings, at most `FRESH_SECONDS` old while the store answers. Raises Unavailable when none were ever read."""
+        if self._known is not None and (self._clock() - self._read_at < FRESH_SECONDS or self._lock.locked()):
+            return self._known
+        async with self._lock:
+            if self._known is not None and self._clock() - self._read_at < FRESH_SECONDS:
+                return self._known
+            return await self._read()
+
+    async def refresh(self) -> Settings:
+        """Read now, whatever the age."""
+        async with self._lock:
+            return await self._read()
+
+    async def _read(self) -> Settings:
+        try:
+            rev, cluster, queues = await self._store.read_settings()
+        except Unavailable:
+            if self._known is None:
+                raise
+            self._read_at = self._clock()
+            return self._known
+        if self._known is None or self._known.rev != rev or self._known.queues.keys() != queues.keys():
+            self._known = Settings(rev, cluster, queues, self._environment)
+        self._read_at = self._clock()
+        return self._known

@@ -1,0 +1,98 @@
+"""Why an attempt ended: the classes of failure, what each is charged to, and the watchdogs' exit codes (DESIGN §3.2, §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+
+
+class Cause(StrEnum):
+    """The class of a failure. A message and evidence stand beside it wherever it is kept."""
+
+    NONZERO_EXIT = "nonzero_exit"
+    OOM_KILLED = "oom_killed"
+    IMAGE_PULL_FAILURE = "image_pull_failure"
+    START_TIMEOUT = "start_timeout"
+    UNKNOWN = "unknown"
+    AGENT_TRANSIENT = "agent_transient"
+    GPU_FAULT = "gpu_fault"
+    TIME_LIMIT = "time_limit"
+    STALLED = "stalled"
+    GPU_WEDGED = "gpu_wedged"
+    PREEMPTED = "preempted"
+    HOST_DRAINED = "host_drained"
+    SCALED_DOWN = "scaled_down"
+    SIBLING_DRAINED = "sibling_drained"
+    USER_CANCELLED = "user_cancelled"
+    VALIDATION_ERROR = "validation_error"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    MALFORMED_REPORT = "malformed_report"
+
+
+class Budget(StrEnum):
+    """What a cause is charged to."""
+
+    RETRIES = "retries"
+    INFRA = "infra"
+    WATCHDOG = "watchdog"
+    NOTHING = "nothing"  # requeued at no charge
+    NEVER = "never"  # never retried, cannot be opted in
+
+
+CHARGED_TO: Mapping[Cause, Budget] = {
+    Cause.NONZERO_EXIT: Budget.RETRIES,
+    Cause.OOM_KILLED: Budget.RETRIES,
+    Cause.IMAGE_PULL_FAILURE: Budget.RETRIES,
+    Cause.START_TIMEOUT: Budget.RETRIES,
+    Cause.UNKNOWN: Budget.RETRIES,
+    Cause.AGENT_TRANSIENT: Budget.INFRA,
+    Cause.GPU_FAULT: Budget.INFRA,
+    Cause.TIME_LIMIT: Budget.WATCHDOG,
+    Cause.STALLED: Budget.WATCHDOG,
+    Cause.GPU_WEDGED: Budget.WATCHDOG,
+    Cause.PREEMPTED: Budget.NOTHING,
+    Cause.HOST_DRAINED: Budget.NOTHING,
+    Cause.SCALED_DOWN: Budget.NOTHING,
+    Cause.SIBLING_DRAINED: Budget.NOTHING,
+    Cause.USER_CANCELLED: Budget.NEVER,
+    Cause.VALIDATION_ERROR: Budget.NEVER,
+    Cause.QUOTA_EXCEEDED: Budget.NEVER,
+    Cause.MALFORMED_REPORT: Budget.NEVER,
+}
+
+
+class Watchdog(StrEnum):
+    """The five watchdogs (DESIGN §4)."""
+
+    TIME_LIMIT = "time_limit"
+    STALL = "stall"
+    LOST_LEASE = "lost_lease"
+    GPU_HEALTH = "gpu_health"
+    OPERATOR_STOP = "operator_stop"
+
+
+class WatchdogExit(IntEnum):
+    """The exit code kept on the attempt when a watchdog ended it."""
+
+    TIME_LIMIT = 75
+    STALL = 76
+    LOST_LEASE = 77
+    GPU_HEALTH = 78
+    OPERATOR_STOP = 79
+
+
+EXIT_OF: Mapping[Watchdog, WatchdogExit] = {
+    Watchdog.TIME_LIMIT: WatchdogExit.TIME_LIMIT,
+    Watchdog.STALL: WatchdogExit.STALL,
+    Watchdog.LOST_LEASE: WatchdogExit.LOST_LEASE,
+    Watchdog.GPU_HEALTH: WatchdogExit.GPU_HEALTH,
+    Watchdog.OPERATOR_STOP: WatchdogExit.OPERATOR_STOP,
+}
+
+CAUSE_OF_TRIP: Mapping[Watchdog, Cause] = {
+    Watchdog.TIME_LIMIT: Cause.TIME_LIMIT,
+    Watchdog.STALL: Cause.STALLED,
+    Watchdog.LOST_LEASE: Cause.AGENT_TRANSIENT,
+    Watchdog.GPU_HEALTH: Cause.GPU_WEDGED,
+    Watchdog.OPERATOR_STOP: Cause.HOST_DRAINED,
+}

@@ -1,0 +1,35 @@
+"""Draws the state machines of `core.transitions` as a Markdown page: `python -m holdfast.core.diagrams`."""
+
+from __future__ import annotations
+
+from holdfast.core.transitions import ATTEMPT, HOST, JOB, TASK, E, S, Table
+
+_HEAD = """# States
+
+Generated from `src/holdfast/core/transitions.py` by `python -m holdfast.core.diagrams`; a test holds the two together.
+Each edge is `event`, then the reason why it exists.
+"""
+
+
+def render_table(title: str, table: Table[S, E]) -> str:
+    """Return one machine: a Mermaid diagram and the table of its edges."""
+    lines = [f"## {title}", "", "```mermaid", "stateDiagram-v2"]
+    lines += [f"    {state} --> {after}: {event}" for (state, event), (after, _) in table.items()]
+    lines += ["```", "", "| state | event | becomes | because |", "|---|---|---|---|"]
+    lines += [f"| {state} | {event} | {after} | {why} |" for (state, event), (after, why) in table.items()]
+    return "\n".join([*lines, ""])
+
+
+def render_states_page() -> str:
+    """Return the whole page."""
+    tables = [
+        render_table("Job", JOB),
+        render_table("Task", TASK),
+        render_table("Attempt", ATTEMPT),
+        render_table("Host", HOST),
+    ]
+    return "\n".join([_HEAD, *tables])
+
+
+if __name__ == "__main__":
+    print(render_states_page(), end="")

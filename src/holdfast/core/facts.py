@@ -1,0 +1,66 @@
+"""What is known about a task's end. Facts only; `core.classify` turns them into a cause."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.causes import Cause, Watchdog
+
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A watchdog's verdict: which, the exit code kept on the attempt, a sentence, and the readings behind it."""
+
+    watchdog: Watchdog
+    exit_code: int
+    reason: Text
+    evidence: dict[str, str | int | float | bool | None] = {}
+
+
+class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the agent (or the controller, for a host it lost) knows about the end of a task.
+
+    exit_code: 0–255 when the process exited by itself, None when a signal ended it or it never started.
+    signal: the number of the signal that ended it.
+    oom: the task's memory cgroup counted an OOM kill.
+    trip: the watchdog that ended it, if one did.
+    stopped: Holdfast had already sent it a stop when it ended (a drain), so its exit says nothing of its own.
+    stop_cause: why it was stopped, where the controller did not ask (its host shuts down: `host_drained`).
+    unkillable: it survived SIGKILL; its host is suspect.
+    start_error: why it could not be started (no such program, no such folder, …).
+    lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
+    log_tail: the last lines of its output, redacted.
+    """
+
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    signal: Annotated[int, Meta(ge=1, le=64)] | None = None
+    oom: bool = False
+    trip: Trip | None = None
+    stopped: bool = False
+    stop_cause: Cause | None = None
+    unkillable: bool = False
+    start_error: Text | None = None
+    lost: Text | None = None
+    log_tail: Annotated[str, Meta(max_length=16_384)] = ""
+    runtime_seconds: float = 0.0
+    max_memory_bytes: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """True when the task did its work: exit code 0, by itself, with no trip."""
+        return self.exit_code == 0 and self.trip is None and not self.stopped and not self.unkillable
+
+
+class Classified(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause, the rule that matched, and the words for a person."""
+
+    cause: Cause
+    rule: str
+    message: str
+    exit_code: (
+        int | None
+    )  # the one kept on the attempt: the watchdog's where one tripped, else 128 + signal, else the process's

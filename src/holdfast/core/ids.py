@@ -1,0 +1,43 @@
+"""Identifiers: how they are made from a time and entropy given, and how a task's place in history is written."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, lower case: no i, l, o, u
+_TIME_CHARS = 9  # 45 bits of milliseconds: until the year 3084
+_ENTROPY_CHARS = 11  # 55 bits
+ENTROPY_BITS = 5 * _ENTROPY_CHARS
+ID_PATTERN = re.compile(r"[0-9a-hjkmnp-tv-z]{20}")
+
+
+def _base32(value: int, width: int) -> str:
+    digits = []
+    for _ in range(width):
+        digits.append(_ALPHABET[value & 31])
+        value >>= 5
+    return "".join(reversed(digits))
+
+
+def make_id(now_ms: int, entropy: int) -> str:
+    """Return a 20-character id that sorts by time: `now_ms` (Unix milliseconds), then `entropy` (55 bits)."""
+    return _base32(now_ms, _TIME_CHARS) + _base32(entropy & ((1 << ENTROPY_BITS) - 1), _ENTROPY_CHARS)
+
+
+class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One rank of one job under one epoch: what every report carries (FENCE-1)."""
+
+    job_id: str
+    rank: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}:{self.rank}:{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskKey:
+        """Read what `str()` wrote. Raises ValueError on anything else."""
+        job_id, rank, epoch = text.split(":")
+        return cls(job_id, int(rank), int(epoch))

@@ -1,0 +1,231 @@
+"""The rows every part shares: what the store returns, decisions are made on, and the API shows.
+
+Timestamps are aware UTC datetimes of the *database's* clock. Durations are seconds. Secrets are in none of these.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.settings import Value
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of the rows."""
+
+
+class JobRecord(Record, frozen=True, kw_only=True):
+    """A job.
+
+    epoch: the fencing number of its current or last attempt; grows with every admission and every finished drain.
+    attempts: how many attempts it has had, the running one included; also the number of the last.
+    reason: the sentence of the last decision, the same everywhere it is shown.
+    wait_cause, wait_until: only while `waiting`: why ("start_time", "back_off", "dependency", "held") and until when.
+    drain_*: only while `draining`: who started the fall and why.
+    retries_charged … infra_charged: what its budgets have been charged so far.
+    avoid_hosts: ids of hosts it is kept away from where another fits.
+    """
+
+    id: str
+    name: str
+    project: str
+    queue: str
+    priority: int
+    state: JobState
+    reason: str
+    tasks: int
+    gpus: int
+    cpu_slots: int
+    memory_bytes: int
+    labels: dict[str, str]
+    spec: JobSpec
+    epoch: int
+    attempts: int
+    retries_charged: int = 0
+    watchdog_charged: int = 0
+    infra_charged: int = 0
+    avoid_hosts: tuple[str, ...] = ()
+    wait_cause: str | None = None
+    wait_until: datetime | None = None
+    drain_cause: Cause | None = None
+    drain_reason: str | None = None
+    drain_since: datetime | None = None
+    trigger_rank: int | None = None
+    outcome: Outcome | None = None
+    cause: Cause | None = None
+    exit_code: int | None = None
+    step: int | None = None
+    total: int | None = None
+    beat_at: datetime | None = None
+    created_at: datetime
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    revision: int = 0  # the newest event's id that touched it is not stored; this counts its changes
+
+
+class TaskRecord(Record, frozen=True, kw_only=True):
+    """One rank of the current attempt, while the job is reserved, running or draining."""
+
+    job_id: str
+    rank: int
+    epoch: int
+    attempt: int
+    state: TaskState
+    host_id: str | None = None
+    host_name: str | None = None
+    incarnation: str | None = None
+    devices: tuple[int, ...] = ()
+    lease_ttl_seconds: float = 300.0
+    lease_until: datetime | None = None
+    offered_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    step: int | None = None
+    total: int | None = None
+    beat_at: datetime | None = None
+    section: str | None = None
+    facts: TaskFacts | None = None
+
+    @property
+    def key(self) -> TaskKey:
+        """What reports about this task carry."""
+        return TaskKey(self.job_id, self.rank, self.epoch)
+
+
+class MemberRecord(Record, frozen=True, kw_only=True):
+    """How one rank of an ended attempt ended; kept in the attempt's row."""
+
+    rank: int
+    host: str | None
+    state: TaskState
+    exit_code: int | None = None
+    cause: Cause | None = None
+    rule: str | None = None
+    message: str = ""
+    trigger: bool = False
+    facts: TaskFacts | None = None
+
+
+class AttemptRecord(Record, frozen=True, kw_only=True):
+    """One execution of the whole job. (job_id, number) is unique; `parent` is the number before it."""
+
+    job_id: str
+    number: int
+    parent: int | None
+    epoch: int
+    state: AttemptState
+    outcome: Outcome | None = None
+    cause: Cause | None = None
+    rule: str | None = None
+    charged_to: str | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    host: str | None = None
+    host_ids: tuple[str, ...] = ()
+    trigger_rank: int | None = None
+    members: tuple[MemberRecord, ...] = ()
+    step: int | None = None
+    total: int | None = None
+    has_forensics: bool = False
+    reserved_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class HostRecord(Record, frozen=True, kw_only=True):
+    """A host. `busy_*` come from live leases, never from the host's own word."""
+
+    id: str
+    name: str
+    pool: str
+    state: HostState
+    reason: str
+    incarnation: str
+    queues: tuple[str, ...]
+    labels: dict[str, str]
+    cpu_slots: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    address: str
+    version: str
+    probe: str
+    busy_cpu_slots: int = 0
+    busy_memory_bytes: int = 0
+    busy_gpus: tuple[int, ...] = ()
+    running: int = 0
+    registered_at: datetime
+    heartbeat_at: datetime | None = None
+    flagged_dead_at: datetime | None = None
+
+
+class QueueRecord(Record, frozen=True, kw_only=True):
+    """A queue: its own settings, and what is in it."""
+
+    name: str
+    settings: dict[str, Value]
+    paused_at: datetime | None = None
+    paused_reason: str = ""
+    waiting: int = 0
+    queued: int = 0
+    running: int = 0
+    created_at: datetime
+
+
+class EventRecord(Record, frozen=True, kw_only=True):
+    """One line of the append-only record. `id` is opaque and sorts in the order readers see events."""
+
+    id: str
+    at: datetime
+    kind: str
+    job_id: str | None = None
+    attempt: int | None = None
+    epoch: int | None = None
+    rank: int | None = None
+    host_id: str | None = None
+    queue: str | None = None
+    project: str | None = None
+    message: str = ""
+    data: dict[str, Any] = {}
+
+
+class TokenRecord(Record, frozen=True, kw_only=True):
+    """A token as it may be shown: never the secret, only what it is for."""
+
+    id: str
+    role: str  # admin | submit | read | join
+    name: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class LogStreamRecord(Record, frozen=True, kw_only=True):
+    """One stream of one attempt's task: how far it goes and what is kept of it."""
+
+    job_id: str
+    attempt: int
+    rank: int
+    stream: str  # stdout | stderr
+    size: int  # bytes written by the task so far, dropped ones included
+    kept: int
+    ended: bool
+
+
+class LogChunk(Record, frozen=True, kw_only=True):
+    """Bytes `[offset, offset + len(data))` of a stream. A gap to the chunk before means bytes were dropped."""
+
+    stream: str
+    rank: int
+    offset: int
+    data: bytes

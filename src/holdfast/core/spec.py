@@ -1,0 +1,124 @@
+"""What a user submits. One struct, validated once, the same from flags, a file, the SDK or REST.
+
+A field left `None` means "as the queue, the cluster, the environment or the default says" (`core.settings`).
+Units: seconds, bytes, whole GPUs, CPU slots.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.errors import ValidationError
+
+MAX_TASKS = 65_536
+MAX_ENV_BYTES = 128 * 1024  # the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)
+MAX_ARGV_BYTES = 1024 * 1024
+MAX_LABELS = 64
+
+# `$` alone also matches before a newline at the end; `$(?!\n)` does not, in Python and in JSON Schema alike.
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)")]
+ShortText = Annotated[str, Meta(max_length=256)]
+Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
+EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
+EnvValue = Annotated[str, Meta(max_length=128 * 1024)]
+
+Off = Literal["off"]
+"""The word that switches a limit off where `None` means "inherit"."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job as its user wrote it.
+
+    argv: the program and its arguments, run without a shell. Exactly one of `argv` and `shell` is given.
+    shell: a command line for `/bin/sh -c`; never assumed, only when the user asked for one.
+    env: added to the agent's clean environment. secrets: the same, but stored apart, shown to nobody, redacted.
+    tasks: how many ranks run together; more than one is a gang.
+    gpus, cpus, memory_bytes: per task. A GPU task takes whole devices; another takes `cpus` CPU slots (default 1).
+    time_limit_seconds … watchdog_cap: settings of this job; None inherits, "off" switches a limit off.
+    start_at: Unix seconds; the job waits until then.
+    idempotency_key: a second submission with the same key in the same project returns the first job.
+    """
+
+    argv: Annotated[tuple[Annotated[str, Meta(max_length=128 * 1024)], ...], Meta(max_length=4096)] = ()
+    shell: Annotated[str, Meta(max_length=128 * 1024)] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")] | None = None
+    queue: Name | None = None
+    project: Name = "default"
+    priority: Annotated[int, Meta(ge=0, le=100)] = 50
+    tasks: Annotated[int, Meta(ge=1, le=MAX_TASKS)] = 1
+    gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
+    cpus: Annotated[int, Meta(ge=0, le=4096)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
+    env: Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)] = {}
+    secrets: Annotated[dict[EnvName, EnvValue], Meta(max_length=256)] = {}
+    cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
+    time_limit_seconds: Seconds | Off | None = None
+    stall_timeout_seconds: Seconds | Off | None = None
+    silence_limit_seconds: Seconds | Off | None = None
+    grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    lease_ttl_seconds: Annotated[float, Meta(ge=15, le=3600)] | None = None
+    watchdog_cap: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None = None
+
+    @property
+    def cpu_slots(self) -> int:
+        """CPU slots one task takes: `cpus` where given, else one for a task without a GPU and none for one with."""
+        return self.cpus if self.cpus is not None else (0 if self.gpus else 1)
+
+    @property
+    def title(self) -> str:
+        """The name to show: the user's, or the program's."""
+        if self.name:
+            return self.name
+        text = self.shell if self.shell is not None else (self.argv[0].rsplit("/", 1)[-1] if self.argv else "?")
+        return re.sub(r"[\x00-\x1f\x7f]+", " ", text).strip()[:60] or "?"
+
+    def without_secrets(self) -> JobSpec:
+        """The spec as it may be stored and shown: secret names stay, their values do not."""
+        return msgspec.structs.replace(self, secrets=dict.fromkeys(self.secrets, ""))
+
+
+def check_spec(spec: JobSpec) -> JobSpec:
+    """Check what types alone cannot say, and return the spec.
+
+    Raises:
+        ValidationError: with the field and a sentence that helps.
+    """
+    if bool(spec.argv) == (spec.shell is not None):
+        raise ValidationError(
+            "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a command line)",
+            field="argv",
+        )
+    if spec.argv and not spec.argv[0]:
+        raise ValidationError("the program's name, the first word of `argv`, is empty", field="argv")
+    if spec.shell is not None and not spec.shell.strip():
+        raise ValidationError("the shell command line is empty", field="shell")
+    texts = [("argv", word) for word in spec.argv] + [("shell", spec.shell or "")]
+    texts += [(f"env.{k}", v) for k, v in spec.env.items()] + [(f"secrets.{k}", v) for k, v in spec.secrets.items()]
+    for field, text in texts:
+        if "\x00" in text:
+            raise ValidationError("a NUL character cannot be passed to a program", field=field)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValidationError("half of a surrogate pair is not text that can be stored", field=field) from None
+    if sum(len(w.encode()) for w in spec.argv) > MAX_ARGV_BYTES:
+        raise ValidationError(f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file", field="argv")
+    size = sum(len(k) + len(v.encode()) + 2 for k, v in {**spec.env, **spec.secrets}.items())
+    if size > MAX_ENV_BYTES:
+        raise ValidationError(f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}", field="env")
+    both = spec.env.keys() & spec.secrets.keys()
+    if both:
+        raise ValidationError(f"{', '.join(sorted(both))} is both in env and in secrets", field="secrets")
+    reserved = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
+    if reserved:
+        raise ValidationError(
+            f"{', '.join(reserved)}: names that start with HOLDFAST_ are set by Holdfast", field="env"
+        )
+    return spec

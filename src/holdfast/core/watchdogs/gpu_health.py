@@ -1,0 +1,108 @@
+"""GPU health: idle and static over a whole window is wedged, whether or not the job ever beats.
+
+HEALTH-1  Nothing trips before the load grace is over; it ends at the first beat, or by itself.
+HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap in the
+          sampling each begin a new one. So a trip stands on readings that cover the full length.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import Trip
+from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.watchdogs.signals import (
+    Judgement,
+    Reading,
+    Signal,
+    Window,
+    extend_window,
+    judge,
+    open_window,
+)
+from holdfast.core.watchdogs.verdicts import describe_seconds, make_trip
+
+
+def watches_health(settings: WatchSettings, gpus: int) -> bool:
+    """Return whether this watchdog looks at a task with so many GPUs."""
+    return settings.health_watch == "on" or (settings.health_watch == "auto" and gpus > 0)
+
+
+class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """started_at: when the load grace began. reset_at: the last beat, or the start. window: what was read
+    since."""
+
+    started_at: float | None = None
+    reset_at: float = 0.0
+    beaten: bool = False
+    window: Window | None = None
+
+    def start(self, now: float) -> GpuHealth:
+        """Begin the load grace."""
+        return GpuHealth(started_at=now, reset_at=now)
+
+    def beat(self, now: float) -> GpuHealth:
+        """A beat ends the load grace and begins a window."""
+        return msgspec.structs.replace(self, reset_at=now, beaten=True, window=None)
+
+    def reset(self, now: float) -> GpuHealth:
+        """Begin a new window: a section was entered or left, or nobody looked for a while. The grace
+        stays."""
+        return msgspec.structs.replace(self, reset_at=now, window=None)
+
+    def trips_at(self, settings: WatchSettings) -> float:
+        """Return the earliest instant a trip is possible, as things stand."""
+        if self.started_at is None:
+            return math.inf
+        since = self.window.since if self.window is not None else self.reset_at
+        grace_ends = -math.inf if self.beaten else self.started_at + settings.health_load_grace_seconds
+        return max(since + settings.health_window_seconds, grace_ends)  # HEALTH-1
+
+    def sample(
+        self, reading: Reading, settings: WatchSettings, gpus: int, owns_whole_box: bool
+    ) -> tuple[GpuHealth, Trip | None]:
+        """Take a reading; trip when the window it completes was idle and static throughout."""
+        interval = settings.health_sample_interval_seconds
+        if self.started_at is None or reading.at < self.reset_at or not watches_health(settings, gpus):
+            return self, None
+        window = self.window
+        if window is None or reading.at - window.at > max(3 * interval, 1.0):
+            return self._begin(reading, interval, gpus, owns_whole_box), None
+        if reading.at - window.at < 0.1 * interval:
+            return (
+                self,
+                None,
+            )  # too close to measure a rate over; the stall watchdog's samples come in between
+        window = extend_window(window, reading, gpus, owns_whole_box)
+        judged = judge(window, settings, gpus)
+        if judged.signal is not Signal.IDLE:  # HEALTH-2
+            fresh = open_window(reading, gpus, owns_whole_box)
+            return msgspec.structs.replace(self, window=fresh, reset_at=reading.at), None
+        kept = msgspec.structs.replace(self, window=window)
+        return kept, kept._trip(window, judged) if reading.at >= kept.trips_at(settings) else None
+
+    def _begin(self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool) -> GpuHealth:
+        """Open a window. It counts from the reset where the first reading came promptly, else from that
+        reading."""
+        prompt = self.window is None and reading.at - self.reset_at <= max(2 * interval, 1.0)
+        since = self.reset_at if prompt else reading.at
+        window = open_window(reading, gpus, owns_whole_box, since)
+        return msgspec.structs.replace(self, window=window, reset_at=since)
+
+    def _trip(self, window: Window, judged: Judgement) -> Trip:
+        length = describe_seconds(window.at - window.since)
+        return make_trip(
+            Watchdog.GPU_HEALTH,
+            f"idle and static for {length} without a beat: {judged.words}",
+            judged.evidence,
+        )
+
+    def sample_at(self, settings: WatchSettings, gpus: int) -> float:
+        """Return when the next reading is wanted, infinity for never. Frequent beats put it off for ever."""
+        if self.started_at is None or not watches_health(settings, gpus):
+            return math.inf
+        last = self.window.at if self.window is not None else self.reset_at
+        return last + settings.health_sample_interval_seconds

@@ -1,0 +1,27 @@
+"""Lost lease: the controller no longer knows this (task, epoch), so this process must not go on (FENCE-1)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import Trip
+from holdfast.core.watchdogs.verdicts import make_trip
+
+
+class LostLease(msgspec.Struct, frozen=True):
+    """When and from what the loss was learned; None while the lease stands."""
+
+    lost_at: float | None = None
+    source: str = ""
+
+    def lose(self, now: float, source: str) -> LostLease:
+        """Take note of the loss; the first word stands."""
+        return self if self.lost_at is not None else LostLease(now, source)
+
+    def check(self) -> Trip | None:
+        """Trip at once: this is a fact and needs no confirmation."""
+        if self.lost_at is None:
+            return None
+        reason = f"the controller no longer knows this task and epoch on this host ({self.source})"
+        return make_trip(Watchdog.LOST_LEASE, reason, {"source": self.source})

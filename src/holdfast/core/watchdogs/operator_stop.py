@@ -1,0 +1,26 @@
+"""Operator stop: somebody switched the host or the queue off, hard."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import Trip
+from holdfast.core.watchdogs.verdicts import make_trip
+
+
+class OperatorStop(msgspec.Struct, frozen=True):
+    """When and why the order came; None without one."""
+
+    ordered_at: float | None = None
+    order: str = ""
+
+    def stop(self, now: float, order: str) -> OperatorStop:
+        """Take the order; a repeated one changes nothing."""
+        return self if self.ordered_at is not None else OperatorStop(now, order)
+
+    def check(self) -> Trip | None:
+        """Trip at once: an order needs no confirmation."""
+        if self.ordered_at is None:
+            return None
+        return make_trip(Watchdog.OPERATOR_STOP, f"an operator stopped it: {self.order}", {"order": self.order[:256]})

@@ -1,0 +1,67 @@
+"""Named sections: stretches of work where beats are expected to stop for longer, as the job's datagrams tell
+them."""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_DEPTH = 32
+MAX_LEARNED = 256
+
+
+class Section(msgspec.Struct, frozen=True):
+    """An open section. timeout_seconds: its own, None to go by what earlier passes took."""
+
+    name: str
+    entered_at: float
+    timeout_seconds: float | None = None
+
+
+class Sections(msgspec.Struct, frozen=True):
+    """The open sections, innermost last, and the longest pass of each name so far in seconds.
+
+    Datagrams may be lost, so every one is read as the whole truth: one that names an outer section closes the
+    inner ones, one that names none closes all. A close that was only inferred teaches nothing.
+    """
+
+    open: tuple[Section, ...] = ()
+    learned: dict[str, float] = {}
+
+    def enter(self, now: float, name: str, timeout: float | None) -> Sections:
+        """A datagram from inside `name`: open it, or come back to it."""
+        for depth, section in enumerate(self.open):
+            if section.name == name:
+                again = msgspec.structs.replace(section, timeout_seconds=timeout)
+                return Sections((*self.open[:depth], again), self.learned)
+        return Sections((*self.open[: MAX_DEPTH - 1], Section(name, now, timeout)), self.learned)
+
+    def leave(self, now: float, name: str) -> Sections:
+        """The job left `name`; its pass counts. One whose entry was lost is ignored."""
+        for depth, section in enumerate(self.open):
+            if section.name == name:
+                longest = max(self.learned.get(name, 0.0), now - section.entered_at)
+                learned = {k: v for k, v in self.learned.items() if k != name}
+                if len(learned) >= MAX_LEARNED:  # a job that makes up names must not grow the agent
+                    learned.pop(next(iter(learned)))
+                return Sections(self.open[:depth], {**learned, name: longest})
+        return self
+
+    def clear(self) -> Sections:
+        """A datagram from outside every section."""
+        return Sections((), self.learned) if self.open else self
+
+    def contains(self, name: str) -> bool:
+        """Return whether `name` is open."""
+        return any(section.name == name for section in self.open)
+
+    def timeout(self, factor: float) -> tuple[float, bool] | None:
+        """Return the timeout in force and whether the job gave it itself; None where no open section has one.
+
+        The innermost section that has a timeout decides: an outer one still covers what is inside it.
+        """
+        for section in reversed(self.open):
+            if section.timeout_seconds is not None:
+                return section.timeout_seconds, True
+            if section.name in self.learned:
+                return self.learned[section.name] * factor, False
+        return None

@@ -1,0 +1,224 @@
+"""Physical signals, and what they say about a task: busy, idle, or unknown.
+
+SIGNAL-1  Unreadable is not idle. A value that could not be read is None, and a window that holds one never says
+          idle.
+SIGNAL-2  A box-wide reading counts only where the task owns the whole box; elsewhere it is unreadable, both ways.
+SIGNAL-3  CPU time is no proof of work for a task with GPUs: a collective that waits for a dead peer spins a core at
+          100 %. Bytes read and written, and host memory that moves, are proof: no wait produces them, and loading
+          does. Nor does an idle CPU side make up for a GPU that cannot be read.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.watchdogs.verdicts import Evidence
+
+MB = 1024 * 1024
+
+
+class Signal(StrEnum):
+    """What a window of readings says."""
+
+    BUSY = "busy"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One device at one instant. None is "could not be read".
+
+    utilisation_percent, memory_bytes: of the task's own processes; of everybody on the device where
+    `box_wide`.
+    """
+
+    index: int
+    utilisation_percent: float | None = None
+    memory_bytes: int | None = None
+    box_wide: bool = False
+
+
+class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The task's process tree at one instant. None is "could not be read".
+
+    cpu_seconds, io_bytes: counters since the start, summed over the tree. rss_bytes: resident memory now.
+    """
+
+    cpu_seconds: float | None = None
+    io_bytes: int | None = None
+    rss_bytes: int | None = None
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything read about a task at the instant `at`. Empty `gpus` of a GPU task: nothing could be read."""
+
+    at: float
+    gpus: tuple[GpuReading, ...] = ()
+    tree: TreeReading = TreeReading()
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The lowest and highest value seen."""
+
+    low: float
+    high: float
+
+    def widen(self, value: float) -> Span:
+        """Return the span that also holds `value`."""
+        return Span(min(self.low, value), max(self.high, value))
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of readings showed, in constant space however long the window is.
+
+    since: when the window began, at or before its first reading. at: its last reading. samples: how many.
+    gpu_known, tree_known: every reading so far was whole.
+    gpu_percent: highest utilisation of any device. gpu_memory: one span per device, then that of their sum.
+    cpu_percent: highest CPU use between two neighbouring readings, of one core; None until there were two.
+    """
+
+    since: float
+    at: float
+    samples: int = 1
+    gpu_known: bool = True
+    tree_known: bool = True
+    gpu_percent: float | None = None
+    gpu_memory: dict[str, Span] = {}
+    cpu_percent: float | None = None
+    io_bytes: float = 0.0
+    rss: Span | None = None
+    last: TreeReading = TreeReading()
+
+    @property
+    def gpu_moved_mb(self) -> float:
+        """How far device memory moved, in MB: the most of any device, or their sum."""
+        return max((s.high - s.low for s in self.gpu_memory.values()), default=0.0) / MB
+
+    @property
+    def rss_moved_mb(self) -> float:
+        """How far the tree's memory moved, in MB."""
+        return (self.rss.high - self.rss.low) / MB if self.rss is not None else 0.0
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """A signal, the words for it, and the figures behind it."""
+
+    signal: Signal
+    words: str
+    evidence: Evidence
+
+
+def _known(value: float | None) -> float | None:
+    """A probe's nonsense (negative, NaN, infinite) is unreadable, too."""
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def open_window(reading: Reading, gpus: int, owns_whole_box: bool, since: float | None = None) -> Window:
+    """Return the window that begins with `reading`; `gpus` is how many devices the task has."""
+    begun = reading.at if since is None else since
+    empty = Window(since=begun, at=reading.at, samples=0)
+    return _take(empty, reading, gpus, owns_whole_box)
+
+
+def extend_window(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> Window:
+    """Return the window with one more reading, which is later than its last."""
+    return _take(_take_differences(window, reading), reading, gpus, owns_whole_box)
+
+
+def _take_differences(window: Window, reading: Reading) -> Window:
+    """Add what only two neighbouring readings show: CPU time and I/O."""
+    seconds = reading.at - window.at
+    cpu_before, cpu_now = _known(window.last.cpu_seconds), _known(reading.tree.cpu_seconds)
+    io_before, io_now = _known(window.last.io_bytes), _known(reading.tree.io_bytes)
+    percent, moved, known = window.cpu_percent, window.io_bytes, window.tree_known
+    # A counter that falls means that a process left with its share: this step cannot be measured.
+    if cpu_before is None or cpu_now is None or cpu_now < cpu_before or seconds <= 0:
+        known = False
+    else:
+        percent = max(percent or 0.0, 100.0 * (cpu_now - cpu_before) / seconds)
+    if io_before is None or io_now is None or io_now < io_before:
+        known = False
+    else:
+        moved += io_now - io_before
+    return msgspec.structs.replace(window, cpu_percent=percent, io_bytes=moved, tree_known=known)
+
+
+def _take(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> Window:
+    """Add what one reading shows by itself."""
+    seen = [g for g in reading.gpus if owns_whole_box or not g.box_wide]  # SIGNAL-2
+    gpu_known = window.gpu_known and len({g.index for g in seen}) >= gpus
+    peak, memory, total = window.gpu_percent, dict(window.gpu_memory), 0.0
+    for gpu in seen:
+        percent, used = _known(gpu.utilisation_percent), _known(gpu.memory_bytes)
+        if percent is not None:
+            peak = max(peak or 0.0, percent)
+        if used is not None:
+            name, total = str(gpu.index), total + used
+            memory[name] = memory[name].widen(used) if name in memory else Span(used, used)
+        gpu_known = gpu_known and percent is not None and used is not None
+    if gpu_known and seen:
+        memory["sum"] = memory["sum"].widen(total) if "sum" in memory else Span(total, total)
+    tree, rss = reading.tree, window.rss
+    resident = _known(tree.rss_bytes)
+    if resident is not None:
+        rss = rss.widen(resident) if rss is not None else Span(resident, resident)
+    whole = resident is not None and _known(tree.cpu_seconds) is not None and _known(tree.io_bytes) is not None
+    return msgspec.structs.replace(
+        window,
+        at=reading.at,
+        samples=window.samples + 1,
+        gpu_known=gpu_known,
+        tree_known=window.tree_known and whole,
+        gpu_percent=peak,
+        gpu_memory=memory,
+        rss=rss,
+        last=tree,
+    )
+
+
+def judge(window: Window, settings: WatchSettings, gpus: int) -> Judgement:
+    """Return what the window says about a task with `gpus` devices (0: judged by its process tree alone).
+
+    Busy if anything that proves work says so; idle only if everything that must be known is known and still.
+    For a GPU task what must be known are its GPUs: their utilisation and memory are the evidence, the process
+    tree can only speak for the task (SIGNAL-3). For another it is CPU time, I/O and memory of the tree, all
+    three.
+    """
+    evidence: Evidence = {
+        "window_seconds": round(window.at - window.since, 3),
+        "samples": window.samples,
+        "cpu_percent": None if window.cpu_percent is None else round(window.cpu_percent, 2),
+        "io_mb": round(window.io_bytes / MB, 3),
+        "memory_moved_mb": round(window.rss_moved_mb, 3),
+    }
+    if gpus:
+        evidence["gpu_percent"] = window.gpu_percent
+        evidence["gpu_memory_moved_mb"] = round(window.gpu_moved_mb, 3)
+    signal, words = _weigh(window, settings, gpus)
+    evidence["signal"] = str(signal)
+    return Judgement(signal, words, evidence)
+
+
+def _weigh(window: Window, settings: WatchSettings, gpus: int) -> tuple[Signal, str]:
+    if gpus:
+        if window.gpu_percent is not None and window.gpu_percent > settings.gpu_idle_percent:
+            return Signal.BUSY, f"its GPU is at {window.gpu_percent:.0f} %"
+        if window.gpu_moved_mb > settings.gpu_memory_moving_mb:
+            return Signal.BUSY, f"its GPU memory moved by {window.gpu_moved_mb:.0f} MB"
+    elif window.cpu_percent is not None and window.cpu_percent > settings.cpu_idle_percent:
+        return Signal.BUSY, f"its processes use {window.cpu_percent:.0f} % of a core"
+    if window.io_bytes / MB > settings.io_moving_mb:
+        return Signal.BUSY, f"its processes read and wrote {window.io_bytes / MB:.1f} MB"
+    if window.rss_moved_mb > settings.cpu_memory_moving_mb:
+        return Signal.BUSY, f"its processes' memory moved by {window.rss_moved_mb:.1f} MB"
+    if gpus:
+        if window.gpu_known:
+            return Signal.IDLE, f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still"
+        return Signal.UNKNOWN, "its GPU cannot be read"
+    if window.tree_known and window.cpu_percent is not None:
+        return Signal.IDLE, f"its processes use {window.cpu_percent:.1f} % of a core and move no data"
+    return Signal.UNKNOWN, "its processes cannot be measured"

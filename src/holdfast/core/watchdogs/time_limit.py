@@ -1,0 +1,34 @@
+"""Time limit: the wall clock a task may take. Suspension of the machine counts, as it does for whoever
+waits."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import Trip
+from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.watchdogs.verdicts import describe_seconds, make_trip
+
+
+class TimeLimit(msgspec.Struct, frozen=True):
+    """When the task's process started; None before that."""
+
+    started_at: float | None = None
+
+    def check(self, now: float, settings: WatchSettings) -> Trip | None:
+        """Trip when the wall clock reached the limit."""
+        limit = settings.time_limit_seconds
+        if limit is None or self.started_at is None or now - self.started_at < limit:
+            return None
+        ran = now - self.started_at
+        reason = f"it ran for {describe_seconds(ran)}; its time limit is {describe_seconds(limit)}"
+        return make_trip(Watchdog.TIME_LIMIT, reason, {"ran_seconds": round(ran, 3), "limit_seconds": limit})
+
+    def wake_at(self, settings: WatchSettings) -> float:
+        """Return the instant of the trip, infinity without a limit."""
+        if settings.time_limit_seconds is None or self.started_at is None:
+            return math.inf
+        return self.started_at + settings.time_limit_seconds

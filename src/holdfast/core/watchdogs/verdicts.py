@@ -1,0 +1,39 @@
+"""What a watchdog can say: a `Trip` (core.facts) ends the task; the other two are for the log and change
+nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.causes import EXIT_OF, Watchdog
+from holdfast.core.facts import Trip
+
+Evidence = dict[str, str | int | float | bool | None]
+
+
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+    """A stall is suspected and is about to be checked against physical signals. Never a reason to kill."""
+
+    watchdog: Watchdog
+    reason: str
+
+
+class Rearmed(msgspec.Struct, frozen=True, kw_only=True):
+    """A suspicion was wrong: the watchdog is as it was before. TRIP-1: a suspicion never latches."""
+
+    watchdog: Watchdog
+    reason: str
+    evidence: Evidence = {}
+
+
+Verdict = Trip | Suspect | Rearmed
+
+
+def make_trip(watchdog: Watchdog, reason: str, evidence: Evidence) -> Trip:
+    """Return the verdict that ends a task, with the exit code that is kept on the attempt."""
+    return Trip(watchdog=watchdog, exit_code=int(EXIT_OF[watchdog]), reason=reason[:4096], evidence=evidence)
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return a length of time as a sentence has it: `0.5 s`, `120 s`, `8100 s`."""
+    return f"{seconds:.1f} s" if seconds < 10 and seconds != int(seconds) else f"{seconds:.0f} s"

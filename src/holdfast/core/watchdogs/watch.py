@@ -1,0 +1,287 @@
+"""All five watchdogs over one attempt of one task.
+
+Inputs say nothing back; `tick` says everything. The runner puts in what happened, ticks, and carries out what
+comes: a `Trip` ends the task (at most one ever comes), `Suspect` and `Rearmed` are for the log.
+
+A `TaskWatch` is made new for every attempt, so the evidence of a hang never outlives a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from holdfast.core.facts import Trip
+from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.watchdogs.gpu_health import GpuHealth
+from holdfast.core.watchdogs.lost_lease import LostLease
+from holdfast.core.watchdogs.operator_stop import OperatorStop
+from holdfast.core.watchdogs.signals import Reading
+from holdfast.core.watchdogs.stall import Stall
+from holdfast.core.watchdogs.time_limit import TimeLimit
+from holdfast.core.watchdogs.verdicts import Verdict
+from holdfast.errors import ValidationError
+
+TICK_SECONDS = 5.0
+"""The runner ticks at least this often, whatever `wake_at` of the parts would allow."""
+DEAF_SECONDS = 15.0
+"""A longer gap between two calls means that nobody listened: the agent froze or the machine slept
+(STALL-4)."""
+
+
+class SampleWish(msgspec.Struct, frozen=True):
+    """A reading is wanted at the instant `at`; `fast` where it confirms a suspicion, so that being late costs
+    time."""
+
+    at: float
+    fast: bool
+
+
+class LastBeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The last beat, as it is reported and shown. Step and total are the last that were given."""
+
+    at: float
+    step: int | None = None
+    total: int | None = None
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that must survive a kill -9 of the agent."""
+
+    at: float = -math.inf
+    time_limit: TimeLimit = TimeLimit()
+    stall: Stall = Stall()
+    health: GpuHealth = GpuHealth()
+    lost_lease: LostLease = LostLease()
+    operator_stop: OperatorStop = OperatorStop()
+    last_beat: LastBeat | None = None
+    trip: Trip | None = None
+
+
+class TaskWatch:
+    """The watch over one attempt of one task with `gpus` devices. Not for use by several threads at once."""
+
+    def __init__(self, settings: WatchSettings, *, gpus: int) -> None:
+        self._settings = settings
+        self._gpus = gpus
+        self._state = _State()
+        self._said: list[Verdict] = []
+
+    # ---- what can be asked
+
+    @property
+    def settings(self) -> WatchSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def trip(self) -> Trip | None:
+        """The trip that ended this watch, None while it runs."""
+        return self._state.trip
+
+    @property
+    def last_beat(self) -> LastBeat | None:
+        """The last beat, None before the first."""
+        return self._state.last_beat
+
+    @property
+    def section(self) -> str | None:
+        """The innermost section the work is in."""
+        opened = self._state.stall.sections.open
+        return opened[-1].name if opened else None
+
+    @property
+    def suspected(self) -> bool:
+        """True while a stall is being confirmed."""
+        return self._state.stall.suspected
+
+    def wants_sample(self) -> SampleWish | None:
+        """Return when the next reading is wanted, None for never. An instant in the past means now."""
+        state = self._state
+        if state.trip is not None or state.time_limit.started_at is None:
+            return None
+        stall_at = state.stall.sample_at(self._settings)
+        health_at = math.inf if self._health_rests() else state.health.sample_at(self._settings, self._gpus)
+        at = min(stall_at, health_at)
+        return None if math.isinf(at) else SampleWish(at, fast=stall_at <= health_at)
+
+    def wake_at(self, now: float) -> float:
+        """Return when `tick` must be called next if nothing happens before: never later than `TICK_SECONDS`
+        away."""
+        state = self._state
+        if state.trip is not None:
+            return math.inf
+        return min(now + TICK_SECONDS, state.time_limit.wake_at(self._settings), state.stall.wake_at(self._settings))
+
+    # ---- what can happen
+
+    def started(self, now: float) -> None:
+        """The task's process started. Repeats change nothing."""
+        if self._state.time_limit.started_at is None:
+            self._hear(now)
+            self._set(time_limit=TimeLimit(now), health=self._state.health.start(now))
+
+    def beat(
+        self,
+        now: float,
+        *,
+        step: int | None = None,
+        total: int | None = None,
+        section: str | None = None,
+        timeout: float | None = None,
+        leave: bool = False,
+    ) -> None:
+        """A datagram of the task came (the fields are those of `wire.beat.Beat`)."""
+        if self._state.trip is not None:
+            return
+        self._hear(now)
+        now = self._state.at
+        stall, is_beat, heard = self._state.stall.beat(now, section, timeout, leave, step is not None)
+        self._said += heard
+        health = self._state.health
+        self._set(stall=stall, health=health.beat(now) if is_beat else health.reset(now))
+        if is_beat:
+            before = self._state.last_beat or LastBeat(at=now)
+            self._set(
+                last_beat=LastBeat(
+                    at=now,
+                    step=before.step if step is None else step,
+                    total=before.total if total is None else total,
+                )
+            )
+
+    def sample(self, now: float, reading: Reading, *, owns_whole_box: bool = False) -> None:
+        """A reading came, taken at `reading.at`; a late or unasked one does no harm.
+
+        owns_whole_box: no other task and no stranger uses this host's GPUs now (SIGNAL-2).
+        """
+        if self._state.trip is not None or self._state.time_limit.started_at is None:
+            return
+        self._hear(now)
+        stall, said = self._state.stall.check(now, self._settings)
+        if not any(isinstance(verdict, Trip) for verdict in said):  # a trip by silence is left to `tick`
+            self._said += said
+            stall, said = stall.sample(reading, self._settings, self._gpus, owns_whole_box)
+            self._said += said
+            self._set(stall=stall)
+        if self._health_rests():
+            self._set(health=self._state.health.reset(now))
+            return
+        health, trip = self._state.health.sample(reading, self._settings, self._gpus, owns_whole_box)
+        self._set(health=health)
+        if trip is not None:
+            self._said.append(trip)
+
+    def lease_lost(self, now: float, source: str = "the sync's answer") -> None:
+        """The controller does not know this (task, epoch) here any more."""
+        self._hear(now)
+        self._set(lost_lease=self._state.lost_lease.lose(now, source))
+
+    def stop_by_operator(self, now: float, order: str) -> None:
+        """A host or queue was switched off hard."""
+        self._hear(now)
+        self._set(operator_stop=self._state.operator_stop.stop(now, order))
+
+    def change_settings(self, now: float, settings: WatchSettings) -> None:
+        """Go by these settings from now on."""
+        self._hear(now)
+        self._settings = settings
+
+    def tick(self, now: float) -> list[Verdict]:
+        """Return everything there is to say since the last tick; of several trips at once only the first in
+        order.
+
+        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Words from outside
+                 come
+        before what was measured, since they are facts; a stall before GPU health, since it knows more of the
+        work. After a trip the watch is finished and says nothing more.
+        """
+        state = self._state
+        if state.trip is not None:
+            return []
+        self._hear(now)
+        stall, said = self._state.stall.check(self._state.at, self._settings)
+        self._set(stall=stall)
+        said, self._said = self._said + said, []
+        trips = [
+            self._state.operator_stop.check(),
+            self._state.lost_lease.check(),
+            self._state.time_limit.check(self._state.at, self._settings),
+            *sorted((v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code),  # 76 stall, 78 health
+        ]
+        first = next((trip for trip in trips if trip is not None), None)
+        self._set(trip=first)
+        others: list[Verdict] = [v for v in said if not isinstance(v, Trip)]
+        return others if first is None else [*others, first]
+
+    # ---- what survives the agent
+
+    def dump(self, now: float) -> dict[str, Any]:
+        """Return the state as plain values for JSON or msgpack. Write it at every sync or so: a kill -9 of
+        the agent costs the watch the time since then (STALL-4), never a false alarm."""
+        state = msgspec.structs.replace(self._state, at=max(now, self._state.at))
+        kept = {k: v for k, v in msgspec.structs.asdict(state).items() if k not in ("stall", "health")}
+        stall, health = state.stall, state.health
+        kept["stall"] = {"armed": stall.armed, "sections": stall.sections}
+        if stall.sign_at > -math.inf:  # infinities have no JSON
+            kept["stall"] |= {"sign_at": stall.sign_at, "quiet_since": stall.quiet_since}
+        kept["health"] = {
+            "started_at": health.started_at,
+            "reset_at": health.reset_at,
+            "beaten": health.beaten,
+        }
+        plain: dict[str, Any] = msgspec.to_builtins(kept)
+        return plain
+
+    @classmethod
+    def restore(cls, dumped: object, now: float, settings: WatchSettings, *, gpus: int) -> TaskWatch:
+        """Return the watch that `dump` wrote, on the same boot of the same host.
+
+        The readings are not kept: what was not seen in one go proves nothing.
+
+        Raises:
+            ValidationError: not a dump, or one from another boot; begin with a new watch then.
+        """
+        try:
+            state = msgspec.convert(dumped, _State)
+        except msgspec.ValidationError as error:
+            raise ValidationError(f"this is not a watch's state: {error}") from error
+        if state.at > now:
+            raise ValidationError(f"this watch's state is of instant {state.at}, after {now}: it is of another boot")
+        watch = cls(settings, gpus=gpus)
+        watch._state = state
+        if state.at > -math.inf:
+            watch._listen_again(now, now - state.at)
+        return watch
+
+    # ---- inside
+
+    def _set(self, **changes: Any) -> None:
+        self._state = msgspec.structs.replace(self._state, **changes)
+
+    def _hear(self, now: float) -> None:
+        """Move time on, never back, and notice when nobody called for too long."""
+        before = self._state.at
+        if now <= before:
+            return
+        if now - before > DEAF_SECONDS and before > -math.inf:
+            self._listen_again(now, now - before)
+        else:
+            self._set(at=now)
+
+    def _listen_again(self, now: float, deaf_seconds: float) -> None:
+        health = self._state.health
+        self._set(
+            at=now,
+            stall=self._state.stall.listen_again(deaf_seconds),
+            health=health.reset(now) if health.started_at is not None else health,
+        )
+
+    def _health_rests(self) -> bool:
+        """Inside a section GPU health steps back, as long as another clock holds there: an evaluation on the
+        CPU may leave its GPU idle. Where none does (no beat yet, or the stall watch is off) it goes on."""
+        stall = self._state.stall
+        patience = stall.patience(self._settings)
+        return bool(stall.sections.open) and (patience.timeout is not None or patience.limit is not None)

@@ -1,0 +1,94 @@
+"""The one error tree.
+
+    HoldfastError
+    ├── ValidationError      what was given cannot be used; says which field and what would do
+    ├── NotFound             no such job, queue, host, token
+    ├── Conflict             the thing is in a state that forbids this
+    │   └── Stale            an old epoch or incarnation spoke (FENCE-1); nothing was changed
+    ├── Unauthorized         no token, or one nobody knows
+    ├── Forbidden            a known token that may not do this
+    ├── TooLarge             a body, header or stream over its limit
+    ├── Unavailable          the store or the controller cannot be reached; trying again later is right
+    └── InvalidTransition    a (state, event) pair no table holds: a bug in Holdfast, never the user's
+
+Every error says what happened, with which ids, and what to do. `code` is the stable word that scripts match on
+and that RFC 9457 problems carry; `status` is the HTTP status the API answers with.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Root of everything Holdfast raises on purpose."""
+
+    code = "error"
+    status = 500
+
+    def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        if code is not None:
+            self.code = code
+
+
+class ValidationError(HoldfastError):
+    """The input cannot be used. `field` is a JSON pointer-like path such as `spec.priority`."""
+
+    code = "validation_error"
+    status = 422
+
+
+class NotFound(HoldfastError):
+    """No such job, queue, host or token."""
+
+    code = "not_found"
+    status = 404
+
+
+class Conflict(HoldfastError):
+    """The thing exists but is in a state that forbids what was asked."""
+
+    code = "conflict"
+    status = 409
+
+
+class Stale(Conflict):
+    """An old epoch or incarnation spoke. FENCE-1: nothing was changed."""
+
+    code = "stale"
+
+
+class Unauthorized(HoldfastError):
+    """No token, or one that no row matches."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(HoldfastError):
+    """A known token whose role does not allow this, or a host touching another's lease."""
+
+    code = "forbidden"
+    status = 403
+
+
+class TooLarge(HoldfastError):
+    """A body, header or stream is over its limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class Unavailable(HoldfastError):
+    """The store or the controller cannot be reached. Nothing is known to have changed; try again."""
+
+    code = "unavailable"
+    status = 503
+
+
+class InvalidTransition(HoldfastError):
+    """A (state, event) pair that no table holds. Always a bug in Holdfast."""
+
+    code = "invalid_transition"
+    status = 500

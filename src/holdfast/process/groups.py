@@ -1,0 +1,299 @@
+"""One control group per task, where one can be made: its members, its memory limit, its OOM count.
+
+Two layouts of the kernel are served, chosen once by `open_group_home`, best first: the unified hierarchy
+(v2) with the memory controller, the v1 memory hierarchy, and v2 without controllers (members and
+`cgroup.kill` only). Where none can be written, `None`: trees are then found by parentage, session and
+environment alone, and memory by rusage.
+
+GROUP-1  A process can leave its environment and its parent, but not its group: membership is the strongest
+         evidence.
+GROUP-2  A group is removed when its task is over; what a dead guardian left is found under the same folder
+         name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from pathlib import Path
+
+
+class TaskGroup:
+    """One task's group. `path` is its folder."""
+
+    __slots__ = ("path", "unified")
+
+    def __init__(self, path: str, unified: bool) -> None:
+        self.path = path
+        self.unified = unified
+
+    @property
+    def name(self) -> str:
+        """The group's own name below its home."""
+        return self.path.rsplit("/", 1)[1]
+
+    @property
+    def procs_path(self) -> str:
+        """The file a process writes "0" into to join."""
+        return f"{self.path}/cgroup.procs"
+
+    def read_pids(self) -> list[int]:
+        """Pids of the members, those in groups made below included. Under v1 the kernel may answer from up to 1 s ago."""
+        return _read_pids(self.path)
+
+    def set_limit(self, memory_bytes: int) -> None:
+        """Limit the memory of the members, swap included. Raises OSError when the system refuses."""
+        if self.unified:
+            _write(f"{self.path}/memory.max", str(memory_bytes))
+            _try_write(f"{self.path}/memory.swap.max", "0")
+        else:
+            _write(f"{self.path}/memory.limit_in_bytes", str(memory_bytes))
+            _try_write(f"{self.path}/memory.memsw.limit_in_bytes", str(memory_bytes))
+
+    def count_oom_kills(self) -> int:
+        """How many members the kernel killed for want of memory, whether at this limit or the whole host's."""
+        name = "memory.events" if self.unified else "memory.oom_control"
+        return _read_field(f"{self.path}/{name}", "oom_kill")
+
+    def read_peak_bytes(self) -> int:
+        """The most memory the members held at once, their file cache included; 0 where it is not counted."""
+        name = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
+        try:
+            return int(Path(f"{self.path}/{name}").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def kill(self) -> bool:
+        """Kill all members in one stroke, which no fork can outrun. False where the kernel cannot."""
+        if not os.path.exists(f"{self.path}/cgroup.kill"):
+            return False
+        return _try_write(f"{self.path}/cgroup.kill", "1")
+
+    def remove(self) -> bool:
+        """Remove the group and those below it. False while something still lives in it."""
+        return _remove_group(self.path)
+
+
+class GroupHome:
+    """The folder under which task groups are made."""
+
+    def __init__(self, path: str, *, unified: bool, memory: bool) -> None:
+        self.path = path
+        self.unified = unified
+        self.memory = memory  # limits, OOM counts and peaks work
+        self._number = 0
+
+    def make_group(self) -> TaskGroup:
+        """Make an empty group. Raises OSError (no space, no permission)."""
+        while True:
+            self._number += 1
+            path = f"{self.path}/t{self._number}"
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                continue  # an earlier guardian's unkillable process is still in it
+            return TaskGroup(path, self.unified)
+
+    def close(self) -> None:
+        """Remove what is empty."""
+        _remove_group(self.path)
+
+
+def name_group_folder(host: str) -> str:
+    """The folder name of a host's groups: readable, and its own even when two identities read alike."""
+    readable = re.sub(r"[^A-Za-z0-9-]", "-", host)[:40]
+    return f"holdfast-{readable}-{zlib.crc32(host.encode()):08x}"
+
+
+def open_group_home(host: str) -> GroupHome | None:
+    """Find the best hierarchy in which groups can be made, joined and removed by this process;
+
+    None if there is none.
+    """
+    name = name_group_folder(host)
+    mounts = _find_mounts()
+    for unified, memory in ((True, True), (False, True), (True, False)):
+        own = mounts.get("memory" if not unified else "")
+        if own is None:
+            continue
+        home = _try_home(f"{own}/{name}", own, unified=unified, memory=memory)
+        if home is not None:
+            return home
+    return None
+
+
+def _try_home(path: str, own: str, *, unified: bool, memory: bool) -> GroupHome | None:
+    try:
+        if unified and memory and not _delegate_memory(own):
+            return None
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        if unified and memory:
+            _write(f"{path}/cgroup.subtree_control", "+memory")
+        home = GroupHome(path, unified=unified, memory=memory)
+        probe = home.make_group()
+        try:
+            if memory:
+                probe.set_limit(1 << 30)
+                probe.count_oom_kills()
+            usable = _can_join(probe)
+        finally:
+            probe.remove()
+    except (OSError, ValueError):
+        _remove_group(path)
+        return None
+    return home if usable else None
+
+
+def _can_join(group: TaskGroup) -> bool:
+    """Let a child that does nothing else join, as a task would."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            _write(group.procs_path, "0")
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _delegate_memory(own: str) -> bool:
+    """Hand the memory controller of our own v2 group down to the groups below it. False where that cannot be.
+
+    A v2 group with members of its own may not pass controllers on; when we are its only member (a service
+    with `Delegate=yes`) we step aside into a leaf.
+    """
+    if "memory" not in _read_words(f"{own}/cgroup.controllers"):
+        return False
+    if "memory" in _read_words(f"{own}/cgroup.subtree_control"):
+        return True
+    if _try_write(f"{own}/cgroup.subtree_control", "+memory"):
+        return True
+    if _read_words(f"{own}/cgroup.procs") != [str(os.getpid())]:
+        return False
+    leaf = f"{own}/holdfast-guardian"
+    os.makedirs(leaf, exist_ok=True)
+    _write(f"{leaf}/cgroup.procs", str(os.getpid()))
+    if _try_write(f"{own}/cgroup.subtree_control", "+memory"):
+        return True
+    _try_write(f"{own}/cgroup.procs", str(os.getpid()))
+    return False
+
+
+def _find_mounts() -> dict[str, str]:
+    """Our own group's folder by hierarchy: "" for v2, "memory" for v1's."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    return find_own_groups(groups, mounts)
+
+
+def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
+    """Join /proc/self/cgroup with mountinfo: hierarchy ("" is v2) → our own folder in it."""
+    own: dict[str, str] = {}
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or "memory" in controllers.split(","):
+            own["memory" if controllers else ""] = path
+    found: dict[str, str] = {}
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        hierarchy = {"cgroup2": "", "cgroup": "memory"}.get(kind[0])
+        if hierarchy is None or hierarchy not in own or hierarchy in found:
+            continue
+        if hierarchy == "memory" and "memory" not in kind[-1].split(","):
+            continue
+        # A container may see only a part of the hierarchy: what is mounted begins at `root`.
+        root, point, path = fields[3], fields[4], own[hierarchy]
+        if root != "/":
+            path = path[len(root) :] if path == root or path.startswith(root + "/") else "/"
+        if "/.." not in path:
+            found[hierarchy] = (point + path).rstrip("/")
+    return found
+
+
+def list_groups(home: str) -> list[TaskGroup]:
+    """The groups that lie in the folder `home`, whoever made them."""
+    try:
+        names = [entry.name for entry in os.scandir(home) if entry.is_dir()]
+    except OSError:
+        return []
+    return [TaskGroup(f"{home}/{name}", os.path.exists(f"{home}/{name}/cgroup.events")) for name in sorted(names)]
+
+
+def _read_pids(path: str) -> list[int]:
+    try:
+        pids = [int(word) for word in _read_words(f"{path}/cgroup.procs")]
+        if os.stat(path).st_nlink > 2:
+            for entry in os.scandir(path):
+                if entry.is_dir(follow_symlinks=False):
+                    pids += _read_pids(entry.path)
+    except OSError:
+        return []
+    return pids
+
+
+def _remove_group(path: str) -> bool:
+    try:
+        if os.stat(path).st_nlink > 2:
+            for entry in os.scandir(path):
+                if entry.is_dir(follow_symlinks=False):
+                    _remove_group(entry.path)
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _read_words(path: str) -> list[str]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+        return b"".join(parts).decode().split()
+    finally:
+        os.close(fd)
+
+
+def _read_field(path: str, name: str) -> int:
+    try:
+        words = _read_words(path)
+        return int(words[words.index(name) + 1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _try_write(path: str, text: str) -> bool:
+    try:
+        _write(path, text)
+    except OSError:
+        return False
+    return True
+
+
+def count_oom_kills_of_host() -> int:
+    """How many processes the kernel has killed for memory since boot, in any group (0 where it does not say)."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as lines:
+            for line in lines:
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    except OSError:
+        pass
+    return 0

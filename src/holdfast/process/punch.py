@@ -1,0 +1,71 @@
+"""Keep a log file's disk use under a limit without its writer knowing.
+
+A task appends to its own file, so that its output survives the death of everything else. Rotation by
+renaming would need the task's help; instead the middle of the file is given back to the disk as a hole.
+Offsets stay true: a reader that remembers how far it got never reads a byte twice, and reads the hole as
+zeros.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from enum import Enum
+
+from holdfast.process.syscalls import punch_hole
+
+HEAD_BYTES = 1 << 20
+_BLOCK_BYTES = 4096
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
+
+
+class Punched(Enum):
+    """What became of one file."""
+
+    WITHIN = "within"  # under its limit: nothing to do
+    PUNCHED = "punched"
+    UNSUPPORTED = "unsupported"  # this filesystem has no holes; the file keeps growing
+    MISSING = "missing"
+
+
+def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
+    """The (offset, length) to give back so that the first 1 MiB and the last half of the limit stay.
+
+    Length 0: nothing.
+
+    The head shrinks to a quarter of the limit where the limit is under 4 MiB.
+    """
+    head = min(HEAD_BYTES, limit_bytes // 4)
+    start = -(-head // _BLOCK_BYTES) * _BLOCK_BYTES
+    end = (size - limit_bytes // 2) // _BLOCK_BYTES * _BLOCK_BYTES
+    return start, max(0, end - start)
+
+
+def punch_file(path: str, limit_bytes: int) -> Punched:
+    """Bring the file's disk use under `limit_bytes` if it is over.
+
+    Never follows a link at the end of `path` and touches only plain files: a task may have put something
+    else there.
+    """
+    try:
+        if os.lstat(path).st_blocks * 512 <= limit_bytes:
+            return Punched.WITHIN
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return Punched.MISSING
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            return Punched.MISSING
+        offset, length = plan_hole(found.st_size, limit_bytes)
+        if length == 0:
+            return Punched.WITHIN
+        punch_hole(fd, offset, length)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return Punched.UNSUPPORTED
+        return Punched.MISSING
+    finally:
+        os.close(fd)
+    return Punched.PUNCHED

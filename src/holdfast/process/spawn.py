@@ -1,0 +1,265 @@
+"""Start a program: fork, a few calls, exec. The caller must be single-threaded.
+
+The start is finished in two steps so that the caller never waits for a disk: `spawn` returns as soon as the
+child exists, and `Child.error_fd` becomes readable when the exec happened or failed (`read_start`). A child
+stuck in `chdir` on a dead network folder therefore stops nobody else.
+
+SPAWN-1  Between fork and exec the child is blocked from every signal until its handlers are reset: a
+         handler of the parent that ran there would write into the parent's wake-up pipe.
+SPAWN-2  The parent-death signal is set before anything that may block, and the parent is checked after it,
+         so no child survives a parent that died in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Mapping
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.errors import ValidationError
+from holdfast.process import syscalls
+
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_CHILD_FAILED = 127
+_PIPE_BYTES = 4096
+
+
+class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start.
+
+    argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`, not ours.
+    env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made 0600;
+    None inherits.
+    group_procs: path of the `cgroup.procs` to join before the exec. oom_score_adj: written when not None.
+    pass_fds: descriptors to inherit under the same numbers. Everything else is closed.
+    parent_death_signal: sent to the child when the caller dies; 0 for a child that outlives it.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    group_procs: str | None = None
+    oom_score_adj: int | None = None
+    pass_fds: tuple[int, ...] = ()
+    parent_death_signal: int = signal.SIGKILL
+
+
+class Child:
+    """A child that was forked. `pidfd` stays valid, whatever happens to the number, until it is closed.
+
+    Whoever watches the child (`process.watch`) closes `pidfd`; `read_start` closes `error_fd`.
+    """
+
+    __slots__ = ("error_fd", "pid", "pidfd", "started_at")
+
+    def __init__(self, pid: int, pidfd: int, error_fd: int, started_at: float) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.error_fd = error_fd
+        self.started_at = started_at  # CLOCK_BOOTTIME seconds
+
+
+class _Plan:
+    """Everything the child needs, turned into bytes before the fork."""
+
+    __slots__ = ("argv", "candidates", "env", "request")
+
+    def __init__(self, request: SpawnRequest) -> None:
+        self.request = request
+        self.argv = syscalls.WordArray([os.fsencode(word) for word in request.argv])
+        self.env = syscalls.WordArray([os.fsencode(f"{name}={value}") for name, value in request.env.items()])
+        program = request.argv[0]
+        if "/" in program:
+            self.candidates = [os.fsencode(program)]
+        else:
+            folders = request.env.get("PATH", _DEFAULT_PATH).split(":")
+            self.candidates = [os.fsencode(f"{folder or '.'}/{program}") for folder in folders]
+
+
+def check_request(request: SpawnRequest) -> None:
+    """Refuse what no kernel could start.
+
+    Raises:
+        ValidationError: an empty program name, a NUL character, an environment name that is empty or has a
+        `=`.
+    """
+    if not request.argv or not request.argv[0]:
+        raise ValidationError("the program's name, the first word of the command, is empty", field="argv")
+    for word in request.argv:
+        _check_word(word, "argv")
+    for name, value in request.env.items():
+        if not name or "=" in name:
+            raise ValidationError(f"{name!r} cannot be the name of an environment variable", field="env")
+        _check_word(name, "env")
+        _check_word(value, "env")
+
+
+def _check_word(word: str, field: str) -> None:
+    if "\0" in word:
+        raise ValidationError("a NUL character cannot be passed to a program", field=field)
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        raise ValidationError("half of a surrogate pair cannot be passed to a program", field=field) from None
+
+
+def spawn(request: SpawnRequest) -> Child:
+    """Fork a child that becomes `request`'s program, leader of its own session and process group.
+
+    Raises:
+        ValidationError: see `check_request`.
+        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE).
+    """
+    check_request(request)
+    plan = _Plan(request)
+    parent = os.getpid()
+    error_fd, child_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    old_mask = syscalls.block_all_signals()
+    try:
+        started_at = syscalls.read_boottime()
+        pid = os.fork()
+        if pid == 0:
+            _become(plan, child_fd, parent)
+    except OSError:
+        os.close(error_fd)
+        raise
+    finally:
+        os.close(child_fd)
+        syscalls.restore_signals(old_mask)
+    return Child(pid, os.pidfd_open(pid), error_fd, started_at)
+
+
+def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
+    """The child's whole life before exec.
+
+    Never returns and never raises: it is still a copy of its parent.
+    """
+    request = plan.request
+    stage = "prepare"
+    try:
+        if request.parent_death_signal:
+            syscalls.set_parent_death_signal(request.parent_death_signal)
+            if os.getppid() != parent:
+                os._exit(_CHILD_FAILED)
+        os.setsid()
+        # Closed now rather than at exec: a child stuck before its exec must not hold its parent's locks.
+        syscalls.close_descriptors_from(3, (error_fd, *request.pass_fds))
+        for fd in request.pass_fds:
+            os.set_inheritable(fd, True)
+        syscalls.reset_signal_handlers()
+        syscalls.unblock_all_signals()
+        if request.oom_score_adj is not None:
+            _write_oom_score(request.oom_score_adj)
+        if request.group_procs is not None:
+            stage = "group"
+            _write_file(request.group_procs, b"0")
+        stage = "cwd"
+        if request.cwd is not None:
+            os.chdir(request.cwd)
+        stage = "stdin"
+        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        stage = "stdout"
+        _open_log(request.stdout, 1)
+        stage = "stderr"
+        _open_log(request.stderr, 2)
+        stage = "exec"
+        code, interpreter_missing = _exec_first(plan)
+        _report(error_fd, "interpreter" if interpreter_missing else stage, code)
+    except OSError as error:
+        _report(error_fd, stage, error.errno or 0)
+    except BaseException as error:
+        _report(error_fd, f"{stage}: {error!r}", 0)
+    finally:
+        os._exit(_CHILD_FAILED)
+
+
+def _exec_first(plan: _Plan) -> tuple[int, bool]:
+    """Try each candidate as a shell does: pass over the missing, remember what may not be run."""
+    remembered = errno.ENOENT
+    for path in plan.candidates:
+        code = syscalls.execve(path, plan.argv, plan.env)
+        if code == errno.ENOENT and os.path.lexists(path):
+            return code, True
+        if code == errno.EACCES:
+            # A folder of PATH that we may not look into is no reason to say that the program is forbidden.
+            if len(plan.candidates) == 1 or os.path.lexists(path):
+                remembered = code
+        elif code not in (errno.ENOENT, errno.ENOTDIR):
+            return code, False
+        elif len(plan.candidates) == 1:
+            remembered = code
+    return remembered, False
+
+
+def _open_log(path: str | None, number: int) -> None:
+    if path is not None:
+        os.dup2(os.open(path, _LOG_FLAGS, 0o600), number)
+
+
+def _write_file(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _write_oom_score(score: int) -> None:
+    try:
+        _write_file("/proc/self/oom_score_adj", str(score).encode())
+    except OSError:
+        pass  # an ordinary user may not lower it; the task is then only killed sooner
+
+
+def _report(error_fd: int, stage: str, code: int) -> None:
+    os.write(error_fd, f"{stage}\0{code}".encode(errors="replace")[:_PIPE_BYTES])
+
+
+def read_start(child: Child, request: SpawnRequest) -> str | None:
+    """Say how the start went: None is undecided, "" is running, else a sentence that says why not.
+
+    Closes `child.error_fd` (and sets it to -1) once decided.
+    """
+    if child.error_fd < 0:
+        return ""
+    try:
+        data = os.read(child.error_fd, _PIPE_BYTES)
+    except BlockingIOError:
+        return None
+    os.close(child.error_fd)
+    child.error_fd = -1
+    if not data:
+        return ""
+    stage, _, code = data.decode(errors="replace").partition("\0")
+    return _describe(stage, int(code or 0), request)
+
+
+def _describe(stage: str, code: int, request: SpawnRequest) -> str:
+    program = request.argv[0]
+    why = os.strerror(code) if code else "an unexpected error"
+    searched = "" if "/" in program else f" in PATH ({request.env.get('PATH', _DEFAULT_PATH)})"
+    if stage == "cwd":
+        return f"the working folder {request.cwd!r} cannot be entered: {why}"
+    if stage in ("stdout", "stderr"):
+        return f"the {stage} file {getattr(request, stage)!r} cannot be opened: {why}"
+    if stage == "group":
+        return f"the control group {request.group_procs!r} cannot be joined: {why}"
+    if stage == "interpreter":
+        return f"the program {program!r} exists, but the interpreter it names in its first line does not"
+    if stage != "exec":
+        return f"the program {program!r} could not be prepared ({stage}): {why}"
+    sentences = {
+        errno.ENOENT: f"no such program: {program!r}{searched}",
+        errno.ENOTDIR: f"no such program: a part of {program!r} is not a folder",
+        errno.EACCES: f"permission denied: {program!r} may not be executed{searched}",
+        errno.ENOEXEC: f"{program!r} is neither a program for this machine nor a script with a #! line",
+        errno.E2BIG: "the arguments and the environment together are too large for the kernel; put the input in a file",
+    }
+    return sentences.get(code, f"the program {program!r} cannot be started: {why}")

@@ -1,0 +1,118 @@
+"""The few Linux calls Python has no name for, bound once at import so that nothing is looked up between fork and exec."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+MAX_FD = 0xFFFFFFFF
+
+# PyDLL keeps the interpreter lock: these calls never block, and a forked child must not fight for a lock.
+_quick = ctypes.PyDLL(None, use_errno=True)
+_slow = ctypes.CDLL(None, use_errno=True)
+
+_prctl = _quick.prctl
+_prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+_signal = _quick.signal
+_signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+_signal.restype = ctypes.c_void_p
+_sigprocmask = _quick.sigprocmask
+_sigprocmask.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+_SIGSET_BYTES = 128  # glibc's and musl's
+_ALL_SIGNALS = ctypes.create_string_buffer(b"\xff" * _SIGSET_BYTES, _SIGSET_BYTES)
+_NO_SIGNALS = ctypes.create_string_buffer(_SIGSET_BYTES)
+_SIG_SETMASK = 2
+_execve = _quick.execve
+_execve.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
+_fallocate = _slow.fallocate
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+# glibc has close_range since 2.34; an older libc is served by Python's own close-on-exec default.
+_close_range = getattr(_quick, "close_range", None)
+if _close_range is not None:
+    _close_range.argtypes = [ctypes.c_uint, ctypes.c_uint, ctypes.c_int]
+
+# 9 and 19 cannot be set; 32 and 33 are the C library's own, which it lets nobody set.
+_RESETTABLE_SIGNALS = tuple(number for number in range(1, 65) if number not in (9, 19, 32, 33))
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def read_boottime() -> float:
+    """Seconds of CLOCK_BOOTTIME: one clock for all processes of the host, which counts suspension too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Ask the kernel for signal `number` when the thread that forked this process dies. 0 switches it off."""
+    _check(_prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
+
+
+def become_subreaper() -> None:
+    """Become the process that orphaned descendants are re-parented to, in place of the system's init."""
+    _check(_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+
+
+def reset_signal_handlers() -> None:
+    """Set every ordinary signal to its default, ignored ones too (Python ignores SIGPIPE, `nohup` SIGHUP)."""
+    for number in _RESETTABLE_SIGNALS:
+        _signal(number, None)
+
+
+def block_all_signals() -> ctypes.Array[ctypes.c_char]:
+    """Block what can be blocked; return the mask as it was, for `restore_signals`."""
+    before = ctypes.create_string_buffer(_SIGSET_BYTES)
+    _sigprocmask(_SIG_SETMASK, _ALL_SIGNALS, before)
+    return before
+
+
+def restore_signals(mask: ctypes.Array[ctypes.c_char]) -> None:
+    """Put a mask back."""
+    _sigprocmask(_SIG_SETMASK, mask, None)
+
+
+def unblock_all_signals() -> None:
+    """Block no signal."""
+    _sigprocmask(_SIG_SETMASK, _NO_SIGNALS, None)
+
+
+def close_descriptors_from(low: int, keep: tuple[int, ...]) -> None:
+    """Close every descriptor from `low` upwards except those in `keep`."""
+    if _close_range is None:
+        return
+    for fd in sorted(keep):
+        if fd > low:
+            _close_range(low, fd - 1, 0)
+        low = max(low, fd + 1)
+    _close_range(low, MAX_FD, 0)
+
+
+class WordArray:
+    """A NULL-terminated `char **` built before the fork, so that the child only passes a pointer."""
+
+    __slots__ = ("_words", "address")
+
+    def __init__(self, words: list[bytes]) -> None:
+        self._words = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+        self.address = ctypes.addressof(self._words)
+
+
+def execve(path: bytes, argv: WordArray, env: WordArray) -> int:
+    """Replace this process. Returns the errno if that failed; does not return otherwise."""
+    _execve(path, argv.address, env.address)
+    return ctypes.get_errno()
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Give back the disk blocks of [offset, offset + length) without changing the file's size.
+
+    Raises OSError.
+    """
+    _check(_fallocate(fd, FALLOC_KEEP_SIZE_PUNCH_HOLE, offset, length), "fallocate")

@@ -1,0 +1,143 @@
+"""The process table as /proc tells it: whose child each one is, since when, and which mark it carries."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+TASK_VARIABLE = "HOLDFAST_TASK"
+HOST_VARIABLE = "HOLDFAST_HOST"
+_TASK_PREFIX = TASK_VARIABLE.encode() + b"="
+_HOST_PREFIX = HOST_VARIABLE.encode() + b"="
+_MAX_ENVIRON_BYTES = 8 << 20
+
+
+class ProcessEntry:
+    """One process. (pid, start_ticks) names it for ever on this boot; the pid alone may be used again."""
+
+    __slots__ = ("alive", "pid", "ppid", "session", "start_ticks")
+
+    def __init__(self, pid: int, ppid: int, session: int, start_ticks: int, alive: bool) -> None:
+        self.pid = pid
+        self.ppid = ppid
+        self.session = session
+        self.start_ticks = start_ticks  # clock ticks since boot
+        self.alive = alive  # False for a zombie that only waits for its parent
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells this process from a later one with the same pid."""
+        return (self.pid, self.start_ticks)
+
+
+def _read_file(path: str, limit: int = 4096) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, limit)
+        while data and len(data) < limit:
+            more = os.read(fd, limit - len(data))
+            if not more:
+                break
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def read_entry(pid: int) -> ProcessEntry | None:
+    """Read one process; None when there is none."""
+    try:
+        stat = _read_file(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    # The name may hold spaces and parentheses: everything after the last ")" is made of plain fields.
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    if len(fields) < 20:
+        return None
+    # A leader that left its threads behind is shown as a zombie while the process still runs.
+    alive = fields[0] not in (b"Z", b"X", b"x") or int(fields[17]) > 1
+    return ProcessEntry(pid, int(fields[1]), int(fields[3]), int(fields[19]), alive)
+
+
+def read_table() -> dict[int, ProcessEntry]:
+    """Read every process that this one may see."""
+    table: dict[int, ProcessEntry] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            entry = read_entry(int(name))
+            if entry is not None:
+                table[entry.pid] = entry
+    return table
+
+
+def read_marks(pid: int) -> tuple[str | None, str | None]:
+    """The (task, host) that the process's environment names; None where it names none or may not be read."""
+    task = host = None
+    try:
+        environ = _read_file(f"/proc/{pid}/environ", _MAX_ENVIRON_BYTES)
+    except OSError:
+        return None, None
+    if _HOST_PREFIX not in environ:
+        return None, None
+    for word in environ.split(b"\0"):
+        if word.startswith(_TASK_PREFIX):
+            task = os.fsdecode(word[len(_TASK_PREFIX) :])
+        elif word.startswith(_HOST_PREFIX):
+            host = os.fsdecode(word[len(_HOST_PREFIX) :])
+    return task, host
+
+
+def read_group(pid: int, folder: str) -> str | None:
+    """The group below `folder` (a name such as "holdfast-host") that the process is in, in whichever hierarchy.
+
+    Read from the process, not from the group: the member list of a v1 group may be a second old.
+    """
+    try:
+        lines = _read_file(f"/proc/{pid}/cgroup", 1 << 16)
+    except OSError:
+        return None
+    _, found, rest = lines.partition(f"/{folder}/".encode())
+    return rest.split(b"\n", 1)[0].split(b"/", 1)[0].decode() if found else None
+
+
+def read_children(pid: int) -> list[int] | None:
+    """Children of a single-threaded process, zombies included;
+
+    None where the kernel was built without the list.
+    """
+    try:
+        return [int(word) for word in _read_file(f"/proc/{pid}/task/{pid}/children", 1 << 20).split()]
+    except OSError:
+        return None
+
+
+def read_ancestors(pid: int) -> set[int]:
+    """`pid` and all processes above it."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        entry = read_entry(pid)
+        pid = entry.ppid if entry is not None else 0
+    return found
+
+
+def send_signal(entry: ProcessEntry, number: int) -> bool:
+    """Signal exactly this process, never a later one with its pid. True when it was there to be signalled.
+
+    A process of another user (a set-uid program) cannot be signalled; it then counts as a survivor.
+    """
+    try:
+        pidfd = os.pidfd_open(entry.pid)
+    except OSError:
+        return False
+    try:
+        # The pidfd pins whoever has the number now; the start time says whether that is still the one meant.
+        now = read_entry(entry.pid)
+        if now is None or now.start_ticks != entry.start_ticks:
+            return False
+        signal.pidfd_send_signal(pidfd, signal.Signals(number))
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True

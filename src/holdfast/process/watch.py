@@ -1,0 +1,82 @@
+"""See children end. One epoll over pidfds: readable at once when a process is gone, whoever's child it is.
+
+WATCH-1  No exit is missed: a pidfd stays readable until it is closed, and the status waits in the zombie.
+WATCH-2  Orphans re-parented to a sub-reaper are reaped by the same `collect`; they are returned too.
+
+`collect` waits for *any* child, so the process that watches must have no other library waiting for children.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+import msgspec
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended.
+
+    `exit_code` or `signal` is set. `max_rss_bytes`: the largest of it and its waited-for children.
+    """
+
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    max_rss_bytes: int
+
+
+class Watcher:
+    """The pidfds of children that run."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._children: dict[int, int] = {}  # pid → pidfd
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `collect` has something to do; nest it in any poll."""
+        return self._epoll.fileno()
+
+    def watch_child(self, pid: int, pidfd: int) -> None:
+        """Watch a child; the watcher owns `pidfd` from here on."""
+        self._children[pid] = pidfd
+        self._epoll.register(pidfd, select.EPOLLIN)
+
+    def collect(self) -> list[Exit]:
+        """Reap every child that has ended, without waiting, and return how they ended."""
+        exits: list[Exit] = []
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            pidfd = self._children.pop(pid, None)
+            if pidfd is not None:
+                self._forget(pidfd)
+            exits.append(_read_exit(pid, status, usage.ru_maxrss * 1024))
+        return exits
+
+    def wait(self, timeout_seconds: float) -> list[Exit]:
+        """Wait up to `timeout_seconds` for something to end, then `collect`."""
+        self._epoll.poll(timeout_seconds)
+        return self.collect()
+
+    def close(self) -> None:
+        """Let go of every descriptor. Children go on, unwatched."""
+        for pidfd in self._children.values():
+            os.close(pidfd)
+        self._children.clear()
+        self._epoll.close()
+
+    def _forget(self, pidfd: int) -> None:
+        self._epoll.unregister(pidfd)
+        os.close(pidfd)
+
+
+def _read_exit(pid: int, status: int, max_rss_bytes: int) -> Exit:
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return Exit(pid=pid, exit_code=None, signal=-code, max_rss_bytes=max_rss_bytes)
+    return Exit(pid=pid, exit_code=code, signal=None, max_rss_bytes=max_rss_bytes)

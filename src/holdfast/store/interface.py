@@ -1,0 +1,417 @@
+"""What a store does: guarded, transactional steps on the one truth. Both stores pass `tests/store/conformance.py`.
+
+STORE-1  A state change and its event are one transaction (outbox): whoever reads events never sees less than happened.
+STORE-2  Every write that speaks for an attempt is guarded by (task, epoch, host incarnation): zero rows means stale,
+         and stale changes nothing (FENCE-1).
+STORE-3  An epoch grows with every admission and every completed drain, and is never given twice.
+STORE-4  Readers of events never miss one: an event is shown only when no older transaction can still commit.
+STORE-5  `now` is injectable everywhere; None means the store's own clock. It is never a client's or an agent's clock.
+
+Unavailable (holdfast.errors) is raised when the store cannot be reached or a transaction's fate is unknown; every
+method may be called again after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.drain import Completion
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement import Candidate, Capacity, JobPlacement, Size
+from holdfast.core.records import (
+    AttemptRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    LogChunk,
+    LogStreamRecord,
+    QueueRecord,
+    TaskRecord,
+    TokenRecord,
+)
+from holdfast.core.settings import Value
+from holdfast.core.spec import JobSpec
+from holdfast.wire.agent import Forensics, HostFacts
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of the store's own values."""
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    """A job to be written. `spec` still holds its secrets; the store keeps them apart."""
+
+    id: str
+    spec: JobSpec
+    queue: str
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """`created` is False when the idempotency key named a job that was there already."""
+
+    job: JobRecord
+    created: bool
+
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs to list, newest first. `before` is the id the last page ended on."""
+
+    states: tuple[str, ...] = ()
+    queue: str | None = None
+    project: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] = {}
+    cause: str | None = None
+    host_id: str | None = None  # jobs with a live task there
+    before: str | None = None
+    limit: int = 100
+
+
+class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
+    """Queued jobs in order (per queue at most `limit`, merged by priority then place), free room, and queue headroom.
+
+    Where nothing is queued anywhere, hosts and headroom may be left empty: nobody needs them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    hosts: tuple[Capacity, ...]
+    headroom: Mapping[str, int]
+    settings_rev: int
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """The last beat of a task, as its agent reports it."""
+
+    key: TaskKey
+    step: int | None
+    total: int | None
+    age_seconds: float
+    section: str | None = None
+
+
+class HostSync(Struct, frozen=True, kw_only=True):
+    """One host's sync, as the store takes it."""
+
+    host_id: str
+    incarnation: str
+    live: tuple[TaskKey, ...] = ()  # started or starting: their leases are renewed
+    started: tuple[TaskKey, ...] = ()  # a process runs
+    ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
+    beats: tuple[Beat, ...] = ()
+    leaving: bool = False
+
+
+class TaskOffer(Struct, frozen=True, kw_only=True):
+    """A reserved task for its host. Offered again at every sync until it is reported; each offer renews the lease."""
+
+    task: TaskRecord
+    job: JobRecord  # its `spec` without secret values
+    secrets: Mapping[str, str]
+
+
+class PreemptRow(Struct, frozen=True, kw_only=True):
+    """A task that must stop, repeated until its end is reported."""
+
+    key: TaskKey
+    cause: Cause
+    reason: str
+    hard: bool
+    operator_stop: bool
+
+
+class LiveTask(Struct, frozen=True, kw_only=True):
+    """A live task whose watch settings may have to be sent again."""
+
+    key: TaskKey
+    queue: str
+    spec: JobSpec
+
+
+class HostSynced(Struct, frozen=True, kw_only=True):
+    """The answer to one `HostSync`.
+
+    status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
+    succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
+    """
+
+    host_id: str
+    status: str
+    offers: tuple[TaskOffer, ...] = ()
+    preempts: tuple[PreemptRow, ...] = ()
+    renewed: tuple[tuple[TaskKey, float], ...] = ()
+    lost: tuple[TaskKey, ...] = ()
+    acked: tuple[TaskKey, ...] = ()
+    refused: tuple[TaskKey, ...] = ()
+    succeeded: tuple[str, ...] = ()
+    draining: tuple[str, ...] = ()
+
+
+class DrainSnapshot(Struct, frozen=True, kw_only=True):
+    """A draining job and all of its tasks."""
+
+    job: JobRecord
+    tasks: tuple[TaskRecord, ...]
+
+
+class Gauges(Struct, frozen=True, kw_only=True):
+    """What the metrics show, from one consistent read. `busy` comes from live leases only."""
+
+    jobs: Mapping[tuple[str, str], int]  # (queue, state) of unfinished jobs → count
+    hosts: Mapping[str, int]  # state → count
+    dead_hosts: int
+    busy_cpu_slots: int
+    busy_gpus: int
+    total_cpu_slots: int
+    total_gpus: int
+    oldest_queued_seconds: float
+    oldest_transaction_seconds: float
+
+
+class Store(Protocol):
+    """The one truth."""
+
+    # ---- life
+    async def open(self) -> None:
+        """Connect. Raises Unavailable. Does not migrate (`store.migrate` does, under an advisory lock)."""
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None:
+        """Raise Unavailable unless a trivial read works within a second."""
+
+    async def now(self) -> datetime: ...
+
+    # ---- leadership and hints
+    async def try_lead(self) -> bool:
+        """Take or confirm leadership (a session's advisory lock on a connection of its own). False: another leads, or it was lost."""
+
+    async def stop_leading(self) -> None: ...
+
+    def hint(self, topic: str) -> None:
+        """Tell every replica, soon and at most once per 20 ms per topic, that `topic` may have work.
+
+        Topics: "admit", "drain", "events", "logs", "host:<id>". A hint may be lost; polling is the contract.
+        """
+
+    def hints(self) -> AsyncIterator[str]:
+        """Yield hints from every replica, this one included, for ever."""
+
+    # ---- settings, queues
+    async def read_settings(self) -> tuple[int, dict[str, Value], dict[str, dict[str, Value]]]:
+        """Return (revision, cluster layer, queue name → queue layer)."""
+
+    async def write_cluster_settings(
+        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> int: ...
+
+    async def list_queues(self) -> list[QueueRecord]: ...
+
+    async def get_queue(self, name: str) -> QueueRecord:
+        """Raises NotFound."""
+
+    async def put_queue(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> QueueRecord:
+        """Create or change a queue (checked settings)."""
+
+    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """Raises Conflict while unfinished jobs are in it."""
+
+    async def pause_queue(self, name: str, reason: str, *, hard: bool, now: datetime | None = None) -> list[str]:
+        """No new starts from the queue; `hard` also drains what runs (cause preempted, operator stop). Returns the jobs it made drain."""
+
+    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None: ...
+
+    # ---- jobs
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
+        """Write jobs and their events, all or none. A start time in the future makes a job `waiting`.
+
+        Raises:
+            Conflict: an idempotency key names a job whose spec differs (code "idempotency_mismatch").
+        """
+
+    async def get_job(self, job_id: str) -> JobRecord:
+        """Raises NotFound."""
+
+    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]: ...
+
+    async def count_jobs(self) -> dict[tuple[str, str], int]:
+        """(queue, state) → count, unfinished states exactly; used by `queues` and metrics."""
+
+    async def list_tasks(self, job_id: str) -> list[TaskRecord]: ...
+
+    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
+        """Oldest first, the running one included. Raises NotFound for an unknown job."""
+
+    async def queue_place(self, job_id: str) -> int:
+        """How many queued jobs of its queue stand before it (priority, then place); counts at most 10 000."""
+
+    async def cancel_job(
+        self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
+    ) -> JobRecord:
+        """waiting/queued → cancelled; a reservation never offered → cancelled; else a drain (cause user_cancelled) begins or is
+        turned into a cancel. A job that has ended is returned as it is. Raises NotFound."""
+
+    async def revive_job(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+        """failed/cancelled → queued, its charges reset, for a person's `retry`. Raises Conflict from any other state."""
+
+    async def drain_job(
+        self, job_id: str, cause: Cause, reason: str, *, hard: bool = False, now: datetime | None = None
+    ) -> bool:
+        """Start a drain of a reserved or running job. True when this call started it (one drain per epoch)."""
+
+    async def release_due(self, *, now: datetime | None = None) -> int:
+        """waiting jobs whose time has come → queued, in batches. Returns how many."""
+
+    # ---- admission
+    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot: ...
+
+    async def reserve(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+    ) -> list[str]:
+        """Apply placements whose job is still queued under its epoch, its queue not paused and hosts active under
+        the same incarnation. `ttls`: job id → lease TTL in seconds. Writes tasks, the attempt row, the new epoch and the event.
+        Returns the ids applied."""
+
+    async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+        """Reservations never offered to their host within `reservation_seconds` → queued (attempt ended, outcome expired; no charge; the
+        attempt number is not reused). Where some ranks were offered and others not, a drain begins (cause start_timeout).
+        Those offered to all are left to their leases. Returns job ids."""
+
+    # ---- hosts
+    async def register_host(
+        self, host_id: str, key_hash: bytes | None, incarnation: str, facts: HostFacts, *, now: datetime | None = None
+    ) -> HostRecord:
+        """Create (key_hash given) or re-register. A new incarnation frees the old one's tasks at once, lost="new_incarnation" (LEASE-3).
+
+        Raises:
+            Stale: an earlier incarnation of this host speaks late (code "stale_incarnation"); nothing was changed.
+        """
+
+    async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None: ...
+
+    async def get_host(self, host: str) -> HostRecord:
+        """By id or name. Raises NotFound."""
+
+    async def list_hosts(self, *, include_terminated: bool = False, dead: bool = False) -> list[HostRecord]: ...
+
+    async def host_sizes(self) -> list[Size]:
+        """Whole sizes of hosts that are not terminated."""
+
+    async def move_host(
+        self, host_id: str, event: str, reason: str, *, hard: bool = False, now: datetime | None = None
+    ) -> HostRecord:
+        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). `hard` drains what runs there now
+        (cause host_drained, operator stop). Raises Conflict naming what the state accepts. terminate loses its tasks at once (host_gone)."""
+
+    async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:
+        """Take many hosts' syncs in one transaction; answers in the same order.
+
+        Per host: heartbeat (clears `flagged_dead_at` with a host.recovered event), beats, renewals, starts (task → running; when
+        all run: attempt and job → running, event job.started), ends. An end: exit 0 by itself → done; otherwise failed, or
+        preempted when the task was preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended, task
+        rows deleted, events job.started if it was missed, and job.succeeded). A failed task makes its job drain: trigger on
+        record, siblings preempting, event
+        job.draining. `leaving` → host terminated after its ends are taken.
+        A key that matches no live task of this host and incarnation: `lost` if reported live, `refused` if reported ended (STORE-2).
+        An end whose task has already ended under the same key is acked again, not refused.
+        """
+
+    async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
+        """Tasks whose lease ended more than its margin ago, and for which leading_since + TTL has passed (LEASE-4):
+        running/reserved → failed with lost="lease_lapsed"; preempting → preempted. Their jobs drain. Returns job ids."""
+
+    async def sweep_dead_hosts(
+        self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
+    ) -> list[HostRecord]:
+        """Flag, once, hosts with live tasks whose heartbeat is older than `dead_seconds` (and for which leading_since + dead_seconds has passed).
+        Event host.dead. Returns those flagged by this call."""
+
+    # ---- drains
+    async def list_drains(self, limit: int) -> list[DrainSnapshot]:
+        """Draining jobs none of whose tasks holds a lease: ready to be completed."""
+
+    async def complete_drain(
+        self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None
+    ) -> bool:
+        """Write a completion where the job still drains under `epoch`: attempt ended, task rows deleted, job moved, charges,
+        avoid-list and quarantine applied, epoch + 1, events. One transaction; False when someone else did it."""
+
+    # ---- live watch settings
+    async def list_live_tasks(self, host_id: str) -> list[LiveTask]: ...
+
+    # ---- events
+    async def read_events(
+        self,
+        after: str | None,
+        *,
+        limit: int = 500,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        tail: int = 0,
+    ) -> list[EventRecord]:
+        """Events after the id `after` (None: from the start; with `tail` n: the last n), in an order that never changes (STORE-4)."""
+
+    # ---- logs and forensics
+    async def append_log(
+        self,
+        host_id: str,
+        key: TaskKey,
+        stream: str,
+        offset: int,
+        data: bytes,
+        ended: bool,
+        keep_bytes: int,
+        *,
+        now: datetime | None = None,
+    ) -> int:
+        """Store bytes of a stream of a task this host ran, head (1/8) and tail of `keep_bytes` kept. Idempotent by offset.
+        Returns the size known now.
+        Raises Stale when no attempt of that job and epoch ran on this host."""
+
+    async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]: ...
+
+    async def read_log(
+        self, job_id: str, attempt: int, rank: int, stream: str, offset: int, *, limit_bytes: int = 1 << 20
+    ) -> list[LogChunk]:
+        """Bytes from `offset` on, trimmed to start there; a jump in offsets is a gap."""
+
+    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: datetime | None = None) -> None:
+        """Raises Stale as append_log does."""
+
+    async def get_forensics(self, job_id: str, attempt: int | None = None) -> list[tuple[int, Forensics]]:
+        """(attempt number, forensics), oldest first."""
+
+    # ---- tokens
+    async def create_token(
+        self,
+        token_id: str,
+        role: str,
+        name: str,
+        secret_hash: bytes,
+        expires_at: datetime | None,
+        *,
+        now: datetime | None = None,
+    ) -> TokenRecord: ...
+
+    async def find_token(self, secret_hash: bytes, *, now: datetime | None = None) -> TokenRecord | None:
+        """None for unknown, expired or revoked ones."""
+
+    async def use_join_token(self, secret_hash: bytes, *, now: datetime | None = None) -> TokenRecord | None:
+        """Spend a one-time join token; None when it is unknown, expired, revoked or spent."""
+
+    async def list_tokens(self) -> list[TokenRecord]: ...
+
+    async def revoke_token(self, token_id: str, *, now: datetime | None = None) -> None: ...
+
+    # ---- housekeeping
+    async def read_gauges(self, *, now: datetime | None = None) -> Gauges: ...
+
+    async def prune(self, history_days: float, *, limit: int = 1000, now: datetime | None = None) -> int:
+        """Delete ended jobs older than that with everything of theirs, in small batches. Returns how many jobs."""

@@ -1,0 +1,89 @@
+"""Which bytes of a log stream are kept: its head and its tail. Pure; both stores use it.
+
+LOG-1  The first eighth of the limit is kept for ever; of the rest, the newest bytes.
+LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk fills its gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.core.ids import TaskKey
+from holdfast.errors import Stale
+
+PIECE_BYTES = 64 * 1024
+HEAD_SHARE = 8
+
+
+class Range(NamedTuple):
+    """Bytes `[offset, offset + length)` that are kept."""
+
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last byte."""
+        return self.offset + self.length
+
+
+class AppendPlan(NamedTuple):
+    """What to write, and the stream's size after that. Chunks that lie whole in `[head, tail_start)` are dropped."""
+
+    pieces: list[tuple[int, bytes]]
+    size: int
+    head: int
+    tail_start: int
+
+
+def plan_append(size: int, ranges: Sequence[Range], offset: int, data: bytes, keep_bytes: int) -> AppendPlan:
+    """Return how a stream of `size` bytes takes `data` at `offset`; `ranges` (sorted) are those kept that it may overlap."""
+    after = max(size, offset + len(data))
+    head = max(1, keep_bytes // HEAD_SHARE)
+    tail_start = max(head, after - max(1, keep_bytes - head))
+    pieces: list[tuple[int, bytes]] = []
+    for start, end in _find_missing(ranges, offset, offset + len(data)):
+        for low, high in ((start, min(end, head)), (max(start, tail_start), end)):
+            for at in range(low, high, PIECE_BYTES):
+                stop = min(at + PIECE_BYTES, high)
+                pieces.append((at, data[at - offset : stop - offset]))
+    return AppendPlan(pieces, after, head, tail_start)
+
+
+def _find_missing(ranges: Sequence[Range], start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of `[start, end)` that no range covers."""
+    missing = []
+    at = start
+    for r in ranges:
+        if r.end <= at:
+            continue
+        if r.offset >= end:
+            break
+        if r.offset > at:
+            missing.append((at, r.offset))
+        at = max(at, r.end)
+    if at < end:
+        missing.append((at, end))
+    return missing
+
+
+def window(chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int) -> list[tuple[int, bytes]]:
+    """`chunks` (sorted) from `offset` on, at most `limit_bytes` of them, the first trimmed to start there."""
+    found = []
+    left = limit_bytes
+    for at, data in chunks:
+        if at < offset:
+            at, data = offset, data[offset - at :]
+        if not data:
+            continue
+        if left <= 0:
+            break
+        found.append((at, data[:left]))
+        left -= len(data)
+    return found
+
+
+def no_attempt(host_id: str, key: TaskKey) -> Stale:
+    """The error for bytes from a host that did not run the task."""
+    return Stale(f"no attempt of job {key.job_id} under epoch {key.epoch} ran rank {key.rank} on host {host_id}")

@@ -1,0 +1,369 @@
+"""The moves both stores make: what one report, cancel or completion changes in a job, its tasks and its attempt.
+
+Pure over loaded rows. A store loads and locks the rows of the jobs concerned, calls these functions, and writes what
+`Moves` gathered in the same transaction. Every edge goes through `core.transitions.step`.
+
+GANG-3   A task keeps its host until its end is confirmed; a drain is completed only then.
+FENCE-1  Callers match (task, epoch, host, incarnation) before they call; nothing here trusts a report's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.classify import classify
+from holdfast.core.decide import Charges, decide_success
+from holdfast.core.drain import Completion
+from holdfast.core.facts import TaskFacts
+from holdfast.core.lease import margin_seconds
+from holdfast.core.records import MemberRecord
+from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, Outcome, TaskEvent, TaskState
+from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
+from holdfast.store.rows import AttemptChange, JobRow, NewEvent, TaskRow
+
+MAX_AVOIDED_HOSTS = 16
+MAX_RUNTIME_SECONDS = 10 * 366 * 86_400.0
+LIVE_JOB_STATES = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
+
+
+class Moves:
+    """The rows of some jobs, and what has been changed in them."""
+
+    def __init__(self, now: datetime, jobs: Iterable[JobRow], tasks: Iterable[TaskRow]) -> None:
+        self.now = now
+        self.jobs = {job.id: job for job in jobs}
+        self.tasks: dict[str, dict[int, TaskRow]] = {job_id: {} for job_id in self.jobs}
+        for task in tasks:
+            self.tasks[task.job_id][task.rank] = task
+        self.changed_jobs: dict[str, JobRow] = {}
+        self.changed_tasks: dict[tuple[str, int], TaskRow] = {}
+        self.cleared: set[str] = set()
+        self.attempts: dict[tuple[str, int], AttemptChange] = {}
+        self.events: list[NewEvent] = []
+        self.freed_by: dict[str, int] = {}
+
+    def ranks(self, job: JobRow) -> list[TaskRow]:
+        """The job's tasks by rank."""
+        return [task for _, task in sorted(self.tasks[job.id].items())]
+
+    def log(self, kind: str, job: JobRow, message: str, *, task: TaskRow | None = None, **data: object) -> None:
+        """Note an event of `job`, about one rank of it where `task` is given."""
+        host = task.host_id if task is not None else self._only_host(job)
+        self.events.append(
+            NewEvent(
+                kind=kind, job_id=job.id, attempt=job.attempts or None, epoch=job.epoch,
+                rank=None if task is None else task.rank, host_id=host, queue=job.queue, project=job.project,
+                message=message, data={k: v for k, v in data.items() if v is not None},
+            )
+        )  # fmt: skip
+
+    def _only_host(self, job: JobRow) -> str | None:
+        hosts = {task.host_id for task in self.tasks[job.id].values()}
+        return hosts.pop() if len(hosts) == 1 else None
+
+    def move_job(self, job: JobRow, event: JobEvent, reason: str) -> None:
+        """Carry out one edge of the job's machine."""
+        job.state = step(JOB, job.state, event)
+        self.touch(job, reason)
+
+    def touch(self, job: JobRow, reason: str) -> None:
+        """Mark the job changed."""
+        job.reason = reason
+        job.revision += 1
+        self.changed_jobs[job.id] = job
+
+    def move_task(self, task: TaskRow, event: TaskEvent) -> None:
+        """Carry out one edge of the task's machine."""
+        task.state = step(TASK, task.state, event)
+        if event in (TaskEvent.FINISH, TaskEvent.FAIL, TaskEvent.CONFIRM):
+            task.ended_at = self.now
+        self.changed_tasks[task.job_id, task.rank] = task
+
+    def move_attempt(self, job: JobRow, before: JobState, event: AttemptEvent) -> AttemptChange:
+        """Carry out one edge of the attempt's machine; its state follows from the job's before the move."""
+        key = (job.id, job.attempts)
+        change = self.attempts.get(key)
+        state = AttemptState(before.value) if change is None else change.state
+        after = step(ATTEMPT, state, event)
+        if change is None:
+            change = self.attempts[key] = AttemptChange(job_id=job.id, number=job.attempts, state=after)
+        change.state = after
+        return change
+
+
+# ---- starts and ends
+
+
+def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
+    """Its agent reports a process. A task already started, or told to stop meanwhile, is left as it is."""
+    if task.state is not TaskState.RESERVED:
+        return
+    m.move_task(task, TaskEvent.START)
+    task.started_at = m.now
+    task.offered_at = task.offered_at or m.now
+    task.lease_until = max(task.lease_until or m.now, m.now + timedelta(seconds=task.lease_ttl_seconds))
+    others = m.tasks[job.id].values()
+    if job.state is JobState.RESERVED and all(t.state in (TaskState.RUNNING, TaskState.DONE) for t in others):
+        job.started_at = m.now
+        m.move_attempt(job, job.state, AttemptEvent.START).started_at = m.now
+        m.move_job(job, JobEvent.START, started_reason(job.attempts))
+        m.log("job.started", job, job.reason)
+
+
+def started_reason(attempt: int) -> str:
+    """The sentence of a job that runs."""
+    return f"attempt {attempt} runs"
+
+
+def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
+    """A task's agent reports its end. The caller has matched the key and that the task holds its lease."""
+    task.facts = facts
+    if task.started_at is None and facts.start_error is None:
+        task.started_at = guess_start(m.now, task.offered_at, facts.runtime_seconds)
+    if facts.trip is not None:
+        trip = facts.trip
+        m.log("task.tripped", job, trip.reason, task=task, watchdog=str(trip.watchdog), exit_code=trip.exit_code,
+              evidence=trip.evidence)  # fmt: skip
+    if facts.succeeded:
+        m.move_task(task, TaskEvent.FINISH)
+        tasks = m.tasks[job.id].values()
+        if job.state is not JobState.DRAINING and all(t.state is TaskState.DONE for t in tasks):
+            _succeed(m, job)
+    elif task.state is TaskState.PREEMPTING and facts.stopped:
+        m.move_task(task, TaskEvent.CONFIRM)
+    else:
+        _fail_task(m, job, task)
+
+
+def guess_start(now: datetime, offered_at: datetime | None, runtime_seconds: float) -> datetime:
+    """When a task started that was never seen running: its end minus its run, and not before it was offered."""
+    runtime = min(max(runtime_seconds, 0.0), MAX_RUNTIME_SECONDS)
+    return max(offered_at or now, now - timedelta(seconds=runtime))
+
+
+def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
+    """Nothing more will be heard of a task: its lease lapsed, or there is evidence (LEASE-3)."""
+    task.facts = TaskFacts(lost=lost)
+    if task.state is TaskState.PREEMPTING:
+        m.move_task(task, TaskEvent.CONFIRM)
+    else:
+        _fail_task(m, job, task)
+
+
+def _fail_task(m: Moves, job: JobRow, task: TaskRow) -> None:
+    m.move_task(task, TaskEvent.FAIL)
+    if job.state is JobState.DRAINING or task.facts is None:
+        return
+    found = classify(task.facts)
+    begin_drain(m, job, found.cause, found.message, trigger=task)
+
+
+def _succeed(m: Moves, job: JobRow) -> None:
+    charges = Charges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
+    decision = decide_success(charges, job.attempts)
+    ranks = m.ranks(job)
+    started = [t.started_at for t in ranks if t.started_at is not None]
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    if job.state is JobState.RESERVED:
+        job.started_at = max(started, default=m.now)
+        change.started_at = job.started_at
+        m.log("job.started", job, started_reason(job.attempts))
+    members = tuple(
+        MemberRecord(rank=t.rank, host=t.host_name, state=t.state, exit_code=0, facts=t.facts) for t in ranks
+    )
+    completion = Completion(decision=decision, trigger_rank=None, members=members)
+    _end_attempt(m, job, change, completion)
+    m.move_job(job, JobEvent.SUCCEED, decision.reason)
+    _end_job(m, job)
+    m.log("job.succeeded", job, job.reason, exit_code=0)
+    _clear(m, job)
+
+
+# ---- drains
+
+
+def begin_drain(
+    m: Moves, job: JobRow, cause: Cause, reason: str,
+    *, trigger: TaskRow | None = None, hard: bool = False, operator_stop: bool = False,
+) -> None:  # fmt: skip
+    """Start the one way an attempt is stopped. Tasks their hosts were never told of are confirmed at once."""
+    m.move_attempt(job, job.state, AttemptEvent.DRAIN)
+    m.move_job(job, JobEvent.DRAIN, reason)
+    job.drain_cause, job.drain_reason, job.drain_since = cause, reason, m.now
+    job.drain_hard, job.drain_operator_stop = hard, operator_stop
+    job.trigger_rank = None if trigger is None else trigger.rank
+    for task in m.ranks(job):
+        if task.state not in (TaskState.RESERVED, TaskState.RUNNING):
+            continue
+        m.move_task(task, TaskEvent.PREEMPT)
+        if task.offered_at is None:
+            m.move_task(task, TaskEvent.CONFIRM)
+    m.log("job.draining", job, reason, task=trigger, cause=str(cause), hard=hard or None)
+
+
+def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
+    """Write how a drain ended (DRAIN-1 is the caller's guard). Returns the id of the host to quarantine, if any."""
+    decision, tasks = completion.decision, m.tasks[job.id]
+    trigger = tasks.get(completion.trigger_rank) if completion.trigger_rank is not None else None
+    suspect = None if trigger is None else trigger.host_id
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    _end_attempt(m, job, change, completion)
+    m.move_job(job, decision.event, decision.reason)
+    job.retries_charged, job.watchdog_charged = decision.charges.retries, decision.charges.watchdog
+    job.infra_charged = decision.charges.infra
+    if decision.avoid_host and suspect is not None:
+        kept = [h for h in job.avoid_hosts if h != suspect]
+        job.avoid_hosts = (*kept, suspect)[-MAX_AVOIDED_HOSTS:]
+    _leave_drain(job)
+    delay = None
+    if job.state is JobState.QUEUED:
+        job.queued_at = m.now
+        job.to_place = "front" if decision.front else "back"
+    elif job.state is JobState.WAITING:
+        delay = decision.delay_seconds
+        job.wait_cause, job.wait_until = "back_off", m.now + timedelta(seconds=delay)
+        job.to_place = "front" if decision.front else "back"
+    else:
+        _end_job(m, job)
+    kind = "job.requeued" if job.ended_at is None else f"job.{job.state}"
+    m.log(
+        kind, job, decision.reason, task=trigger, cause=decision.cause and str(decision.cause), rule=decision.rule,
+        charged_to=decision.charged_to and str(decision.charged_to), exit_code=decision.exit_code, delay_seconds=delay,
+    )  # fmt: skip
+    job.epoch += 1
+    _clear(m, job)
+    return suspect if decision.quarantine_host else None
+
+
+def _end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Completion) -> None:
+    decision = completion.decision
+    beat = last_beat(m.ranks(job))
+    if beat is not None:
+        job.step, job.total, job.beat_at = beat.step, beat.total, beat.beat_at
+    job.outcome, job.cause, job.exit_code = decision.outcome, decision.cause, decision.exit_code
+    job.trigger_rank = completion.trigger_rank
+    change.outcome, change.cause, change.rule = decision.outcome, decision.cause, decision.rule
+    change.charged_to = None if decision.charged_to is None else str(decision.charged_to)
+    change.exit_code, change.reason, change.trigger_rank = decision.exit_code, decision.reason, completion.trigger_rank
+    change.members, change.ended_at = completion.members, m.now
+    change.step, change.total = (None, None) if beat is None else (beat.step, beat.total)
+    if change.started_at is None and job.started_at is None:
+        starts = [t.started_at for t in m.ranks(job) if t.started_at is not None]
+        change.started_at = min(starts, default=None)
+
+
+def last_beat(tasks: Iterable[TaskRow]) -> TaskRow | None:
+    """The task whose beat is the newest, the lowest rank of equals: what the job's progress shows."""
+    beating = [t for t in tasks if t.beat_at is not None]
+    return max(beating, key=lambda t: (t.beat_at, -t.rank), default=None)
+
+
+def _leave_drain(job: JobRow) -> None:
+    job.drain_cause = job.drain_reason = job.drain_since = None
+    job.drain_hard = job.drain_operator_stop = False
+
+
+def _end_job(m: Moves, job: JobRow) -> None:
+    job.ended_at = m.now
+
+
+def _clear(m: Moves, job: JobRow) -> None:
+    """The attempt is over: its task rows go, what they said is in the attempt's members."""
+    m.cleared.add(job.id)
+    m.tasks[job.id] = {}
+    for key in [k for k in m.changed_tasks if k[0] == job.id]:
+        del m.changed_tasks[key]
+
+
+# ---- what people and loops ask for
+
+
+def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
+    """A person's cancel, in every state; a job that has ended is left as it is."""
+    if job.state.terminal:
+        return
+    if job.state in (JobState.WAITING, JobState.QUEUED):
+        _cancel_idle(m, job, reason)
+        return
+    if job.state is JobState.DRAINING:
+        if job.drain_cause is Cause.USER_CANCELLED and (job.drain_hard or not hard):
+            return
+        job.drain_cause, job.drain_reason = Cause.USER_CANCELLED, reason
+        job.drain_hard = job.drain_hard or hard
+        m.touch(job, reason)
+        m.log("job.draining", job, reason, cause=str(Cause.USER_CANCELLED), hard=hard or None)
+        return
+    tasks = m.tasks[job.id].values()
+    if job.state is JobState.RESERVED and all(t.offered_at is None for t in tasks):
+        _cancel_unoffered(m, job, reason)
+        return
+    begin_drain(m, job, Cause.USER_CANCELLED, reason, hard=hard)
+
+
+def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
+    m.move_job(job, JobEvent.CANCEL, reason)
+    job.wait_cause = job.wait_until = None
+    job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, Cause.USER_CANCELLED, None
+    _end_job(m, job)
+    m.log("job.cancelled", job, reason, cause=str(Cause.USER_CANCELLED))
+
+
+def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
+    """No host knows of it, so nothing has to be stopped: the reservation is taken back, then the job cancelled."""
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.cause, change.reason = Outcome.CANCELLED, Cause.USER_CANCELLED, reason
+    change.ended_at = m.now
+    _release_tasks(m, job)
+    job.state = step(JOB, job.state, JobEvent.EXPIRE)
+    _cancel_idle(m, job, reason)
+
+
+def expire(m: Moves, job: JobRow, reason: str) -> None:
+    """A reservation nobody was told of in time: back to its old place, at no charge; its attempt number is not reused."""
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.reason, change.ended_at = Outcome.EXPIRED, reason, m.now
+    _release_tasks(m, job)
+    m.move_job(job, JobEvent.EXPIRE, reason)
+    m.log("job.expired", job, reason)
+
+
+def run_out(m: Moves, job: JobRow, reason: str) -> None:
+    """A reservation that only some of its hosts took in time. Those may run by now, so they are stopped (DESIGN §3.4);
+    without this, a rank whose host died before it was told would hold the others for ever: it has no lease to lapse.
+    """
+    begin_drain(m, job, Cause.START_TIMEOUT, reason)
+
+
+def _release_tasks(m: Moves, job: JobRow) -> None:
+    for task in m.ranks(job):
+        m.move_task(task, TaskEvent.RELEASE)
+    _clear(m, job)
+
+
+def revive(m: Moves, job: JobRow, reason: str) -> None:
+    """A person's `retry`: queued again at the back, its charges reset. The caller has checked the state."""
+    m.move_job(job, JobEvent.REVIVE, reason)
+    job.retries_charged = job.watchdog_charged = job.infra_charged = 0
+    job.ended_at, job.queued_at, job.to_place, job.avoid_hosts = None, m.now, "back", ()
+    job.trigger_rank = None
+    m.log("job.revived", job, reason)
+
+
+def lapse(m: Moves, leading_since: datetime) -> list[str]:
+    """Free the loaded tasks whose lease ended more than its margin ago. Returns the ids of their jobs.
+
+    LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
+    """
+    lapsed = []
+    for job in m.jobs.values():
+        for task in m.ranks(job):
+            if not task.state.holds_lease or task.lease_until is None:
+                continue
+            margin = timedelta(seconds=margin_seconds(task.lease_ttl_seconds))
+            ttl = timedelta(seconds=task.lease_ttl_seconds)
+            if task.lease_until + margin < m.now and leading_since + ttl < m.now:
+                lose_task(m, job, task, "lease_lapsed")
+                lapsed.append(job.id)
+    return list(dict.fromkeys(lapsed))

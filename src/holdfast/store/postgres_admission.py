@@ -1,0 +1,170 @@
+"""Admission in PostgreSQL: what could start, and the one write that starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.core.placement import Candidate, Capacity, JobPlacement, silence_seconds
+from holdfast.core.settings import Value, resolve
+from holdfast.core.states import JobEvent, JobState
+from holdfast.core.transitions import JOB, sources
+from holdfast.store import moves
+from holdfast.store.interface import AdmissionSnapshot
+from holdfast.store.postgres_moves import load_moves, write_moves
+from holdfast.store.postgres_session import Session, Tx, to_json
+from holdfast.store.room import Room, name_hosts, plan_headroom, serves
+from holdfast.store.submission import expired_reason, run_out_reason
+
+
+class AdmissionPart:
+    """The part of the store that is about starting work."""
+
+    session: Session
+    environment: Mapping[str, Value]
+
+    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
+        """See `Store.read_admission`."""
+
+        async def work(tx: Tx) -> AdmissionSnapshot:
+            revision = await tx.one("begin_admission", {"now": now})
+            if revision is None or not revision["anything_queued"]:
+                # Nearly every end of a job asks: thousands of hosts need not be read for it.
+                rev = 0 if revision is None else revision["settings_rev"]
+                return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
+            cluster = [("cluster", revision["settings"]), ("environment", self.environment)]
+            dead, interval = (
+                float(resolve(name, cluster).value or 0) for name in ("dead_host_seconds", "sync_interval_seconds")
+            )
+            hosts = await read_capacity(tx, None, revision["now"] - timedelta(seconds=silence_seconds(dead, interval)))
+            queues = revision["queues"]
+            limits = {
+                q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value) for q in queues
+            }
+            headroom = plan_headroom(limits, revision["live"])
+            served = serves(hosts)
+            names = [
+                q["name"] for q in queues
+                if not q["paused"] and headroom.get(q["name"], 1) > 0 and served(q["name"])
+            ]  # fmt: skip
+            rows = await tx.rows("read_candidates", {"queues": names, "limit": limit}) if names else []
+            return AdmissionSnapshot(
+                candidates=tuple(msgspec.convert(row, Candidate) for row in rows), hosts=tuple(hosts),
+                headroom=headroom, settings_rev=revision["settings_rev"],
+            )  # fmt: skip
+
+        return await self.session.single(work)
+
+    async def reserve(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+    ) -> list[str]:
+        """See `Store.reserve`."""
+        if not placements:
+            return []
+
+        async def work(tx: Tx) -> list[str]:
+            # Locks in the one order: queues, hosts, jobs, tasks.
+            ids = [p.job_id for p in placements]
+            host_ids = sorted({t.host_id for p in placements for t in p.tasks})
+            queues, _, capacity, needed = await tx.many(
+                ("share_queues", {"ids": ids}),
+                ("lock_hosts", {"ids": host_ids}),
+                ("read_capacity", {"ids": host_ids, "heard_since": None}),
+                ("read_needs", {"ids": ids}),
+            )
+            paused = [row["name"] for row in queues if row["paused"]]
+            room = Room(_as_capacity(row) for row in capacity)
+            needs = {row["id"]: row for row in needed}
+            fitting = [p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room)]
+            if not fitting:
+                return []
+            jobs, tasks = _reservation_rows(fitting, ttls, room)
+            rows = await tx.rows(
+                "reserve_jobs",
+                {
+                    "jobs": to_json(jobs), "tasks": to_json(tasks), "paused": paused, "now": now,
+                    "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
+                },
+            )  # fmt: skip
+            return [row["id"] for row in rows]
+
+        return await self.session.transact(work)
+
+    async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+        """See `Store.expire_reservations`."""
+
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            before = at - timedelta(seconds=reservation_seconds)
+            found = [row["id"] for row in await tx.rows("find_unoffered", {"before": before})]
+            if not found:
+                return []
+            m = await load_moves(tx, found, at)
+            still = {row["id"] for row in await tx.rows("find_unoffered", {"before": before})}
+            expired = []
+            for job in m.jobs.values():
+                offered = {t.offered_at is not None for t in m.tasks[job.id].values()}
+                if job.state is not JobState.RESERVED or False not in offered or job.id not in still:
+                    continue
+                if True in offered:
+                    moves.run_out(m, job, run_out_reason(reservation_seconds))
+                else:
+                    moves.expire(m, job, expired_reason(reservation_seconds))
+                expired.append(job.id)
+            await write_moves(tx, m)
+            return expired
+
+        return await self.session.transact(work)
+
+
+def _limit(value: Value) -> int | None:
+    return None if value is None else int(value)
+
+
+async def read_capacity(tx: Tx, ids: Sequence[str] | None, heard_since: datetime | None) -> list[Capacity]:
+    """Free room of active hosts: all, or those of `ids`; only those heard since a time, where one is given."""
+    return [_as_capacity(row) for row in await tx.rows("read_capacity", {"ids": ids, "heard_since": heard_since})]
+
+
+def _as_capacity(row: Mapping[str, Any]) -> Capacity:
+    busy = set(row["busy_devices"])
+    return Capacity(
+        host_id=row["host_id"], name=row["name"], incarnation=row["incarnation"], queues=frozenset(row["queues"]),
+        free_cpu_slots=row["cpu_slots"] - row["busy_cpu_slots"],
+        free_memory_bytes=row["memory_bytes"] - row["busy_memory_bytes"],
+        free_devices=tuple(sorted(g["index"] for g in row["gpus"] if g["index"] not in busy)),
+    )  # fmt: skip
+
+
+def _fits(placement: JobPlacement, need: dict[str, Any], room: Room) -> bool:
+    if placement.epoch != need["epoch"] or len(placement.tasks) != need["tasks"]:
+        return False
+    return room.take(placement, (need["gpus"], need["cpu_slots"], need["memory_bytes"]))
+
+
+def _reservation_rows(
+    placements: Sequence[JobPlacement], ttls: Mapping[str, float], room: Room
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    jobs: list[dict[str, Any]] = []
+    tasks: list[dict[str, Any]] = []
+    for placement in placements:
+        ranks = sorted(placement.tasks, key=lambda t: t.rank)
+        host_ids = [t.host_id for t in ranks]
+        jobs.append(
+            {
+                "n": len(jobs), "job_id": placement.job_id, "epoch": placement.epoch, "ttl": ttls[placement.job_id],
+                "hosts": name_hosts(room.name(h) for h in host_ids), "host_ids": host_ids,
+                "host_id": host_ids[0] if len(set(host_ids)) == 1 else None,
+            }
+        )  # fmt: skip
+        for task in ranks:
+            tasks.append(
+                {
+                    "job_id": placement.job_id, "rank": task.rank, "host_id": task.host_id,
+                    "incarnation": task.incarnation, "devices": task.devices,
+                }
+            )  # fmt: skip
+    return jobs, tasks

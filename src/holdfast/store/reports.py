@@ -1,0 +1,153 @@
+"""What both stores make of one host's sync: which reports count, and the answer as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import JobState
+from holdfast.store import moves
+from holdfast.store.interface import Beat, HostSync, HostSynced, PreemptRow, TaskOffer
+from holdfast.store.moves import Moves
+from holdfast.store.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
+
+MAX_AGE_SECONDS = 366 * 86_400.0
+
+
+class Draft:
+    """The answer to one sync while it is made. Keys no row could hold count as unknown from the start."""
+
+    def __init__(self, sync: HostSync, status: str) -> None:
+        self.sync = sync
+        self.status = status
+        self.name = ""
+        self.orders = False
+        self.offers: list[TaskOffer] = []
+        self.preempts: list[PreemptRow] = []
+        self.renewed: list[tuple[TaskKey, float]] = []
+        self.lost: list[TaskKey] = []
+        self.acked: list[TaskKey] = []
+        self.refused: list[TaskKey] = []
+        self.succeeded: list[str] = []
+        self.draining: list[str] = []
+        self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
+        self._started = [k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended]
+        live = [k for k in dict.fromkeys((*sync.live, *sync.started)) if k not in self._ended]
+        self._live = [k for k in live if is_storable_key(k)]
+        if status == "ok":
+            self.lost += [k for k in live if not is_storable_key(k)]
+            self.refused += [key for key, _ in sync.ended if not is_storable_key(key)]
+        else:
+            self.lost += live
+            self.refused += [key for key, _ in sync.ended]
+        self._beats = {beat.key: _storable(beat) for beat in sync.beats}
+
+    def ended(self) -> Iterator[tuple[TaskKey, TaskFacts]]:
+        """Ends reported, once per key."""
+        return iter(self._ended.items())
+
+    def started(self) -> Sequence[TaskKey]:
+        """Starts reported, without those that have ended since."""
+        return self._started
+
+    def live(self) -> Sequence[TaskKey]:
+        """Tasks to be renewed: live or started, and not ended."""
+        return self._live
+
+    def beats(self) -> dict[TaskKey, Beat]:
+        """The last beat of each task."""
+        return self._beats
+
+    def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
+        """FENCE-1: the task is there under this epoch, on this host and incarnation."""
+        return (
+            task is not None and task.epoch == key.epoch and task.host_id == self.sync.host_id
+            and task.incarnation == self.sync.incarnation
+        )  # fmt: skip
+
+    def answer(self) -> HostSynced:
+        """The finished answer."""
+        return HostSynced(
+            host_id=self.sync.host_id, status=self.status, offers=tuple(self.offers), preempts=tuple(self.preempts),
+            renewed=tuple(self.renewed), lost=tuple(sorted(set(self.lost))), acked=tuple(sorted(set(self.acked))),
+            refused=tuple(sorted(set(self.refused))),
+            succeeded=tuple(dict.fromkeys(self.succeeded)), draining=tuple(dict.fromkeys(self.draining)),
+        )  # fmt: skip
+
+
+def _storable(beat: Beat) -> Beat:
+    return Beat(
+        key=beat.key, step=clamp_count(beat.step), total=clamp_count(beat.total),
+        age_seconds=min(max(beat.age_seconds, 0.0), MAX_AGE_SECONDS),
+        section=None if beat.section is None else clean_text(beat.section),
+    )  # fmt: skip
+
+
+def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
+    """Indices in groups in which no host is there twice; nearly always one group."""
+    groups: list[list[int]] = []
+    seen: list[set[str]] = []
+    for i, sync in enumerate(syncs):
+        for group, hosts in zip(groups, seen, strict=True):
+            if sync.host_id not in hosts:
+                group.append(i)
+                hosts.add(sync.host_id)
+                break
+        else:
+            groups.append([i])
+            seen.append({sync.host_id})
+    return groups
+
+
+def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> list[tuple[Draft, TaskKey]]:
+    """Make the moves of starts and ends, those in `taken` excepted, in a fixed order; fill the drafts.
+
+    Returns the ends whose task is not there: the caller looks whether their attempt had ended with them on record.
+    """
+    for d in drafts:
+        for key in d.started():
+            job = m.jobs.get(key.job_id)
+            task = m.tasks.get(key.job_id, {}).get(key.rank)
+            if job is not None and task is not None and d.speaks_for(task, key):
+                moves.start_task(m, job, task)
+    repeats: list[tuple[Draft, TaskKey]] = []
+    for d in drafts:
+        for key, facts in d.ended():
+            if key in taken:
+                continue
+            job = m.jobs.get(key.job_id)
+            task = m.tasks.get(key.job_id, {}).get(key.rank)
+            if job is None or task is None or not d.speaks_for(task, key):
+                repeats.append((d, key))
+            elif not task.state.holds_lease:
+                lost = task.facts is None or task.facts.lost is not None
+                (d.refused if lost else d.acked).append(key)
+            else:
+                moves.end_task(m, job, task, facts)
+                d.acked.append(key)
+                if job.state is JobState.SUCCEEDED:
+                    d.succeeded.append(job.id)
+                elif job.state is JobState.DRAINING:
+                    d.draining.append(job.id)
+    return repeats
+
+
+def order_preempt(
+    key: TaskKey, *, cause: Cause, reason: str, hard: bool, operator_stop: bool, trigger_rank: int | None
+) -> PreemptRow:
+    """The order to stop one task. A task that falls because another fell is a sibling, whatever felled that one."""
+    sibling = trigger_rank is not None and trigger_rank != key.rank and cause is not Cause.USER_CANCELLED
+    return PreemptRow(
+        key=key, cause=Cause.SIBLING_DRAINED if sibling else cause,
+        reason=f"rank {trigger_rank} fell: {reason}" if sibling else reason, hard=hard, operator_stop=operator_stop,
+    )  # fmt: skip
+
+
+def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
+    """The event of a host that was flagged dead and speaks again."""
+    silent = max(0.0, (now - heartbeat_at).total_seconds())
+    return NewEvent(kind="host.recovered", host_id=host_id, message=f"host {name} is back after {silent:.0f} s of silence",
+                    data={"name": name, "silent_seconds": round(silent, 3)})  # fmt: skip

@@ -1,0 +1,116 @@
+-- From queued to reserved, and back when nobody was told in time.
+
+-- name: read_queues
+select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at from queues q order by q.name;
+
+-- name: read_capacity
+-- Busy is what live leases say, never what a host says of itself. A silent host is given nothing: its reservations
+-- would only run out, one after the other.
+select h.id as host_id, h.name, b.incarnation, h.queues, h.cpu_slots, h.memory_bytes, h.gpus, h.state,
+       coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
+       coalesce(u.devices, '{}') as busy_devices
+from hosts h join heartbeats b on b.host_id = h.id
+left join lateral (
+  select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes,
+         array_agg(d) filter (where d is not null) as devices
+  from (
+    select case when x.n = 1 or x.n is null then t.cpu_slots else 0 end as cpu_slots,
+           case when x.n = 1 or x.n is null then t.memory_bytes else 0 end as memory_bytes, x.d
+    from tasks t left join lateral unnest(t.devices) with ordinality as x(d, n) on true
+    where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
+  ) t
+) u on true
+where h.state = 'active' and (%(ids)s::text[] is null or h.id = any(%(ids)s))
+  and (%(heard_since)s::timestamptz is null or b.heartbeat_at >= %(heard_since)s)
+order by h.id;
+
+-- name: read_candidates
+-- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
+select c.id as job_id, c.epoch, c.queue, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
+       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds
+from unnest(%(queues)s::text[]) as q(name)
+cross join lateral (
+  select j.* from jobs j
+  where j.state = 'queued' and j.queue = q.name
+  order by j.priority desc, j.ord
+  limit %(limit)s
+) c
+order by c.priority desc, c.ord;
+
+-- name: read_revision
+select settings_rev, settings from cluster;
+
+-- name: begin_admission
+-- The revision, and whether there is anything to admit at all: one look into the partial index. Only then the queues,
+-- and how many live jobs each has, which is an index-only scan.
+select c.settings_rev, c.settings, w.queued as anything_queued, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+       case when w.queued then (
+         select coalesce(jsonb_agg(jsonb_build_object(
+           'name', q.name, 'settings', q.settings, 'paused', q.paused_at is not null) order by q.name), '[]') from queues q
+       ) end as queues,
+       case when w.queued then (
+         select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
+           select j.queue, count(*) as n from jobs j where j.state in ('reserved', 'running', 'draining') group by j.queue
+         ) l
+       ) end as live
+from cluster c cross join (select exists (select from jobs where state = 'queued') as queued) w;
+
+-- name: share_queues
+-- Before the hosts and jobs: a pause waits for reservations under way, and sees them.
+select q.name, q.paused_at is not null as paused from queues q
+where q.name in (select j.queue from jobs j where j.id = any(%(ids)s))
+order by q.name
+for share;
+
+-- name: lock_hosts
+select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
+
+-- name: reserve_jobs
+-- One statement for all: job, tasks, attempt and event, where the job is still queued under the snapshot's epoch.
+with clock as materialized (
+  select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
+), given as (
+  select * from jsonb_to_recordset(%(jobs)s::jsonb) as x(
+    n integer, job_id text, epoch bigint, ttl double precision, host_id text, hosts text, host_ids text[])
+), places as (
+  select * from jsonb_to_recordset(%(tasks)s::jsonb) as x(
+    job_id text, rank integer, host_id text, incarnation text, devices integer[])
+), locked as (
+  select j.id, g.n, g.ttl, g.host_id, g.hosts, g.host_ids from jobs j join given g on g.job_id = j.id
+  where j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.queue <> all(%(paused)s)
+  order by j.id
+  for update of j
+), moved as (
+  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
+         revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
+  from locked l where j.id = l.id
+  returning j.id, j.epoch, j.attempts, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes, j.reason,
+            l.n, l.ttl, l.host_id, l.hosts, l.host_ids
+), placed as (
+  insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
+                     devices, lease_ttl_seconds)
+  select m.id, p.rank, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, p.host_id,
+         p.incarnation, p.devices, m.ttl
+  from moved m join places p on p.job_id = m.id
+), chained as (
+  insert into attempts (job_id, number, parent, epoch, state, reason, host, host_ids, reserved_at)
+  select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.reason, m.hosts, m.host_ids, c.at
+  from moved m cross join clock c
+), logged as (
+  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message)
+  select c.at, 'job.reserved', m.id, m.attempts, m.epoch, m.host_id, m.queue, m.project, m.reason
+  from moved m cross join clock c
+  order by m.n
+)
+select id from moved order by n;
+
+-- name: find_unoffered
+-- Candidates only; each is checked again under its lock.
+select j.id from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
+where j.state = 'reserved' and a.reserved_at <= %(before)s
+  and exists (select from tasks t where t.job_id = j.id and t.offered_at is null)
+order by j.id;
+
+-- name: read_needs
+-- Before the jobs are locked: reserve_jobs guards by the epoch, and under one epoch a queued job's needs do not change.
+select id, epoch, tasks, gpus, cpu_slots, memory_bytes from jobs where id = any(%(ids)s) and state = 'queued';

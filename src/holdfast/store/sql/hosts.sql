@@ -1,0 +1,91 @@
+-- name: read_hosts
+-- `busy_*` from live leases. One grouped pass over the small tasks table, whatever the number of hosts.
+with busy as (
+  select t.host_id, count(*) as running, sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
+  from tasks t where t.state in ('reserved', 'running', 'preempting') and t.host_id is not null
+    and (%(ids)s::text[] is null or t.host_id = any(%(ids)s))
+  group by t.host_id
+), devices as (
+  select t.host_id, array_agg(d order by d) as devices
+  from tasks t cross join unnest(t.devices) d
+  where t.state in ('reserved', 'running', 'preempting') and t.host_id is not null
+    and (%(ids)s::text[] is null or t.host_id = any(%(ids)s))
+  group by t.host_id
+)
+select h.id, h.name, h.pool, h.state, h.reason, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus,
+       h.address, h.version, h.probe, coalesce(u.cpu_slots, 0) as busy_cpu_slots,
+       coalesce(u.memory_bytes, 0) as busy_memory_bytes, coalesce(d.devices, '{}') as busy_gpus,
+       coalesce(u.running, 0) as running, h.registered_at, b.heartbeat_at, b.flagged_dead_at
+from hosts h join heartbeats b on b.host_id = h.id
+left join busy u on u.host_id = h.id
+left join devices d on d.host_id = h.id
+where (%(ids)s::text[] is null or h.id = any(%(ids)s))
+  and (%(include_terminated)s or h.state <> 'terminated')
+  and (not %(dead)s or b.flagged_dead_at is not null)
+order by h.name, h.id;
+
+-- name: find_host
+-- By id, else by name: the one still in use, the newest of several.
+select id from hosts where id = %(host)s or name = %(host)s
+order by id = %(host)s desc, state = 'terminated', registered_at desc, id
+limit 1;
+
+-- name: find_host_by_key
+select id from hosts where key_hash = %(key_hash)s;
+
+-- name: host_sizes
+select name, queues, cpu_slots, memory_bytes, gpus from hosts where state <> 'terminated' order by id;
+
+-- name: lock_host
+select b.incarnation from heartbeats b where b.host_id = %(id)s for update;
+
+-- name: read_host_state
+select state, name, earlier_incarnations from hosts where id = %(id)s;
+
+-- name: put_host
+-- On a re-registration the key stays unless a join token was exchanged again.
+insert into hosts (id, name, key_hash, pool, state, reason, queues, labels, cpu_slots, memory_bytes, gpus, address,
+                   version, probe, registered_at, earlier_incarnations)
+values (%(id)s, %(name)s, %(key_hash)s, %(pool)s, %(state)s, %(reason)s, %(queues)s, %(labels)s::jsonb, %(cpu_slots)s,
+        %(memory_bytes)s, %(gpus)s::jsonb, %(address)s, %(version)s, %(probe)s, %(now)s,
+        %(earlier)s)
+on conflict (id) do update set
+  name = excluded.name, key_hash = coalesce(excluded.key_hash, hosts.key_hash), pool = excluded.pool,
+  state = excluded.state, reason = excluded.reason, queues = excluded.queues, labels = excluded.labels,
+  cpu_slots = excluded.cpu_slots, memory_bytes = excluded.memory_bytes, gpus = excluded.gpus,
+  address = excluded.address, version = excluded.version, probe = excluded.probe, registered_at = excluded.registered_at,
+  earlier_incarnations = excluded.earlier_incarnations;
+
+-- name: put_heartbeat
+insert into heartbeats (host_id, incarnation, heartbeat_at) values (%(id)s, %(incarnation)s, %(now)s)
+on conflict (host_id) do update set
+  incarnation = excluded.incarnation, heartbeat_at = excluded.heartbeat_at, flagged_dead_at = null;
+
+-- name: move_host
+update hosts set state = %(state)s, reason = %(reason)s where id = %(id)s;
+
+-- name: jobs_on_host
+-- Jobs with a live task on the host; `incarnation` leaves out the tasks of the incarnation that just registered.
+select distinct t.job_id from tasks t
+where t.host_id = %(id)s and t.state in ('reserved', 'running', 'preempting')
+  and (%(incarnation)s::text is null or t.incarnation <> %(incarnation)s)
+order by t.job_id;
+
+-- name: flag_dead_hosts
+-- Once: the flag is in the guard. Only hosts that hold live work are a loss worth a line.
+with silent as (
+  select b.host_id from heartbeats b
+  where b.flagged_dead_at is null and b.heartbeat_at < %(silent_since)s
+    and exists (select from tasks t where t.host_id = b.host_id and t.state in ('reserved', 'running', 'preempting'))
+  order by b.host_id
+  for update of b
+)
+update heartbeats b set flagged_dead_at = %(now)s
+from silent s where b.host_id = s.host_id and b.flagged_dead_at is null
+returning b.host_id, b.heartbeat_at;
+
+-- name: live_tasks_of_host
+select t.job_id, t.rank, t.epoch, t.queue, j.spec
+from tasks t join jobs j on j.id = t.job_id
+where t.host_id = %(id)s and t.state in ('reserved', 'running', 'preempting')
+order by t.job_id, t.rank;

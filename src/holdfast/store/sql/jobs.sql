@@ -1,0 +1,138 @@
+-- Jobs, their tasks and attempts, as they are submitted and read.
+
+-- name: hold_queues
+-- A key-share lock lets submissions run side by side and with pauses, but not with the queue's deletion.
+select name from queues where name = any(%(names)s) order by name for key share;
+
+-- name: insert_jobs
+-- "on conflict do nothing" without a target: a repeated id is a repeated call, a repeated key an earlier submission.
+-- The queues are held as by hold_queues; where one is missing nothing is written.
+with clock as materialized (
+  select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
+), held as materialized (
+  select name from queues where name = any(%(names)s::text[]) order by name for key share
+), given as (
+  select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
+    id text, name text, project text, queue text, priority smallint, tasks integer, gpus integer, cpu_slots integer,
+    memory_bytes bigint, labels jsonb, spec jsonb, spec_hash text, idempotency_key text, start_at double precision,
+    secrets jsonb)
+), written as (
+  insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
+                    spec, spec_hash, idempotency_key, wait_cause, wait_until, created_at, queued_at)
+  select g.id, g.name, g.project, g.queue, g.priority, case when w.late then 'waiting' else 'queued' end,
+         case when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
+         g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
+         case when w.late then 'start_time' end, case when w.late then to_timestamp(g.start_at) end, c.at,
+         case when w.late then null else c.at end
+  from clock c cross join given g cross join lateral (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) w
+  where (select count(*) from held) = cardinality(%(names)s::text[])
+  on conflict do nothing
+  returning *
+), apart as (
+  insert into job_secrets (job_id, secrets)
+  select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'
+), logged as (
+  insert into events (at, kind, job_id, epoch, queue, project, message, data)
+  select c.at, 'job.submitted', w.id, 0, w.queue, w.project, w.reason, jsonb_build_object('name', w.name)
+  from written w cross join clock c
+)
+select id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels, spec, epoch,
+       attempts, wait_cause, wait_until, created_at, queued_at, revision
+from written;
+
+-- name: find_submitted
+-- The jobs a submission found there already, by id or by idempotency key.
+select j.id, j.project, j.idempotency_key, j.spec_hash from jobs j
+where j.id = any(%(ids)s)
+   or (j.project, j.idempotency_key) in (select * from unnest(%(projects)s::text[], %(keys)s::text[]));
+
+-- name: read_jobs
+-- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
+select j.id, j.name, j.project, j.queue, j.priority, j.state, j.reason, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
+       j.labels, j.spec, j.epoch, j.attempts, j.retries_charged, j.watchdog_charged, j.infra_charged, j.avoid_hosts,
+       j.wait_cause, j.wait_until, j.drain_cause, j.drain_reason, j.drain_since, j.trigger_rank, j.outcome, j.cause,
+       j.exit_code, case when b.beat_at is null then j.step else b.step end as step,
+       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at,
+       j.created_at, j.queued_at, j.started_at, j.ended_at, j.revision
+from jobs j left join lateral (
+  select t.step, t.total, t.beat_at from tasks t where t.job_id = j.id and t.beat_at is not null
+  order by t.beat_at desc, t.rank limit 1
+) b on j.state in ('reserved', 'running', 'draining')
+where j.id = any(%(ids)s);
+
+-- name: list_job_ids
+-- Planned anew for each call: which conditions are there decides which index serves.
+select j.id from jobs j
+where (%(states)s::text[] is null or j.state = any(%(states)s))
+  and (%(queue)s::text is null or j.queue = %(queue)s)
+  and (%(project)s::text is null or j.project = %(project)s)
+  and (%(name)s::text is null or j.name = %(name)s)
+  and (%(labels)s::jsonb is null or j.labels @> %(labels)s)
+  and (%(cause)s::text is null or j.cause = %(cause)s)
+  and (%(host_id)s::text is null or j.id in (
+    select t.job_id from tasks t
+    where t.host_id = %(host_id)s and t.state in ('reserved', 'running', 'preempting')))
+  and (%(before)s::text is null or j.id < %(before)s)
+order by j.id desc
+limit %(limit)s;
+
+-- name: count_jobs
+-- Unfinished jobs only: each part is an index-only scan of a partial index.
+select queue, state, count(*) from jobs where state = 'queued' group by 1, 2
+union all
+select queue, state, count(*) from jobs where state in ('reserved', 'running', 'draining') group by 1, 2
+union all
+select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
+
+-- name: read_tasks
+select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
+       t.lease_ttl_seconds, t.lease_until, t.offered_at, t.started_at, t.ended_at, t.step, t.total, t.beat_at,
+       t.section, t.facts
+from tasks t left join hosts h on h.id = t.host_id
+where t.job_id = any(%(ids)s)
+order by t.job_id, t.rank;
+
+-- name: read_attempts
+select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.exit_code, a.reason,
+       a.host, a.host_ids, a.trigger_rank, a.members,
+       case when b.beat_at is null then a.step else b.step end as step,
+       case when b.beat_at is null then a.total else b.total end as total,
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
+       a.reserved_at, a.started_at, a.ended_at
+from attempts a left join lateral (
+  select t.step, t.total, t.beat_at from tasks t
+  where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
+  order by t.beat_at desc, t.rank limit 1
+) b on a.state <> 'ended'
+where a.job_id = %(id)s
+order by a.number;
+
+-- name: job_exists
+select from jobs where id = %(id)s;
+
+-- name: queue_place
+-- At most 10 000 rows are looked at: beyond that the number helps nobody.
+with me as (select queue, priority, ord from jobs where id = %(id)s and state = 'queued')
+select count(*) from (
+  select from jobs j, me
+  where j.state = 'queued' and j.queue = me.queue
+    and (j.priority > me.priority or (j.priority = me.priority and j.ord < me.ord))
+  limit 10000
+) ahead;
+
+-- name: release_due
+-- In batches, skipping rows another replica is releasing.
+with due as (
+  select id from jobs where state = 'waiting' and wait_until <= %(now)s
+  order by wait_until limit %(limit)s
+  for update skip locked
+), released as (
+  update jobs j set state = 'queued', wait_cause = null, wait_until = null, queued_at = %(now)s, reason = %(reason)s,
+         revision = j.revision + 1
+  from due where j.id = due.id
+  returning j.id, j.attempts, j.epoch, j.queue, j.project
+), logged as (
+  insert into events (at, kind, job_id, attempt, epoch, queue, project, message)
+  select %(now)s, 'job.released', r.id, nullif(r.attempts, 0), r.epoch, r.queue, r.project, %(reason)s from released r
+)
+select count(*) from released;

@@ -1,0 +1,64 @@
+-- name: find_attempt_on_host
+-- Whoever sends bytes must be the host that ran this rank under this epoch.
+select number from attempts where job_id = %(job_id)s and epoch = %(epoch)s and host_ids[%(rank)s::integer + 1] = %(host_id)s;
+
+-- name: lock_stream
+-- Makes the row and locks it, so that two senders of one stream take turns. No row: this host did not run the rank under
+-- this epoch.
+insert into log_streams (job_id, attempt, rank, stream)
+select a.job_id, a.number, %(rank)s::integer, %(stream)s::text from attempts a
+where a.job_id = %(job_id)s and a.epoch = %(epoch)s and a.host_ids[%(rank)s::integer + 1] = %(host_id)s
+on conflict (job_id, attempt, rank, stream) do update set ended = log_streams.ended
+returning attempt, size, kept, ended;
+
+-- name: find_overlaps
+-- No chunk is longer than `longest`, so one that reaches into the span begins at most so far before it.
+select "offset", length from log_chunks
+where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s
+  and "offset" >= %(start)s - %(longest)s and "offset" < %(end)s and "offset" + length > %(start)s
+order by "offset";
+
+-- name: insert_chunks
+insert into log_chunks (job_id, attempt, rank, stream, "offset", length, data)
+select %(job_id)s, %(attempt)s, %(rank)s, %(stream)s, x.at, octet_length(x.data), x.data
+from unnest(%(offsets)s::bigint[], %(pieces)s::bytea[]) as x(at, data);
+
+-- name: drop_chunks
+-- What lies between head and tail. Earlier calls have emptied all but the end of that range, so this reads few rows.
+with dropped as (
+  delete from log_chunks
+  where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s
+    and "offset" >= %(head)s and "offset" < %(tail_start)s and "offset" + length <= %(tail_start)s
+  returning length
+)
+select coalesce(sum(length), 0) from dropped;
+
+-- name: write_stream
+update log_streams set size = %(size)s, kept = kept + %(change)s, ended = ended or %(ended)s
+where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s;
+
+-- name: list_streams
+select job_id, attempt, rank, stream, size, kept, ended from log_streams
+where job_id = %(job_id)s and (%(attempt)s::integer is null or attempt = %(attempt)s)
+order by attempt, rank, stream;
+
+-- name: read_log
+-- Chunks that begin before the window's end; the caller trims the first and the last.
+select "offset", data from log_chunks
+where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s
+  and "offset" + length > %(offset)s
+order by "offset"
+limit %(limit)s;
+
+-- name: put_forensics
+-- One account per task and attempt; a repeated call writes the same.
+insert into forensics (job_id, attempt, rank, epoch, reason, seconds, sections, at)
+values (%(job_id)s, %(attempt)s, %(rank)s, %(epoch)s, %(reason)s, %(seconds)s, %(sections)s::jsonb,
+        coalesce(%(now)s, clock_timestamp()))
+on conflict (job_id, attempt, rank) do update set
+  reason = excluded.reason, seconds = excluded.seconds, sections = excluded.sections;
+
+-- name: read_forensics
+select attempt, job_id, rank, epoch, reason, seconds, sections from forensics
+where job_id = %(job_id)s and (%(attempt)s::integer is null or attempt = %(attempt)s)
+order by attempt, rank;

@@ -1,0 +1,84 @@
+-- Loading rows for a move, and writing what it changed: one statement per table, whatever the number of rows.
+
+-- name: lock_jobs
+-- The job's row is the lock of everything that moves its tasks; always taken in id order, before any task's row.
+select j.id, j.project, j.queue, j.tasks, j.created_at, j.state, j.reason, j.epoch, j.attempts, j.retries_charged,
+       j.watchdog_charged, j.infra_charged, j.avoid_hosts, j.wait_cause, j.wait_until, j.drain_cause, j.drain_reason,
+       j.drain_since, j.drain_hard, j.drain_operator_stop, j.trigger_rank, j.outcome, j.cause, j.exit_code, j.step,
+       j.total, j.beat_at, j.queued_at, j.started_at, j.ended_at, j.revision
+from jobs j
+where j.id = any(%(ids)s)
+order by j.id
+for update of j;
+
+-- name: lock_job_ids
+-- Takes the locks of a mixed batch in one order, before the fast path touches some of the jobs and the moves the others.
+select id from jobs where id = any(%(ids)s) order by id for update;
+
+-- name: lock_tasks
+-- After the jobs' locks and in a statement of its own, so that it reads what the last holder of them wrote.
+-- The tasks are locked too: offers and renewals write them without the job's lock.
+select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.queue, t.gpus, t.cpu_slots, t.memory_bytes, t.host_id,
+       h.name as host_name, t.incarnation, t.devices, t.lease_ttl_seconds, t.lease_until, t.offered_at, t.started_at,
+       t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts
+from tasks t left join hosts h on h.id = t.host_id
+where t.job_id = any(%(ids)s)
+order by t.job_id, t.rank
+for update of t;
+
+-- name: write_jobs
+update jobs j set
+  state = x.state, reason = x.reason, epoch = x.epoch, attempts = x.attempts, retries_charged = x.retries_charged,
+  watchdog_charged = x.watchdog_charged, infra_charged = x.infra_charged, avoid_hosts = x.avoid_hosts,
+  wait_cause = x.wait_cause, wait_until = x.wait_until, drain_cause = x.drain_cause, drain_reason = x.drain_reason,
+  drain_since = x.drain_since, drain_hard = x.drain_hard, drain_operator_stop = x.drain_operator_stop,
+  trigger_rank = x.trigger_rank, outcome = x.outcome, cause = x.cause, exit_code = x.exit_code, step = x.step,
+  total = x.total, beat_at = x.beat_at, queued_at = x.queued_at, started_at = x.started_at, ended_at = x.ended_at,
+  revision = x.revision,
+  ord = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.ord end
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  id text, state text, reason text, epoch bigint, attempts integer, retries_charged integer, watchdog_charged integer,
+  infra_charged integer, avoid_hosts text[], wait_cause text, wait_until timestamptz, drain_cause text,
+  drain_reason text, drain_since timestamptz, drain_hard boolean, drain_operator_stop boolean, trigger_rank integer,
+  outcome text, cause text, exit_code integer, step bigint, total bigint, beat_at timestamptz, queued_at timestamptz,
+  started_at timestamptz, ended_at timestamptz, revision bigint, to_place text)
+where j.id = x.id;
+
+-- name: write_tasks
+-- Beats and devices are not a move's to write.
+update tasks t set
+  state = x.state, lease_until = x.lease_until, offered_at = x.offered_at, started_at = x.started_at,
+  ended_at = x.ended_at, facts = x.facts
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  job_id text, rank integer, state text, lease_until timestamptz, offered_at timestamptz, started_at timestamptz,
+  ended_at timestamptz, facts jsonb)
+where t.job_id = x.job_id and t.rank = x.rank;
+
+-- name: clear_tasks
+delete from tasks where job_id = any(%(ids)s);
+
+-- name: write_attempts
+update attempts a set
+  state = x.state, outcome = coalesce(x.outcome, a.outcome), cause = coalesce(x.cause, a.cause),
+  rule = coalesce(x.rule, a.rule), charged_to = coalesce(x.charged_to, a.charged_to),
+  exit_code = coalesce(x.exit_code, a.exit_code), reason = coalesce(x.reason, a.reason),
+  trigger_rank = coalesce(x.trigger_rank, a.trigger_rank), members = coalesce(x.members, a.members),
+  step = coalesce(x.step, a.step), total = coalesce(x.total, a.total),
+  started_at = coalesce(x.started_at, a.started_at), ended_at = coalesce(x.ended_at, a.ended_at)
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  job_id text, number integer, state text, outcome text, cause text, rule text, charged_to text, exit_code integer,
+  reason text, trigger_rank integer, members jsonb, step bigint, total bigint, started_at timestamptz,
+  ended_at timestamptz)
+where a.job_id = x.job_id and a.number = x.number;
+
+-- name: write_events
+-- The recordset keeps the array's order, so ids follow the order the moves were made in.
+insert into events (at, kind, job_id, attempt, epoch, rank, host_id, queue, project, message, data)
+select %(now)s, x.kind, x.job_id, x.attempt, x.epoch, x.rank, x.host_id, x.queue, x.project, coalesce(x.message, ''),
+       coalesce(x.data, '{}')
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  kind text, job_id text, attempt integer, epoch bigint, rank integer, host_id text, queue text, project text,
+  message text, data jsonb);
+
+-- name: read_now
+select coalesce(%(now)s::timestamptz, clock_timestamp());

@@ -1,0 +1,168 @@
+-- The hot path: thousands of hosts a call, one transaction, few statements, none of them per row.
+
+-- name: touch_hosts
+-- The incarnation is compared in the row that is locked, so an old incarnation can never slip past a registration.
+-- `orders`: whether there is something to tell the host, so that idle hosts cost no second statement.
+with given as (
+  select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::boolean[]) as g(host_id, incarnation, leaving)
+), locked as (
+  select b.host_id, b.flagged_dead_at, b.heartbeat_at, b.incarnation = g.incarnation as same, g.leaving
+  from heartbeats b join given g on g.host_id = b.host_id
+  order by b.host_id
+  for no key update of b
+), known as (
+  select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state,
+         l.same and (h.state <> 'terminated' or l.leaving) as fresh
+  from locked l join hosts h on h.id = l.host_id
+), touched as (
+  update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, coalesce(%(now)s, clock_timestamp())), flagged_dead_at = null
+  from known k where b.host_id = k.host_id and k.fresh
+)
+select k.host_id, k.name, k.state, k.fresh, k.flagged_dead_at, k.heartbeat_at,
+       k.fresh and exists (
+         select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')) as orders,
+       coalesce(%(now)s, clock_timestamp()) as now
+from known k;
+
+-- name: renew_tasks
+-- Guarded by (task, epoch, host, incarnation): what does not come back is lost (FENCE-1). A lease never gets shorter.
+with given as (
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
+                       %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
+                       %(ages)s::double precision[], %(sections)s::text[])
+    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section)
+), locked as (
+  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section
+  from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
+  where t.epoch = g.epoch and t.host_id = g.host_id and t.incarnation = g.incarnation
+    and t.state in ('reserved', 'running', 'preempting')
+  order by t.job_id, t.rank
+  for no key update of t
+)
+update tasks t set
+  lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second'),
+  offered_at = coalesce(t.offered_at, %(now)s),
+  step = case when l.beat then coalesce(l.step, t.step) else t.step end,
+  total = case when l.beat then coalesce(l.total, t.total) else t.total end,
+  section = case when l.beat then l.section else t.section end,
+  beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end
+from locked l
+where t.job_id = l.job_id and t.rank = l.rank
+returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
+
+-- name: finish_jobs
+-- The fast road of one-task jobs that succeeded: task, job, attempt and events in one statement. What it leaves
+-- (gangs, drains, stale reports) the moves take. Must equal `moves.end_task`; the conformance suite compares them.
+-- Rows are found through arrays and carried along rather than joined again: the planner knows no sizes of these sets,
+-- and its nested loops over them grew with the square of the batch.
+with given as (
+  select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
+    n integer, job_id text, rank integer, epoch bigint, host_id text, host_name text, incarnation text, runtime double precision, facts jsonb)
+), locked as (
+  select j.id, j.state, j.epoch, j.started_at from jobs j
+  where j.id = any(array(select job_id from given)) and j.tasks = 1 and j.state = any(%(succeed_from)s)
+  order by j.id
+  for update of j
+), gone as (
+  delete from tasks t using locked l, given g
+  where t.job_id = l.id and g.job_id = l.id and g.epoch = l.epoch and t.rank = g.rank and t.epoch = g.epoch
+    and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state = any(%(finish_from)s)
+  returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.step, t.total, t.beat_at, g.n, g.host_name, g.facts,
+            l.state = 'reserved' as unseen,
+            coalesce(t.started_at, greatest(coalesce(t.offered_at, %(now)s::timestamptz),
+                                            %(now)s::timestamptz - g.runtime * interval '1 second')) as started_at
+), done as (
+  update jobs j set
+    state = 'succeeded', ended_at = %(now)s, outcome = 'succeeded', cause = null, exit_code = 0, trigger_rank = null,
+    reason = case when j.attempts = 1 then 'succeeded' else 'succeeded on attempt ' || j.attempts end,
+    started_at = case when g.unseen then g.started_at else j.started_at end,
+    step = case when g.beat_at is null then j.step else g.step end,
+    total = case when g.beat_at is null then j.total else g.total end,
+    beat_at = coalesce(g.beat_at, j.beat_at), revision = j.revision + 1
+  from gone g where j.id = g.job_id
+  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.rank, g.host_name, g.facts,
+            g.step as last_step, g.total as last_total, g.started_at as began
+), ended as (
+  update attempts a set
+    state = 'ended', outcome = 'succeeded', exit_code = 0, reason = d.reason, ended_at = %(now)s,
+    charged_to = null, step = d.last_step, total = d.last_total,
+    started_at = case when d.unseen then d.began else a.started_at end,
+    members = jsonb_build_array(jsonb_build_object(
+      'rank', d.rank, 'host', d.host_name, 'state', 'done', 'exit_code', 0, 'facts', d.facts))
+  from done d
+  where a.job_id = d.id and a.number = d.attempts
+), logged as (
+  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message, data)
+  select %(now)s, e.kind, d.id, d.attempts, d.epoch, d.host_id, d.queue, d.project, e.message, e.data
+  from done d cross join lateral (
+    values (1, 'job.started', 'attempt ' || d.attempts || ' runs', '{}'::jsonb),
+           (2, 'job.succeeded', d.reason, '{"exit_code": 0}'::jsonb)
+  ) as e(n, kind, message, data)
+  where e.n = 2 or d.unseen
+  order by d.n, e.n
+)
+select job_id, rank, epoch from gone;
+
+-- name: find_ended
+-- Reports of ends that are on record already. Only an end its own host had reported is acknowledged again: one that
+-- was written for a lost host is stale, and so is a reservation that was taken back.
+select g.job_id, g.rank, g.epoch, g.host_id
+from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[])
+  as g(job_id, rank, epoch, host_id)
+join attempts a on a.job_id = g.job_id and a.epoch = g.epoch and a.state = 'ended' and a.host_ids[g.rank + 1] = g.host_id
+where exists (
+  select from jsonb_array_elements(a.members) m
+  where (m->>'rank')::integer = g.rank and m->'facts' is not null and m->'facts' <> 'null' and m->'facts'->>'lost' is null);
+
+-- name: offer_tasks
+-- Reserved tasks of these hosts that were not reported. An offer grants the lease.
+with given as (
+  select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+), locked as (
+  select t.job_id, t.rank from tasks t join given g on g.host_id = t.host_id and g.incarnation = t.incarnation
+  where t.state = 'reserved'
+    and (t.job_id, t.rank, t.epoch) not in (
+      select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]))
+  order by t.job_id, t.rank
+  for no key update of t
+)
+update tasks t set
+  offered_at = coalesce(t.offered_at, %(now)s),
+  lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
+from locked l
+where t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
+returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnation, t.devices, t.lease_ttl_seconds,
+          t.lease_until, t.offered_at, t.started_at, t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts;
+
+-- name: commit_for_good
+-- Takes back what a relaxed transaction began with.
+set local synchronous_commit to default;
+
+-- name: read_preempts
+select t.job_id, t.rank, t.epoch, t.host_id, j.drain_cause, j.drain_reason, j.drain_hard, j.drain_operator_stop, j.trigger_rank
+from tasks t
+join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+  on g.host_id = t.host_id and g.incarnation = t.incarnation
+join jobs j on j.id = t.job_id
+where t.state = 'preempting'
+order by t.job_id, t.rank;
+
+-- name: read_secrets
+select job_id, secrets from job_secrets where job_id = any(%(ids)s);
+
+-- name: find_lapsed
+-- Candidates only; each is checked again under its lock. LEASE-2: TTL and margin after the last grant; LEASE-4: and a
+-- full TTL after this leader began. The margin is `core.lease.margin_seconds`.
+select distinct t.job_id from tasks t
+where t.state in ('reserved', 'running', 'preempting')
+  and t.lease_until + greatest(1.0, 0.05 * t.lease_ttl_seconds) * interval '1 second' < %(now)s
+  and %(leading_since)s::timestamptz + t.lease_ttl_seconds * interval '1 second' < %(now)s
+order by t.job_id;
+
+-- name: find_drained
+-- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
+select j.id from jobs j
+where j.state = 'draining'
+  and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))
+order by j.drain_since, j.id
+limit %(limit)s;

@@ -1,0 +1,51 @@
+-- name: find_old_jobs
+-- Skips rows somebody works on (a revive): they are not old any more.
+select id from jobs where ended_at < %(before)s order by ended_at limit %(limit)s for update skip locked;
+
+-- name: prune_chunks
+delete from log_chunks where job_id = any(%(ids)s);
+
+-- name: prune_streams
+delete from log_streams where job_id = any(%(ids)s);
+
+-- name: prune_forensics
+delete from forensics where job_id = any(%(ids)s);
+
+-- name: prune_attempts
+delete from attempts where job_id = any(%(ids)s);
+
+-- name: prune_secrets
+delete from job_secrets where job_id = any(%(ids)s);
+
+-- name: prune_events
+delete from events where job_id = any(%(ids)s);
+
+-- name: prune_jobs
+delete from jobs where id = any(%(ids)s);
+
+-- name: prune_other_events
+-- Events of hosts, queues and settings, which no job takes along.
+delete from events e where (e.tx, e.id) in (
+  select o.tx, o.id from events o where o.job_id is null and o.at < %(before)s order by o.at limit %(limit)s);
+
+-- name: gauge_hosts
+select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null and h.state <> 'terminated') as dead,
+       sum(h.cpu_slots)::bigint as cpu_slots, sum(jsonb_array_length(h.gpus))::bigint as gpus
+from hosts h join heartbeats b on b.host_id = h.id group by h.state;
+
+-- name: gauge_busy
+select coalesce(sum(cpu_slots), 0)::bigint as slots, coalesce(sum(cardinality(devices)), 0)::bigint as gpus from tasks
+where state in ('reserved', 'running', 'preempting');
+
+-- name: gauge_oldest_queued
+select coalesce(extract(epoch from coalesce(%(now)s, clock_timestamp()) - min(queued_at)), 0)::double precision
+from jobs where state = 'queued';
+
+-- name: gauge_oldest_transaction
+-- Any old snapshot keeps dead rows alive in every hot table, and any old writer holds the event readers back (STORE-4).
+select coalesce(greatest(
+  (select extract(epoch from max(clock_timestamp() - a.xact_start)) from pg_stat_activity a
+   where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
+     and a.backend_type = 'client backend'),
+  (select extract(epoch from max(clock_timestamp() - p.prepared)) from pg_prepared_xacts p)
+), 0)::double precision;

@@ -1,0 +1,59 @@
+"""What both stores make of a `NewJob` before they write it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import JobEvent, JobState
+from holdfast.core.transitions import JOB, sources
+from holdfast.errors import Conflict, NotFound, ValidationError
+
+SUBMITTED = "submitted"
+WAITS_FOR_START = "waits for its start time"
+DUE = "its time has come"
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def hash_spec(spec: JobSpec) -> str:
+    """SHA-256 of the whole spec, secrets included: two submissions under one idempotency key must agree in it."""
+    return hashlib.sha256(_encoder.encode(spec)).hexdigest()
+
+
+def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
+    """The error for a key that names another spec."""
+    return Conflict(
+        f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs from this one; "
+        "use a new key for a new job",
+        code="idempotency_mismatch",
+    )
+
+
+def refuse_queue(name: str) -> ValidationError:
+    """The error for a queue that is not there."""
+    return ValidationError(
+        f"there is no queue {name!r}; `holdfast queues` lists them", code="unknown_queue", field="queue"
+    )
+
+
+def no_job(job_id: str) -> NotFound:
+    """The error for an id no job has."""
+    return NotFound(f"there is no job {job_id}; `holdfast jobs` lists them")
+
+
+def check_revivable(job_id: str, state: JobState) -> None:
+    """Raise Conflict unless a person's `retry` is possible."""
+    if state not in sources(JOB, JobEvent.REVIVE):
+        raise Conflict(f"job {job_id} is {state}; only a failed or cancelled job can be retried")
+
+
+def expired_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that ran out."""
+    return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
+
+
+def run_out_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that only some of its hosts took."""
+    return f"not all of its hosts asked for work within {reservation_seconds:g} s"

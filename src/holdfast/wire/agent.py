@@ -1,0 +1,230 @@
+"""Agent ↔ controller: JSON over HTTP, agents dial out.
+
+`POST /v1/agent/register` once per incarnation; `POST /v1/agent/sync` for ever after: one idempotent long poll,
+state up, commands down. Commands repeat until the state they want is reported. Log bytes and forensics have
+calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat.
+
+`logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and answers with a
+`LogsAnswer` as JSON. All other bodies are JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.spec import Name, ShortText
+from holdfast.core.watch_settings import WatchSettings
+
+MAX_SYNC_BYTES = 8 * 1024 * 1024
+MAX_LOG_CHUNK_BYTES = 1024 * 1024
+MAX_FORENSICS_BYTES = 2 * 1024 * 1024
+MAX_WAIT_SECONDS = 30.0
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Root of the messages. Unknown fields are ignored, so that versions one apart can talk."""
+
+
+class HostFacts(Struct, frozen=True, kw_only=True):
+    """What a host says of itself at registration.
+
+    cpu_slots: how many CPU tasks it runs at once. queues: lanes it serves; empty means every lane.
+    address: what other hosts of a gang reach it by (`agent --advertise`).
+    probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
+    """
+
+    name: Name
+    cpu_slots: Annotated[int, Meta(ge=0, le=65_536)] = 1
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    gpus: Annotated[list[Gpu], Meta(max_length=1024)] = []
+    queues: Annotated[list[Name], Meta(max_length=256)] = []
+    labels: Annotated[dict[Name, ShortText], Meta(max_length=64)] = {}
+    pool: Name = "local"
+    address: ShortText = "127.0.0.1"
+    version: ShortText = ""
+    probe: Literal["real", "scripted"] = "real"
+
+
+class RegisterRequest(Struct, frozen=True, kw_only=True):
+    """Sent with a join token (first time: a key comes back) or with the host key (a new incarnation).
+
+    claim: random, kept by the agent from before its first try with a join token. A spent token that comes again with
+    the claim that spent it is answered with a key again, so an answer that was lost costs no new token.
+    """
+
+    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
+    facts: HostFacts
+    claim: Annotated[str, Meta(max_length=64)] = ""
+
+
+class RegisterAnswer(Struct, frozen=True, kw_only=True):
+    """`host_key` is there only when a join token was exchanged; it is shown once and only its hash is stored."""
+
+    host_id: str
+    host_key: str | None = None
+    sync_interval_seconds: float = 5.0
+
+
+class BeatReport(Struct, frozen=True, kw_only=True):
+    """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
+
+    step: int | None = None
+    total: int | None = None
+    age_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    section: ShortText | None = None
+
+
+class TaskReport(Struct, frozen=True, kw_only=True):
+    """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats until acknowledged."""
+
+    key: TaskKey
+    state: Literal["starting", "running", "ended"]
+    pid: int = 0
+    beat: BeatReport | None = None
+    facts: TaskFacts | None = None
+
+
+class SyncRequest(Struct, frozen=True, kw_only=True):
+    """State up.
+
+    seq: grows with every call of one agent process; a newer call answers an older waiting one at once.
+    wait_seconds: how long the answer may wait for something to say; 0 answers at once.
+    settings_rev: the settings revision the agent goes by.
+    leaving: the host shuts down; nothing more is to be sent to it.
+    """
+
+    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
+    seq: Annotated[int, Meta(ge=0)] = 0
+    tasks: Annotated[list[TaskReport], Meta(max_length=65_536)] = []
+    wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
+    settings_rev: int = 0
+    leaving: bool = False
+
+
+class LaunchOrder(Struct, frozen=True, kw_only=True):
+    """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, the devices' and torchrun's.
+
+    ttl_seconds counts from the *start* of the sync that brought it (LEASE-1).
+    attempt: the attempt's number, from 1. gpus: device indices on this host.
+    """
+
+    key: TaskKey
+    attempt: int
+    name: str
+    queue: str
+    project: str
+    argv: list[str]
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    cwd: str | None = None
+    shell: str | None = None
+    gpus: list[int] = []
+    memory_bytes: int = 0
+    world_size: int = 1
+    ttl_seconds: float = 300.0
+    watch: WatchSettings = WatchSettings()
+
+
+class PreemptOrder(Struct, frozen=True, kw_only=True):
+    """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until the end is reported; acts once.
+
+    operator_stop: a host or queue was switched off hard: the trip of that watchdog (exit code 79) goes on record.
+    """
+
+    key: TaskKey
+    grace_seconds: float
+    cause: Cause
+    reason: str = ""
+    hard: bool = False
+    operator_stop: bool = False
+
+
+class Renewed(Struct, frozen=True, kw_only=True):
+    """The lease of a task runs `ttl_seconds` from the start of this sync."""
+
+    key: TaskKey
+    ttl_seconds: float
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """A report about a task that changed nothing, because its epoch or host is not the current one (FENCE-1)."""
+
+    key: TaskKey
+    status: int = 409
+    code: str = "stale_epoch"
+
+
+class NewWatch(Struct, frozen=True, kw_only=True):
+    """Settings changed; the task is watched by these from now on."""
+
+    key: TaskKey
+    watch: WatchSettings
+
+
+class SyncAnswer(Struct, frozen=True, kw_only=True):
+    """Commands down. `lost`: tasks the controller does not know on this host: end them (watchdog 77).
+
+    acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
+    """
+
+    launch: list[LaunchOrder] = []
+    preempt: list[PreemptOrder] = []
+    renewed: list[Renewed] = []
+    lost: list[TaskKey] = []
+    acked: list[TaskKey] = []
+    refused: list[Refused] = []
+    watch: list[NewWatch] = []
+    settings_rev: int = 0
+    sync_interval_seconds: float = 5.0
+
+
+class Forensics(Struct, frozen=True, kw_only=True):
+    """What was gathered before a kill, bounded in time and size. `sections` maps a title to text."""
+
+    key: TaskKey
+    reason: str
+    seconds: float
+    sections: dict[str, str]
+
+
+class LogUpload(Struct, frozen=True, kw_only=True):
+    """Bytes `[offset, offset + len(data))` of a stream, secrets masked by as many asterisks.
+
+    An offset beyond what was sent before leaves a gap. ended: nothing follows; `data` may then be empty.
+    """
+
+    key: TaskKey
+    stream: Literal["stdout", "stderr"]
+    offset: Annotated[int, Meta(ge=0)]
+    data: bytes = b""
+    ended: bool = False
+
+
+class LogsRequest(Struct, frozen=True, kw_only=True):
+    """Uploads of any tasks of this host, in order. Together at most `MAX_LOG_CHUNK_BYTES`."""
+
+    uploads: Annotated[list[LogUpload], Meta(max_length=4096)]
+
+
+class LogsAnswer(Struct, frozen=True, kw_only=True):
+    """`refused`: tasks whose logs nobody wants (no attempt of that job and epoch ran here); send no more of them."""
+
+    refused: list[TaskKey] = []
+
+
+encode = msgspec.json.Encoder().encode
+encode_logs = msgspec.msgpack.Encoder().encode
+decode_logs = msgspec.msgpack.Decoder(LogsRequest).decode
+decode_logs_answer = msgspec.json.Decoder(LogsAnswer).decode
+decode_register = msgspec.json.Decoder(RegisterRequest).decode
+decode_register_answer = msgspec.json.Decoder(RegisterAnswer).decode
+decode_sync = msgspec.json.Decoder(SyncRequest).decode
+decode_sync_answer = msgspec.json.Decoder(SyncAnswer).decode
+decode_forensics = msgspec.json.Decoder(Forensics).decode

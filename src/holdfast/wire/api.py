@@ -1,0 +1,169 @@
+"""The REST API's bodies, shared by the controller that writes them and the SDK that reads them.
+
+Records (`core.records`) are sent as they are; this module adds what only the API has. All under `/v1`, JSON,
+bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists are pages: `{"items": [...], "next": cursor|null}`.
+
+    POST   /v1/jobs                         JobSpec → 201 JobRecord (200 when the idempotency key named an earlier one)
+    POST   /v1/jobs/batch                   {"jobs": [JobSpec, …]} (≤ 1000) → 201 {"items": [JobRecord, …]}, all or none
+    GET    /v1/jobs                         ?state=&queue=&project=&name=&label=k=v&cause=&host=&limit=&cursor= → page of JobRecord
+    GET    /v1/jobs/{id}                    → JobRecord
+    GET    /v1/jobs/{id}/attempts           → page of AttemptRecord, oldest first
+    GET    /v1/jobs/{id}/tasks              → page of TaskRecord
+    GET    /v1/jobs/{id}/why                → Why
+    GET    /v1/jobs/{id}/settings           → page of Effective: every setting in force for the job and its source
+    GET    /v1/jobs/{id}/forensics          ?attempt= → page of ForensicsView
+    GET    /v1/jobs/{id}/logs               ?attempt=&rank=&stream=stdout|stderr|both&offset=&follow=0|1&tail=
+                                            follow=0: the bytes (application/octet-stream; both: stdout then stderr); header Holdfast-Log-Size
+                                            follow=1: SSE (text/event-stream), events `log` (LogLine), `state` (JobRecord), `end` (JobRecord)
+    GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
+    POST   /v1/jobs/{id}/cancel             CancelRequest → JobRecord (202 while it drains, 200 once ended)
+    POST   /v1/jobs/{id}/retry              → JobRecord
+    GET    /v1/queues                       → page of QueueRecord
+    GET    /v1/queues/{name}                → QueueRecord
+    PUT    /v1/queues/{name}                SettingsPatch → QueueRecord
+    DELETE /v1/queues/{name}                → 204
+    POST   /v1/queues/{name}/pause          PauseRequest → QueueRecord
+    POST   /v1/queues/{name}/resume         → QueueRecord
+    GET    /v1/hosts                        ?dead=0|1&all=0|1 → page of HostView
+    GET    /v1/hosts/{id or name}           → HostView
+    POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate, HostActionRequest → HostView
+    GET    /v1/config                       ?queue= → page of Effective
+    PATCH  /v1/config                       SettingsPatch → page of Effective
+    GET    /v1/events                       ?after=&limit=&job=&kind=&tail=; Accept: text/event-stream → SSE with resume
+                                            (`Last-Event-ID`; the SSE id is EventRecord.id), else page of EventRecord
+    GET    /v1/tokens                       → page of TokenRecord
+    POST   /v1/tokens                       TokenRequest → 201 TokenCreated
+    DELETE /v1/tokens/{id}                  → 204
+    GET    /v1/whoami                       → TokenRecord
+    POST   /v1/agent/register|sync|logs|forensics     see wire.agent
+    GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none
+    GET    /v1/openapi.json
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.records import HostRecord
+from holdfast.core.settings import Value
+from holdfast.core.spec import JobSpec, Name
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_BATCH_JOBS = 1000
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of the API's values."""
+
+
+class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457. `code` is the stable word; `detail` says what happened and what to do; `field` points into the body."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 500
+    detail: str = ""
+    code: str = "error"
+    field: str | None = None
+    instance: str | None = None
+
+
+class BatchRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs submitted together: all or none."""
+
+    jobs: Annotated[list[JobSpec], Meta(min_length=1, max_length=MAX_BATCH_JOBS)]
+
+
+class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hard` kills without TERM and grace."""
+
+    reason: Annotated[str, Meta(max_length=512)] = ""
+    hard: bool = False
+
+
+class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hard` also stops what runs (the operator-stop watchdog, exit code 79; requeued at no charge)."""
+
+    reason: Annotated[str, Meta(max_length=512)] = ""
+    hard: bool = False
+
+
+class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hard` also stops what runs there."""
+
+    reason: Annotated[str, Meta(max_length=512)] = ""
+    hard: bool = False
+
+
+class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings to set (value, or null / "off" to switch a limit off), and names to go back to the layer below."""
+
+    set: Annotated[dict[Name, Value], Meta(max_length=128)] = {}
+    unset: Annotated[list[Name], Meta(max_length=128)] = []
+
+
+class TokenRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new token. A `join` token is spent by its first use and lives an hour unless said otherwise."""
+
+    role: Literal["admin", "submit", "read", "join"]
+    name: Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
+    expires_seconds: Annotated[float, Meta(gt=0, le=10 * 366 * 86_400)] | None = None
+
+
+class TokenCreated(Struct, frozen=True, kw_only=True):
+    """`secret` is shown this once."""
+
+    id: str
+    role: str
+    name: str
+    secret: str
+    expires_at: datetime | None = None
+
+
+class WhyLine(Struct, frozen=True, kw_only=True):
+    """One thing that holds a job, and what to do about it."""
+
+    code: str  # waiting_start_time, back_off, queue_paused, max_running, no_host_serves_queue, no_room, behind, draining, running, ended, …
+    message: str
+    hint: str = ""
+
+
+class Why(Struct, frozen=True, kw_only=True):
+    """Why a job is where it is: the state, the last decision's sentence, and every thing that holds it."""
+
+    job_id: str
+    state: str
+    summary: str
+    lines: list[WhyLine]
+
+
+class ForensicsView(Struct, frozen=True, kw_only=True):
+    """What was gathered before a kill of one attempt."""
+
+    attempt: int
+    rank: int
+    reason: str
+    seconds: float
+    sections: dict[str, str]
+
+
+class HostView(HostRecord, frozen=True, kw_only=True):
+    """A host and its slots. `slots` = {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, busy from live leases."""
+
+    slots: dict[str, dict[str, int]] = {}  # noqa: RUF012  msgspec copies an empty default
+    dead: bool = False
+
+
+class LogLine(Struct, frozen=True, kw_only=True):
+    """Bytes of a stream in an SSE `log` event: base64 in `data`. `gap` counts bytes dropped just before."""
+
+    attempt: int
+    rank: int
+    stream: str
+    offset: int
+    data: bytes
+    gap: int = 0

@@ -1,0 +1,37 @@
+"""The beat datagram: how a job, in any language, says that its work moved forward.
+
+One JSON object per datagram, sent to the Unix datagram socket named by `HOLDFAST_BEAT_SOCKET`, at most
+`MAX_DATAGRAM_BYTES` long:
+
+    {"task": "<value of HOLDFAST_TASK>", "step": 12, "total": 100}
+
+`step` and `total` are optional whole numbers. While the work is inside a named section every datagram carries
+`"section": "eval"`, with `"timeout": 600` where the section has one of its own; a datagram without `section`
+says that the work is in none. So a lost datagram loses nothing that the next one does not bring.
+`"leave": true` beside `section` ends the section and counts its pass for the learned timeout.
+A sender never waits: a datagram that cannot be taken at once is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MAX_DATAGRAM_BYTES = 2048
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One datagram. `task` is a `TaskKey` in text; a stale epoch is ignored by whoever reads it."""
+
+    task: Annotated[str, Meta(max_length=128)]
+    step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    total: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    section: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=30 * 86_400)] | None = None
+    leave: bool = False
+
+
+encode_beat = msgspec.json.Encoder().encode
+decode_beat = msgspec.json.Decoder(Beat).decode

@@ -1,0 +1,143 @@
+"""Agent ↔ guardian: msgpack messages in frames over a Unix stream socket that the guardian makes for its agent.
+
+All times are seconds of CLOCK_BOOTTIME, which every process of the host shares and which counts suspension.
+Every request is idempotent: the agent may die at any line, come back, ask for a `Snapshot` and go on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
+    """Root of the closed set. The tag is the class's name."""
+
+
+# ---- agent → guardian
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """An agent began; the guardian answers with a `Snapshot`."""
+
+    pid: int
+
+
+class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+    """The agent's loop turns. Silence for `frozen_seconds` makes the guardian replace the agent."""
+
+
+class Launch(Message, frozen=True, kw_only=True, tag="launch"):
+    """Start a task. A key already known is answered with its status again, never started twice; a key whose end was
+    acknowledged is refused (`Ended.start_error`).
+
+    env is the whole environment. stdout and stderr are paths opened for appending. memory_bytes 0 is no limit.
+    contain: put it into a control group of its own where one can be made; a memory limit always does. It costs the start
+    some ten milliseconds (the kernel waits for every CPU before it moves a process), so a short CPU task goes without.
+    deadline: when the guardian ends it by itself unless an `Extend` came.
+    grace_seconds: between TERM and KILL where the guardian must stop it on its own account.
+    """
+
+    key: TaskKey
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    stdout: str
+    stderr: str
+    deadline: float
+    memory_bytes: int = 0
+    contain: bool = False
+    grace_seconds: float = 15.0
+    log_disk_bytes: int = 256 << 20
+
+
+class Extend(Message, frozen=True, kw_only=True, tag="extend"):
+    """New deadlines after a successful sync. A later deadline never comes earlier by reordering: the maximum holds."""
+
+    deadlines: list[tuple[TaskKey, float]]
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """TERM to the whole tree now, KILL after `grace_seconds` (0: KILL at once). Repeats act once; a sooner KILL wins.
+
+    A task that has ended is answered with its `Ended` again; a key nobody knows with nothing.
+    """
+
+    key: TaskKey
+    grace_seconds: float
+
+
+class Ack(Message, frozen=True, kw_only=True, tag="ack"):
+    """The controller has these ends; the guardian may forget them."""
+
+    keys: list[TaskKey]
+
+
+# ---- guardian → agent
+
+
+class Ended(Message, frozen=True, kw_only=True, tag="ended"):
+    """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
+
+    What the first process leaves running gets TERM at once and KILL 2 s later; the first process's exit is the task's.
+    exit_code and signal are both None where it never started (`start_error`) or still lives (`unkillable`).
+    oom: its control group counted an OOM kill, of any of its processes. False where no memory group can be made.
+    max_memory_bytes: the group's peak, its file cache included; without a group the largest process's.
+    runtime_seconds: of the first process.
+    stopped: a `Stop` had been sent, or the deadline had passed, before the process ended.
+    lapsed: the guardian ended it at its lease deadline.
+    unkillable: processes of it survived SIGKILL for the kill limit; `survivors` are their pids.
+    """
+
+    key: TaskKey
+    exit_code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    stopped: bool = False
+    lapsed: bool = False
+    unkillable: bool = False
+    survivors: list[int] = []
+    start_error: str | None = None
+    runtime_seconds: float = 0.0
+    max_memory_bytes: int = 0
+
+
+class Started(Message, frozen=True, kw_only=True, tag="started"):
+    """The task's process runs."""
+
+    key: TaskKey
+    pid: int
+    started_at: float
+
+
+class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One task as the guardian knows it. pid and started_at are 0 where no process could be made."""
+
+    key: TaskKey
+    pid: int
+    started_at: float
+    deadline: float
+    stdout: str
+    stderr: str
+    stopping: bool = False
+    ended: Ended | None = None
+
+
+class Snapshot(Message, frozen=True, kw_only=True, tag="snapshot"):
+    """Everything the guardian holds: the answer to `Hello`."""
+
+    incarnation: str
+    tasks: list[TaskStatus]
+
+
+class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
+    """The guardian was told to shut the host down: every task gets TERM, grace, KILL. The agent reports them and goes."""
+
+
+Request = Hello | Alive | Launch | Extend | Stop | Ack
+Answer = Ended | Started | Snapshot | Stopping
+
+encode = msgspec.msgpack.Encoder().encode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_answer = msgspec.msgpack.Decoder(Answer).decode

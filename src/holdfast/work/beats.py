@@ -1,0 +1,237 @@
+"""`beat`, `section` and `track`: how a Python job says that its work moved forward.
+
+Datagrams are written by hand (`wire.beat` has the format): a beat must cost less than 5 µs, and a job should
+not load a codec. One reporter speaks for the whole process. Threads may use it freely: at worst a race sends
+one datagram too many, and every datagram stands by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from operator import index
+from time import monotonic
+
+from holdfast.work.line import Line
+
+TYPE_CHECKING = False  # `typing` itself would be most of the time this module takes to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import Any, SupportsIndex, TypeVar
+
+    T = TypeVar("T")
+
+COALESCE_SECONDS = 0.01
+"""Beats closer together than this are one datagram; the newest step is sent with the next one, or at exit."""
+PATIENCE_SECONDS = 0.05
+"""How long the entry or exit of a section may wait for room in the agent's buffer."""
+MAX_NUMBER = 2**53
+MAX_NAME_CHARS = 128
+MAX_TIMEOUT_SECONDS = 30 * 86_400
+
+
+def _whole(number: Any) -> int | None:
+    """Return `number` as a datagram may carry it, None where it may not. Never raises: it came from a
+    user."""
+    try:
+        value = index(number)
+    except TypeError:
+        try:
+            value = int(number)  # a float, or a zero-dimensional array of floats
+        except Exception:
+            return None
+    except Exception:  # an `__index__` of the user's own
+        return None
+    return value if 0 <= value <= MAX_NUMBER else None
+
+
+def _quoted(text: str) -> bytes:
+    """Return `text` as a JSON string, in UTF-8, with what UTF-8 cannot hold replaced."""
+    from json import dumps  # only sections need it
+
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return dumps(clean, ensure_ascii=False).encode()
+
+
+class Reporter:
+    """Speaks for one process of the task `task` (the text of its key) to the agent's socket at `address`."""
+
+    __slots__ = (
+        "_last_step",
+        "_last_total",
+        "_line",
+        "_next_at",
+        "_pending",
+        "_plain",
+        "_prefix",
+        "_sections",
+        "_task",
+    )
+
+    def __init__(self, task: str, address: str) -> None:
+        self._line = Line(address)
+        self._task = b'{"task":' + _quoted(task)
+        self._prefix = self._task  # with the section, while in one
+        self._plain = self._task + b"}"
+        self._sections: list[Section] = []
+        self._next_at = 0.0
+        self._pending = False
+        self._last_step: int | None = None
+        self._last_total: int | None = None
+
+    def beat(self, step: Any = None, total: Any = None) -> None:
+        """Send a beat, or remember it where the last one is less than `COALESCE_SECONDS` old."""
+        if step is not None:
+            self._last_step = step if step.__class__ is int and 0 <= step <= MAX_NUMBER else _whole(step)
+        if total is not None:
+            self._last_total = total if total.__class__ is int and 0 <= total <= MAX_NUMBER else _whole(total)
+        now = monotonic()
+        if now < self._next_at:
+            self._pending = True
+            return
+        self._next_at = now + COALESCE_SECONDS
+        self._pending = not self._line.send(self._encode(), now)
+
+    def _encode(self) -> bytes:
+        step, total = self._last_step, self._last_total
+        if step is None:
+            return self._plain if total is None else b'%b,"total":%d}' % (self._prefix, total)
+        if total is None:
+            return b'%b,"step":%d}' % (self._prefix, step)
+        return b'%b,"step":%d,"total":%d}' % (self._prefix, step, total)
+
+    def flush(self) -> None:
+        """Send the step that was only remembered."""
+        if self._pending:
+            self._pending = not self._line.send(self._encode(), monotonic())
+
+    def enter(self, section: Section) -> None:
+        """Say that the work is in `section` from now on."""
+        self.flush()
+        self._sections.append(section)
+        self._set_prefix()
+        self._line.send_patiently(self._prefix + b"}", PATIENCE_SECONDS)
+
+    def leave(self, section: Section) -> None:
+        """Say that the work left `section`, and with it what was opened inside."""
+        self.flush()
+        for depth in range(len(self._sections) - 1, -1, -1):
+            if self._sections[depth] is section:
+                del self._sections[depth:]
+                break
+        else:
+            return  # opened before a fork, or closed with an outer one already
+        self._set_prefix()
+        self._line.send_patiently(b'%b,"section":%b,"leave":true}' % (self._task, section.quoted), PATIENCE_SECONDS)
+
+    def _set_prefix(self) -> None:
+        prefix = self._task
+        if self._sections:
+            section = self._sections[-1]
+            prefix += b',"section":' + section.quoted
+            if section.timeout is not None:
+                prefix += b',"timeout":%a' % section.timeout
+        self._prefix, self._plain = prefix, prefix + b"}"
+
+    def after_fork(self) -> None:
+        """In a child: a socket of its own, and nothing of the parent's left to say."""
+        self._line.reopen()
+        self._sections = []
+        self._set_prefix()
+        self._pending = False
+
+
+class Section:
+    """A named stretch of work; made by `section()`. May be entered again after it was left."""
+
+    __slots__ = ("_reporter", "name", "quoted", "timeout")
+
+    def __init__(self, name: str, timeout: float | None, find: Callable[[], Reporter | None]) -> None:
+        self.name = name
+        self.timeout: float | None = None
+        self.quoted = b'""'
+        self._reporter = find()
+        if self._reporter is None:
+            return
+        try:
+            self.quoted = _quoted(str(name)[:MAX_NAME_CHARS] or "section")
+            # A timeout that is no positive number counts as none; one beyond the limit as the limit.
+            if timeout is not None and float(timeout) > 0:
+                self.timeout = min(float(timeout), float(MAX_TIMEOUT_SECONDS))
+        except Exception:  # a `__str__` or `__float__` of the user's own
+            self._reporter = None if self.quoted == b'""' else self._reporter
+
+    def __enter__(self) -> Section:
+        if self._reporter is not None:
+            self._reporter.enter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reporter is not None:
+            self._reporter.leave(self)
+
+
+_reporter: Reporter | None = None
+_looked = False
+
+
+def _find_reporter() -> Reporter | None:
+    """Return this process's reporter, None outside Holdfast. The environment is read once, at the first
+    use."""
+    global _reporter, _looked
+    if not _looked:
+        task, address = os.environ.get("HOLDFAST_TASK"), os.environ.get("HOLDFAST_BEAT_SOCKET")
+        if task and address:
+            _reporter = Reporter(task, address)
+            atexit.register(_reporter.flush)
+            os.register_at_fork(after_in_child=_reporter.after_fork)
+        _looked = True
+    return _reporter
+
+
+def beat(step: SupportsIndex | float | None = None, total: SupportsIndex | float | None = None) -> None:
+    """Say that the work moved forward. Call it where the work really did: after a step, a batch, a file.
+
+    step: how far it is, a whole number; total: how far it will go. Both are shown, and the step tells a retry
+    that makes progress from one that does not. Once given they are repeated until given again.
+
+    Costs microseconds, waits for nothing and raises nothing; outside Holdfast it does nothing. The first beat
+    arms the stall watchdog: from then on silence is suspicious.
+    """
+    reporter = _reporter
+    if reporter is None:
+        if _looked:
+            return
+        reporter = _find_reporter()
+        if reporter is None:
+            return
+    reporter.beat(step, total)
+
+
+def section(name: str, timeout: float | None = None) -> Section:
+    """Return a context manager around work whose beats may stop for longer: an evaluation, a save, a
+    download.
+
+    timeout: seconds of silence that are normal inside; it takes the place of the stall timeout. Without one
+    the first pass is not watched for stalls (the silence limit holds), and later passes by what earlier ones
+    took. Sections nest; the innermost that has a timeout counts.
+    """
+    return Section(name, timeout, _find_reporter)
+
+
+def track(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """Yield from `iterable` and beat after each item that was worked on, with its number and the total.
+
+    total: how many there are; taken from `len()` where the iterable has one.
+    """
+    if total is None:
+        try:
+            total = len(iterable)  # type: ignore[arg-type]  # whether it has one is the question
+        except Exception:  # no length, or one that cannot be had
+            total = None
+    for done, item in enumerate(iterable, 1):
+        yield item
+        beat(done, total)

@@ -1,0 +1,164 @@
+"""Facts of an end, the environment, and commands carried out: pure parts and a fake line to the guardian."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.commands import Commands, TaskPlaces
+from holdfast.agent.ends import make_facts
+from holdfast.agent.environment import make_task_environment
+from holdfast.agent.link import GuardianLink
+from holdfast.agent.tasks import TaskTable
+from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.ids import TaskKey
+from holdfast.core.lease import host_deadline
+from holdfast.core.watchdogs.verdicts import make_trip
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import LaunchOrder, PreemptOrder, Renewed, SyncAnswer
+from holdfast.wire.guardian import Ack, Ended, Extend, Launch, Request, Stop
+
+KEY = TaskKey("job", 0, 1)
+STALL = make_trip(Watchdog.STALL, "still", {})
+PLAIN = {"trip": None, "kill_sent": False, "stop_asked": False, "host_stops": False, "log_tail": ""}
+
+
+def test_a_task_that_finished_before_the_kill_did_its_work() -> None:
+    """END-1."""
+    facts = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "trip": STALL})
+    assert facts.succeeded
+    facts = make_facts(Ended(key=KEY, exit_code=0, stopped=True), **{**PLAIN, "trip": STALL, "kill_sent": True})
+    assert not facts.succeeded
+    assert facts.trip == STALL
+    assert not facts.stopped  # END-2
+
+
+def test_lapsed_is_a_lost_lease() -> None:
+    facts = make_facts(Ended(key=KEY, signal=9, stopped=True, lapsed=True), **PLAIN)
+    assert facts.trip is not None
+    assert facts.trip.exit_code == 77
+    assert not facts.stopped
+
+
+def test_a_host_that_stops_says_so_unless_the_controller_asked() -> None:
+    ended = Ended(key=KEY, exit_code=0, stopped=True)
+    assert make_facts(ended, **{**PLAIN, "host_stops": True}).stop_cause is Cause.HOST_DRAINED
+    assert make_facts(ended, **{**PLAIN, "host_stops": True, "stop_asked": True}).stop_cause is None
+    own = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "host_stops": True})
+    assert own.succeeded
+    assert own.stop_cause is None
+
+
+class Line(GuardianLink):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda answer: None, lambda: None)
+        self.said: list[Request] = []
+
+    def say(self, request: Request) -> None:
+        self.said.append(request)
+
+
+def order(key: TaskKey = KEY, **fields: object) -> LaunchOrder:
+    return LaunchOrder(key=key, attempt=1, name="n", queue="q", project="p", argv=["x"], **fields)  # type: ignore[arg-type]  # test fields
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TaskTable:
+    table = TaskTable(tmp_path)
+    table.open()
+    (tmp_path / "work").mkdir()
+    return table
+
+
+@pytest.fixture
+def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
+    places = TaskPlaces(host_mark="m", beat_socket="/b", work_folder=tmp_path / "work", inherited={"PATH": "/bin"})
+    return Commands(
+        table, line, places, changed=lambda: None, launched=lambda task: None, poked=lambda: None,
+        forgotten=lambda task: table.forget(task),
+    )  # fmt: skip
+
+
+def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line) -> None:
+    """LEASE-1, CMD-2."""
+    began = read_boottime() - 20.0
+    commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=300.0)]), started_at=began, newest=True)
+    launched = line.said.pop()
+    assert isinstance(launched, Launch)
+    assert launched.deadline == pytest.approx(began + 285.0)
+    commands.carry_out(SyncAnswer(renewed=[Renewed(key=KEY, ttl_seconds=100.0)]), started_at=began, newest=False)
+    assert line.said.pop() == Extend(deadlines=[(KEY, host_deadline(began, 100.0))])
+
+
+def test_a_launch_from_a_call_older_than_its_lease_is_not_done(
+    commands: Commands, line: Line, table: TaskTable
+) -> None:
+    """An agent that was stopped for a minute holds an answer from before."""
+    old = read_boottime() - 60.0
+    assert not commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=old, newest=True)
+    assert line.said == []
+    assert table.get(KEY) is None
+    assert commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=read_boottime(), newest=True)
+
+
+def test_an_overtaken_answer_gives_no_commands(commands: Commands, line: Line) -> None:
+    """SYNC-1."""
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=False)
+    assert line.said == []
+
+
+def test_stops_act_once_and_a_harder_one_again(commands: Commands, line: Line) -> None:
+    now = read_boottime()
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=now, newest=True)
+    line.said.clear()
+    soft = SyncAnswer(preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.PREEMPTED)])
+    hard = SyncAnswer(preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.USER_CANCELLED, hard=True)])
+    assert commands.carry_out(soft, started_at=now, newest=True)
+    assert not commands.carry_out(soft, started_at=now, newest=True)
+    assert commands.carry_out(hard, started_at=now, newest=True)
+    assert not commands.carry_out(hard, started_at=now, newest=True)
+    assert line.said == [Stop(key=KEY, grace_seconds=9.0), Stop(key=KEY, grace_seconds=0.0)]
+
+
+def test_an_end_on_record_is_acknowledged_and_never_launched_again(
+    commands: Commands, line: Line, table: TaskTable
+) -> None:
+    now = read_boottime()
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=now, newest=True)
+    task = table.get(KEY)
+    assert task is not None
+    commands.carry_out(SyncAnswer(acked=[KEY]), started_at=now, newest=True)
+    assert table.get(KEY) is not None  # it still runs: whoever acknowledged it is wrong
+    task.state = "ended"
+    line.said.clear()
+    commands.carry_out(SyncAnswer(acked=[KEY], launch=[order()]), started_at=now, newest=True)
+    assert line.said == [Ack(keys=[KEY])]
+
+
+def test_a_full_disk_is_the_hosts_fault(commands: Commands, table: TaskTable, tmp_path: Path) -> None:
+    (tmp_path / "tasks").rmdir()
+    (tmp_path / "tasks").write_text("no folder can be made here")
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
+    task = table.get(KEY)
+    assert task is not None
+    assert task.facts is not None
+    assert task.facts.start_error is None
+    assert "could not prepare" in (task.facts.lost or "")
+
+
+def test_the_user_cannot_override_what_holdfast_sets() -> None:
+    """ENV-2, ENV-3."""
+    wanted = order(env={"RANK": "9", "PYTHONUNBUFFERED": "", "CUDA_VISIBLE_DEVICES": "0"})
+    places = {"host_id": "h", "host_mark": "m", "beat_socket": "/b", "work_folder": "/w"}
+    env = make_task_environment(wanted, {}, host_gpus=4, **places)
+    assert (env["RANK"], env["PYTHONUNBUFFERED"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "", "")
+    env = make_task_environment(wanted, {}, host_gpus=0, **places)
+    assert env["CUDA_VISIBLE_DEVICES"] == "0"

@@ -1,0 +1,56 @@
+"""What people write, read as specs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from holdfast.client.specs import build_spec, parse_bytes, parse_start
+from holdfast.errors import ValidationError
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1024", 1024), ("512M", 512 << 20), ("4G", 4 << 30), ("1.5GiB", 3 << 29), ("2t", 2 << 40), ("7kb", 7 << 10)],
+)
+def test_sizes(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "4X", "-1G", "G", "1e9", "4 G B"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_bytes(text)
+
+
+def test_starts() -> None:
+    assert parse_start("+10m", 1000.0) == 1600.0
+    assert parse_start("1700000000", 0.0) == 1_700_000_000.0
+    assert parse_start("2027-01-31T18:00:00+00:00", 0.0) == datetime.fromisoformat("2027-01-31T18:00:00Z").timestamp()
+    with pytest.raises(ValueError, match="not a time"):
+        parse_start("tomorrow", 0.0)
+
+
+def test_short_names_and_units() -> None:
+    spec = build_spec({"argv": ["x"], "memory": "4G", "time_limit": "2h", "grace": "5s"})
+    assert (spec.memory_bytes, spec.time_limit_seconds, spec.grace_seconds) == (4 << 30, 7200.0, 5.0)
+    assert build_spec({"argv": ["x"], "time_limit": "Off"}).time_limit_seconds == "off"
+    assert build_spec({"argv": ["x"], "env": {"N": 7, "B": True}}).env == {"N": "7", "B": "true"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"argv": ["x"], "gpu": 1}, "no field 'gpu'"),
+        ({"argv": ["x"], "priority": 101}, "priority.*101"),
+        ({"argv": ["x"], "queue": "a b"}, "'a b' is not a name"),
+        ({"argv": ["x"], "cwd": "relative"}, "absolute"),
+        ({"argv": ["x"], "time_limit": "2x"}, "time_limit.*duration"),
+        ({"argv": ["x"], "memory": "4G", "memory_bytes": 1}, "twice"),
+        ({}, "exactly one of"),
+    ],
+)
+def test_mistakes_get_a_sentence(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        build_spec(fields)

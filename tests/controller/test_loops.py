@@ -1,0 +1,178 @@
+"""The loops: who runs them, what a failure does to them, and what each one says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.controller.context import Controller, Outages
+from holdfast.controller.loops.leader import Leader
+from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
+from holdfast.errors import Unavailable
+from holdfast.store.interface import Store
+
+from .conftest import FakeAgent, Served
+
+
+class Counting:
+    """A loop that counts its runs, and does what it is told in each."""
+
+    name = "counting"
+    topic: str | None = "admit"
+    interval_seconds = 30.0
+
+    def __init__(self, act: Callable[[int], None] = lambda n: None) -> None:
+        self.runs = 0
+        self._act = act
+
+    async def run_once(self) -> Mapping[str, Any]:
+        self.runs += 1
+        self._act(self.runs)
+        return {}
+
+
+async def until(condition: Callable[[], object], seconds: float = 8) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_hint_wakes_a_loop_long_before_its_interval(store: Store) -> None:
+    controller, loop = Controller(store), Counting()
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 1)
+    controller.poke("admit")
+    await until(lambda: loop.runs == 2, 2)
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+async def test_a_loop_that_fails_is_logged_and_goes_on(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    def fail_at_first(run: int) -> None:
+        if run == 1:
+            raise RuntimeError("no reason")
+
+    controller, loop = Controller(store), Counting(fail_at_first)
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 2)
+    assert "loop counting failed; it goes on" in caplog.text
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+async def test_a_failing_loop_is_not_made_busy_by_hints(store: Store) -> None:
+    def fail(run: int) -> None:
+        raise Unavailable("away")
+
+    controller, loop = Controller(store), Counting(fail)
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 1)
+    for _ in range(20):
+        controller.poke("admit")
+        await asyncio.sleep(0.01)
+    assert loop.runs <= 2
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+@pytest.mark.slow
+async def test_loops_stop_when_leadership_is_lost_and_start_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    leads = True
+
+    async def try_lead() -> bool:
+        return leads
+
+    monkeypatch.setattr(store, "try_lead", try_lead)
+    controller, loop = Controller(store), Counting()
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 1)
+    first = controller.leading_since
+    leads = False
+    await until(lambda: controller.leading_since is None)
+    runs = loop.runs
+    controller.poke("admit")
+    await asyncio.sleep(0.05)
+    assert loop.runs == runs
+    leads = True
+    await until(lambda: controller.leading_since is not None)
+    assert controller.leading_since is not None
+    assert first is not None
+    assert controller.leading_since > first
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+def test_only_a_long_outage_restarts_the_count(caplog: pytest.LogCaptureFixture) -> None:
+    now, restarted = [0.0], []
+    outages = Outages(lambda: now[0])
+    outages.on_over = lambda: restarted.append(now[0])
+    for end in (2.0, 20.0):
+        outages.note_failure(Unavailable("away"))
+        outages.note_failure(Unavailable("still away"))
+        now[0] = end
+        outages.note_success()
+        outages.note_success()
+    assert restarted == [20.0]
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(errors) == 2, "once per outage, however many calls fail"
+
+
+@pytest.mark.slow
+async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
+    """LEASE-4: after a database outage nothing is reaped until every host has had one full TTL."""
+    controller = Controller(store)
+    leader = asyncio.create_task(Leader(controller, []).run())
+    await until(lambda: controller.leading_since is not None)
+    before = controller.leading_since
+    controller.outages.on_over()
+    assert controller.leading_since is None, "nothing may be reaped by the old count"
+    assert await LeasesLoop(controller).run_once() == {}
+    await until(lambda: controller.leading_since is not None)
+    assert before is not None
+    assert controller.leading_since is not None
+    assert controller.leading_since > before
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
+    served: Served, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"dead_host_seconds": 1}})
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    served.controller.leading_since = await served.store.now() - timedelta(hours=1)
+    loop = DeadHostsLoop(served.controller)
+    async with asyncio.timeout(8):
+        while not (await served.store.get_host("h1")).flagged_dead_at:
+            await loop.run_once()
+            await asyncio.sleep(0.05)
+    await loop.run_once()
+    lines = [r for r in caplog.records if "DEAD HOST" in r.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].levelno == logging.ERROR
+    text = lines[0].getMessage()
+    assert "h1" in text
+    assert job["id"] in text
+    assert "holdfast hosts terminate h1" in text
+    dead = (await served.call("GET", "/v1/hosts", params={"dead": "1"})).json()["items"]
+    assert [(h["name"], h["dead"]) for h in dead] == [("h1", True)]
+    await agent.sync(agent.running(order))
+    assert (await served.call("GET", "/v1/hosts", params={"dead": "1"})).json()["items"] == []
+
+
+@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
+async def test_a_jobs_own_lease_goes_with_its_launch(served: Served, agent: FakeAgent) -> None:
+    await served.submit(lease_ttl_seconds=33)
+    order = await agent.take()
+    assert order.ttl_seconds == 33
+    renewed = (await agent.sync(agent.running(order))).renewed
+    assert [r.ttl_seconds for r in renewed] == [33]

@@ -1,0 +1,115 @@
+"""plan_admission: all or none, never more than there is, avoided hosts last (ADMIT-1…3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.gpus import Gpu
+from holdfast.core.placement import Candidate, Capacity, Size, find_impossible, plan_admission
+
+
+def host(name: str, cpu: int = 4, gpus: int = 0, memory: int = 1 << 34, queues: tuple[str, ...] = ()) -> Capacity:
+    return Capacity(
+        host_id=name, name=name, incarnation="i", queues=frozenset(queues), free_cpu_slots=cpu,
+        free_memory_bytes=memory, free_devices=tuple(range(gpus)),
+    )  # fmt: skip
+
+
+def job(
+    name: str, *, tasks: int = 1, gpus: int = 0, cpu: int = 1, queue: str = "q", avoid: tuple[str, ...] = ()
+) -> Candidate:
+    return Candidate(
+        job_id=name,
+        epoch=0,
+        queue=queue,
+        priority=50,
+        tasks=tasks,
+        gpus=gpus,
+        cpu_slots=cpu,
+        memory_bytes=0,
+        avoid_hosts=avoid,
+    )
+
+
+candidates = st.lists(
+    st.builds(
+        job, st.uuids().map(str), tasks=st.integers(1, 6), gpus=st.integers(0, 3), cpu=st.integers(0, 3),
+        queue=st.sampled_from(["q", "r"]), avoid=st.sampled_from([(), ("h0",), ("h0", "h1")]),
+    ),
+    max_size=12,
+)  # fmt: skip
+capacities = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from([(), ("q",), ("r",)])), max_size=5
+).map(lambda rows: [host(f"h{i}", cpu, gpus, queues=queues) for i, (cpu, gpus, queues) in enumerate(rows)])
+
+
+@given(candidates, capacities, st.dictionaries(st.sampled_from(["q", "r"]), st.integers(0, 3)))
+def test_never_more_than_there_is(jobs: list[Candidate], hosts: list[Capacity], headroom: dict[str, int]) -> None:
+    """ADMIT-1, ADMIT-2."""
+    plan = plan_admission(jobs, hosts, headroom)
+    by_id = {j.job_id: j for j in jobs}
+    rooms = {h.host_id: h for h in hosts}
+    slots: Counter[str] = Counter()
+    devices: list[tuple[str, int]] = []
+    started: Counter[str] = Counter()
+    for placement in plan.placements:
+        j = by_id[placement.job_id]
+        started[j.queue] += 1
+        assert [t.rank for t in placement.tasks] == list(range(j.tasks))
+        for task in placement.tasks:
+            assert len(task.devices) == j.gpus
+            assert not rooms[task.host_id].queues or j.queue in rooms[task.host_id].queues
+            slots[task.host_id] += j.cpu_slots
+            devices += [(task.host_id, d) for d in task.devices]
+    assert len(devices) == len(set(devices))
+    assert all(slots[h] <= rooms[h].free_cpu_slots for h in slots)
+    assert all(device in rooms[h].free_devices for h, device in devices)
+    assert all(started[q] <= n for q, n in headroom.items())
+    assert {p.job_id for p in plan.placements}.isdisjoint(plan.refusals)
+    assert len(plan.placements) + len(plan.refusals) == len(jobs)
+
+
+@given(candidates, capacities)
+def test_a_refused_job_really_finds_no_room(jobs: list[Candidate], hosts: list[Capacity]) -> None:
+    """What is left after the plan cannot hold a job that the plan refused (room only shrinks)."""
+    plan = plan_admission(jobs, hosts, {})
+    by_id = {j.job_id: j for j in jobs}
+    left = {h.host_id: [h.free_cpu_slots, len(h.free_devices)] for h in hosts}
+    for placement in plan.placements:
+        for task in placement.tasks:
+            left[task.host_id][0] -= by_id[placement.job_id].cpu_slots
+            left[task.host_id][1] -= len(task.devices)
+    for job_id in plan.refusals:
+        j = by_id[job_id]
+        room = 0
+        for h in hosts:
+            if h.queues and j.queue not in h.queues:
+                continue
+            cpu, gpus = left[h.host_id]
+            room += min(cpu // j.cpu_slots if j.cpu_slots else 99, gpus // j.gpus if j.gpus else 99)
+        assert room < j.tasks
+
+
+def test_avoided_host_only_when_no_other_has_room() -> None:
+    """ADMIT-3."""
+    plan = plan_admission([job("a", avoid=("h0",)), job("b", avoid=("h0",))], [host("h0", 1), host("h1", 1)], {})
+    assert [p.tasks[0].host_id for p in plan.placements] == ["h1", "h0"]
+
+
+def test_a_gang_that_does_not_fit_takes_nothing_from_the_next() -> None:
+    plan = plan_admission([job("big", tasks=3, gpus=1, cpu=0), job("small", gpus=2, cpu=0)], [host("h0", gpus=2)], {})
+    assert [p.job_id for p in plan.placements] == ["small"]
+    assert "3 tasks" in plan.refusals["big"]
+
+
+def test_impossible_says_what_there_is() -> None:
+    size = Size(name="h", queues=frozenset(), cpu_slots=2, memory_bytes=1 << 30, gpus=(Gpu(index=0),))
+    assert find_impossible(job("a", gpus=1, cpu=0), [size]) is None
+    sentence = find_impossible(job("a", gpus=9, cpu=0), [size])
+    assert sentence is not None
+    assert "9 GPUs" in sentence
+    assert "1 GPUs" in sentence
+    assert find_impossible(job("a", gpus=9), []) is None

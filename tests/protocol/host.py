@@ -1,0 +1,291 @@
+"""A simulated host: a guardian that holds processes, an agent that may come and go, and a clock of its own.
+
+It follows `agent/commands.py`, `agent/sync.py`, `agent/agent.py` and `agent/guardian_tasks.py` line by line, without
+their processes and files; `core.lease.host_deadline` and `agent.ends.make_facts` are the real ones. True time is the
+simulation's, in seconds; everything a host decides by is read from its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.agent.ends import make_facts
+from holdfast.core import lease
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs.verdicts import make_trip
+from holdfast.store.interface import HostSynced, PreemptRow, TaskOffer
+from holdfast.wire.guardian import Ended
+
+GRACE_SECONDS = 3.0
+MAX_KILL_SECONDS = 1.5  # from KILL to the last breath; LEASE-2 leaves 2 × margin for it, less what a clock drifts
+
+
+@dataclass
+class Process:
+    """One task's processes, as the guardian holds them. `*_at` are true times, `deadline` and `kill_due` host times."""
+
+    key: TaskKey
+    devices: tuple[int, ...]
+    slots: int
+    started_at: float
+    deadline: float
+    kill_seconds: float
+    heeds_term: bool
+    kill_due: float | None = None
+    killed_at: float | None = None
+    stopped: bool = False
+    lapsed: bool = False
+    trip: Trip | None = None
+    kill_sent: bool = False
+    stop_asked: bool = False
+    hard: bool = False
+    ended: Ended | None = None
+    facts: TaskFacts | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended is None
+
+    def executes(self, now: float) -> bool:
+        """Whether any of its code may run at this true instant."""
+        return self.live and (self.killed_at is None or now < self.killed_at + self.kill_seconds)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of an agent. `started_at` is on the host's clock, `agent` says which agent process waits for the answer."""
+
+    host_id: str
+    incarnation: str
+    agent: int
+    seq: int
+    started_at: float
+    register: bool = False
+    live: tuple[TaskKey, ...] = ()
+    started: tuple[TaskKey, ...] = ()
+    ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
+    leaving: bool = False
+
+
+@dataclass
+class Host:
+    """One machine."""
+
+    id: str
+    rate: float
+    offset: float
+    slots: int
+    gpus: int
+    note_launch: Callable[[Host, Process], None]
+    note_end: Callable[[Host, Process], None]
+    draw: Callable[[], float]  # chance, from the seed of the run
+    number: int = 0
+    up: bool = False
+    agent_up: bool = False
+    agent: int = 0
+    registered: bool = False
+    closing: bool = False
+    replaced: bool = False
+    seq: int = 0
+    newest_taken: int = 0
+    said_goodbye: bool = False
+    processes: dict[TaskKey, Process] = field(default_factory=dict)
+    stubs: dict[TaskKey, TaskFacts] = field(default_factory=dict)  # the agent's memory only
+    buried: set[TaskKey] = field(default_factory=set)  # the agent's memory only
+    tombstones: set[TaskKey] = field(default_factory=set)  # the guardian's
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.id}-incarnation-{self.number}"
+
+    def clock(self, now: float) -> float:
+        """This host's boot clock at a true time."""
+        return self.offset + now * self.rate
+
+    def true_time(self, clock: float) -> float:
+        return (clock - self.offset) / self.rate
+
+    def executing(self, now: float) -> list[Process]:
+        return [p for p in self.processes.values() if self.up and p.executes(now)]
+
+    # ---- power
+
+    def boot(self) -> None:
+        """A new guardian: a new incarnation, which knows of nothing."""
+        self.number += 1
+        self.up = self.agent_up = True
+        self.agent += 1
+        self.registered = self.closing = self.replaced = self.said_goodbye = False
+        self.newest_taken = 0
+        self.processes, self.stubs, self.buried, self.tombstones = {}, {}, set(), set()
+
+    def crash(self) -> None:
+        """Power cut, or a guardian killed: every task ends with it, and nobody says so."""
+        self.up = self.agent_up = False
+        self.processes, self.stubs = {}, {}
+
+    def kill_agent(self) -> None:
+        """Tasks are the guardian's and go on. Calls under way are lost, stubs and tombstones of the agent too."""
+        self.agent_up = False
+
+    def start_agent(self) -> None:
+        self.agent_up = True
+        self.agent += 1
+        self.newest_taken = 0
+        self.stubs, self.buried = {}, set()
+
+    def shut_down(self, now: float) -> None:
+        """The guardian was told to go: TERM and grace for every task, then a last word."""
+        self.closing = True
+        for process in self.processes.values():
+            if process.live:
+                self._stop(process, GRACE_SECONDS, now)
+
+    # ---- the guardian
+
+    def turn(self, now: float) -> None:
+        """Do what is due: deadlines, graces, last breaths. Exact in time however rarely it is called."""
+        clock = self.clock(now)
+        for process in self.processes.values():
+            if not process.live:
+                continue
+            if process.killed_at is None and process.deadline <= clock:
+                process.lapsed = True
+                self._stop(process, 0.0, self.true_time(process.deadline))
+            if process.killed_at is None and process.kill_due is not None and process.kill_due <= clock:
+                process.killed_at = max(process.started_at, self.true_time(process.kill_due))
+            if process.killed_at is not None and process.killed_at + process.kill_seconds <= now:
+                self._finish(process, Ended(key=process.key, signal=9))
+        if self.replaced and not any(p.live for p in self.processes.values()):
+            self.crash()  # AGT-4: the guardian is told to go
+
+    def exit(self, key: TaskKey, ended: Ended) -> None:
+        """A process ends by itself."""
+        self._finish(self.processes[key], ended)
+
+    def trip(self, key: TaskKey, watchdog: Watchdog, now: float) -> None:
+        """A watchdog's verdict, and the kill that follows it."""
+        process = self.processes[key]
+        if process.trip is None:
+            process.trip = make_trip(watchdog, f"the {watchdog} watchdog", {})
+            process.kill_sent = True
+            self._stop(process, 0.0, now)
+
+    def _stop(self, process: Process, grace_seconds: float, now: float) -> None:
+        process.stopped = True
+        due = self.clock(now) + grace_seconds
+        process.kill_due = due if process.kill_due is None else min(due, process.kill_due)
+        if process.heeds_term and grace_seconds and process.trip is None:
+            process.kill_due = min(process.kill_due, self.clock(now) + grace_seconds / 2)
+        if grace_seconds == 0 and process.killed_at is None:
+            process.killed_at = now
+
+    def _finish(self, process: Process, how: Ended) -> None:
+        process.ended = Ended(
+            key=process.key, exit_code=how.exit_code, signal=how.signal, oom=how.oom, stopped=process.stopped,
+            lapsed=process.lapsed, unkillable=how.unkillable, start_error=how.start_error,
+        )  # fmt: skip
+        process.facts = make_facts(
+            process.ended, trip=process.trip, kill_sent=process.kill_sent, stop_asked=process.stop_asked,
+            host_stops=self.closing, log_tail="",
+        )  # fmt: skip
+        self.note_end(self, process)
+
+    # ---- the agent: state up
+
+    def make_request(self, now: float) -> Request:
+        self.seq += 1
+        who = (self.id, self.incarnation, self.agent, self.seq, self.clock(now))
+        if not self.registered:
+            return Request(*who, register=True)
+        live = tuple(p.key for p in self.processes.values() if p.live)
+        ended = [(p.key, p.facts) for p in self.processes.values() if p.facts is not None]
+        leaving = self.closing and not live
+        # A start is sometimes told a call later: the exec takes its time.
+        started = tuple(key for key in live if self.draw() < 0.8)
+        return Request(*who, live=live, started=started, ended=(*ended, *self.stubs.items()), leaving=leaving)
+
+    # ---- the agent: commands down
+
+    def take_answer(self, request: Request, answer: HostSynced | None, now: float) -> None:
+        """Carry out an answer; None is `stale_incarnation`. Nobody is there to hear one of an earlier agent's calls."""
+        if not self.agent_up or request.agent != self.agent:
+            return
+        newest = request.seq > self.newest_taken
+        if answer is None:
+            if newest:
+                self._give_way(now)
+            return
+        self.newest_taken = max(self.newest_taken, request.seq)
+        for key in (*answer.acked, *answer.refused):
+            self._settle(key)
+        for key, ttl in answer.renewed:
+            process = self.processes.get(key)
+            if process is not None and process.live:
+                process.deadline = max(process.deadline, lease.host_deadline(request.started_at, ttl))
+        if not newest:
+            return
+        for key in answer.lost:
+            if key in self.processes and self.processes[key].live:
+                self.trip(key, Watchdog.LOST_LEASE, now)
+        for order in answer.preempts:
+            self._preempt(order, now)
+        for offer in answer.offers:
+            self._launch(offer, request.started_at, now)
+        if request.leaving:
+            self.said_goodbye = True
+            self.crash()
+
+    def take_registered(self, request: Request) -> None:
+        if self.agent_up and request.agent == self.agent:
+            self.registered = True
+
+    def _settle(self, key: TaskKey) -> None:
+        process = self.processes.get(key)
+        if key in self.stubs:
+            del self.stubs[key]
+            self.buried.add(key)
+        elif process is not None and not process.live:
+            del self.processes[key]
+            self.buried.add(key)
+            self.tombstones.add(key)
+
+    def _launch(self, offer: TaskOffer, started_at: float, now: float) -> None:
+        task = offer.task
+        key = task.key
+        if key in self.processes or key in self.stubs or key in self.buried or self.closing or self.replaced:
+            return
+        assert key not in self.tombstones, f"CMD-1: {key} was offered after its end had been acknowledged"
+        deadline = lease.host_deadline(started_at, task.lease_ttl_seconds)
+        if deadline <= self.clock(now):
+            return
+        process = Process(
+            key=key, devices=task.devices, slots=offer.job.cpu_slots, started_at=now, deadline=deadline,
+            kill_seconds=self.draw() * MAX_KILL_SECONDS, heeds_term=self.draw() < 0.5,
+        )  # fmt: skip
+        self.note_launch(self, process)
+        self.processes[key] = process
+
+    def _preempt(self, order: PreemptRow, now: float) -> None:
+        process = self.processes.get(order.key)
+        if process is None:
+            if order.key not in self.stubs:
+                self.stubs[order.key] = TaskFacts(stopped=True)  # CMD-3
+            return
+        if not process.live or (process.stop_asked and (process.hard or not order.hard)):
+            return
+        process.stop_asked, process.hard = True, order.hard
+        if order.operator_stop and process.trip is None:
+            process.trip = make_trip(Watchdog.OPERATOR_STOP, order.reason, {})
+        self._stop(process, 0.0 if order.hard else GRACE_SECONDS, now)
+
+    def _give_way(self, now: float) -> None:
+        """AGT-4."""
+        self.replaced = True
+        for process in self.processes.values():
+            if process.live:
+                self.trip(process.key, Watchdog.LOST_LEASE, now)
+                self._stop(process, 0.0, now)

@@ -1,0 +1,458 @@
+"""The random user, the random failure and the random network: one hypothesis state machine over `World`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.decide import Policy
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import HostState, JobState
+from holdfast.errors import Conflict
+from holdfast.store.interface import HostSync
+from holdfast.wire.guardian import Ended
+from tests.protocol.host import Host, Request
+from tests.protocol.world import Plan, World, run
+
+INDEX = st.integers(0, 7)
+LINKS = ["ok", "ok", "mess", "mess", "lose_request", "lose_answer", "hold_request", "hold_answer", "poll"]
+ENDS = ["ok", "ok", "ok", "exit", "oom", "trip", "time_limit", "unkillable", "start_error"]
+WAITS = [0.5, 0.5, 2.0, 2.0, 6.0, 16.5, 33.0]
+DATA = TaskFacts(exit_code=0)
+
+
+class Protocol(RuleBasedStateMachine):
+    """One run. After the last step the chaos stops and everything must come to an end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: World | None = None
+
+    @property
+    def w(self) -> World:
+        assert self.world is not None
+        return self.world
+
+    @initialize(
+        rates=st.lists(st.sampled_from([0.99, 1.0, 1.01]), min_size=2, max_size=4), slots=st.integers(1, 3),
+        gpus=st.integers(0, 2), retries=st.integers(0, 2), trips=st.integers(0, 2), infra=st.integers(1, 4),
+        seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    )  # fmt: skip
+    def begin(
+        self, rates: list[float], slots: int, gpus: int, retries: int, trips: int, infra: int, seed: int, jobs: list[int]
+    ) -> None:  # fmt: skip
+        policy = Policy(max_retries=retries, watchdog_cap=trips, infra_cap=infra)
+        self.world = World(rates=rates, slots=slots, gpus=gpus, policy=policy, seed=seed)
+        for host in self.w.hosts:
+            host.boot()
+        for tasks in jobs:
+            self.w.submit(tasks=tasks, gpus=0, late=False, priority=50)
+        self.w.wait(2.0)
+
+    # ---- picking
+
+    def pick_host(self, i: int, *, up: bool | None = None) -> Host | None:
+        hosts = [h for h in self.w.hosts if up is None or h.up is up]
+        return hosts[i % len(hosts)] if hosts else None
+
+    def pick_live(self, i: int) -> tuple[Host, TaskKey] | None:
+        live = [(h, p.key) for h in self.w.hosts if h.up for p in h.processes.values() if p.executes(self.w.t)]
+        return live[i % len(live)] if live else None
+
+    def pick_job(self, i: int) -> str:
+        return f"job-{1 + i % self.w.count:04d}"
+
+    # ---- time and the network
+
+    @rule(seconds=st.sampled_from(WAITS))
+    def wait(self, seconds: float) -> None:
+        self.w.wait(seconds)
+
+    @rule(i=INDEX, mode=st.sampled_from(LINKS))
+    def change_link(self, i: int, mode: str) -> None:
+        host = self.pick_host(i)
+        assert host is not None
+        self.w.links[host.id] = mode
+
+    @precondition(lambda self: self.world is not None and self.world.held)
+    @rule(i=st.integers(0, 23), keep=st.booleans())
+    def deliver(self, i: int, keep: bool) -> None:
+        self.w.turn_hosts()
+        self.w.deliver(i, keep=keep)
+        self.w.check()
+
+    @precondition(lambda self: self.world is not None and self.world.announced and not self.world.outage)
+    @rule(i=INDEX)
+    def deliver_registration(self, i: int) -> None:
+        """A registration comes twice, the second time late: perhaps from an incarnation that is over."""
+        w = self.w
+        w.turn_hosts()
+        request = w.announced[i % len(w.announced)]
+        answered, answer = w.serve(request, poll=False)
+        if answered:
+            w.answer(request, answer)
+
+    @rule(i=INDEX)
+    def one_call(self, i: int) -> None:
+        host = self.pick_host(i)
+        assert host is not None
+        self.w.turn_hosts()
+        self.w.call(host)
+
+    @rule(i=INDEX, mode=st.sampled_from(["lose_request", "lose_answer", "hold_request", "hold_answer"]),
+          seconds=st.sampled_from([14.0, 16.0, 20.0, 33.0]), after=st.sampled_from(["ok", "mess"]))  # fmt: skip
+    def fall_silent(self, i: int, mode: str, seconds: float, after: str) -> None:
+        """A partition that lasts about as long as a lease, while the rest of the world goes on."""
+        host = self.pick_host(i)
+        assert host is not None
+        self.w.links[host.id] = mode
+        self.w.wait(seconds)
+        self.w.links[host.id] = after
+
+    @rule(i=INDEX, delay=st.sampled_from([3.0, 6.0]))
+    def answer_slowly(self, i: int, delay: float) -> None:
+        """LEASE-1: the last answer takes seconds to come, and then the host hears nothing for a whole lease."""
+        w, host = self.w, self.pick_host(i, up=True)
+        if host is None or w.outage:
+            return
+        w.turn_hosts()
+        held = list(w.held)
+        w.links[host.id] = "hold_answer"
+        w.call(host)
+        slow = [m for m in w.held if not any(m is kept for kept in held)]
+        w.links[host.id] = "lose_request"
+        w.wait(delay)
+        for message in slow:
+            w.answer(message.request, message.answer)
+        w.wait(18.0)
+        w.links[host.id] = "ok"
+
+    @rule(i=INDEX, seconds=st.sampled_from([0.5, 3.0]), register=st.booleans())
+    def hear_the_dead(self, i: int, seconds: float, register: bool) -> None:
+        """FENCE-1, LEASE-3: a call of an incarnation that is over arrives when the next one has work already."""
+        w, host = self.w, self.pick_host(i, up=True)
+        if host is None or w.outage or not (host.agent_up and host.registered):
+            return
+        w.turn_hosts()
+        last = host.make_request(w.t)
+        if register:
+            last = Request(last.host_id, last.incarnation, last.agent, last.seq, last.started_at, register=True)
+        host.crash()
+        host.boot()
+        w.links[host.id] = "ok"
+        w.wait(seconds)
+        w.serve(last, poll=False)
+        w.check()
+
+    @rule(i=INDEX)
+    def answer_overtaken(self, i: int) -> None:
+        """An answer is slow: what it launches has been launched by a newer one, ended and acknowledged when it comes."""
+        w, host = self.w, self.pick_host(i, up=True)
+        if host is None or w.outage:
+            return
+        w.turn_hosts()
+        before, held = w.links[host.id], list(w.held)
+        w.links[host.id] = "hold_answer"
+        w.call(host)
+        slow = [m for m in w.held if not any(m is kept for kept in held)]
+        w.links[host.id] = "ok"
+        w.call(host)
+        for process in list(host.processes.values()):
+            if process.live:
+                host.exit(process.key, Ended(key=process.key, exit_code=0))
+        w.call(host)
+        for message in slow:
+            w.answer(message.request, message.answer)
+        w.links[host.id] = before
+        w.check()
+
+    # ---- hosts
+
+    @rule(i=INDEX)
+    def crash(self, i: int) -> None:
+        host = self.pick_host(i, up=True)
+        if host is not None:
+            host.crash()
+            self.w.check()
+
+    @rule(i=INDEX)
+    def boot(self, i: int) -> None:
+        host = self.pick_host(i, up=False)
+        if host is not None:
+            host.boot()
+
+    @rule(i=INDEX)
+    def reboot(self, i: int) -> None:
+        host = self.pick_host(i, up=True)
+        if host is not None:
+            host.crash()
+            host.boot()
+            self.w.call(host)
+            self.w.check()
+
+    @rule(i=INDEX)
+    def restart_agent(self, i: int) -> None:
+        host = self.pick_host(i, up=True)
+        if host is None:
+            return
+        if host.agent_up:
+            host.kill_agent()
+        else:
+            host.start_agent()
+
+    @rule(i=INDEX)
+    def shut_down(self, i: int) -> None:
+        host = self.pick_host(i, up=True)
+        if host is not None and host.agent_up:
+            host.shut_down(self.w.t)
+
+    @rule(i=INDEX, how=st.sampled_from(ENDS))
+    def end_task(self, i: int, how: str) -> None:
+        self.w.turn_hosts()
+        found = self.pick_live(i)
+        if found is None:
+            return
+        host, key = found
+        if how == "trip":
+            host.trip(key, Watchdog.STALL, self.w.t)
+        elif how == "time_limit":
+            host.trip(key, Watchdog.TIME_LIMIT, self.w.t)
+        elif how == "unkillable":
+            host.exit(key, Ended(key=key, unkillable=True, survivors=[7]))
+        elif how == "start_error":
+            host.exit(key, Ended(key=key, start_error="no such program"))
+        elif how == "oom":
+            host.exit(key, Ended(key=key, signal=9, oom=True))
+        else:
+            host.exit(key, Ended(key=key, exit_code=0 if how == "ok" else 3))
+
+    # ---- controllers
+
+    @rule(leaders=st.integers(1, 2))
+    def restart_controllers(self, leaders: int) -> None:
+        """LEASE-4: a new leader, or two that each believe to lead, one of them for long."""
+        w = self.w
+        w.leading_since = [w.now(), *w.leading_since][:leaders]
+        w.polls.clear()
+
+    @rule()
+    def run_second_leader(self) -> None:
+        self.w.turn_hosts()
+        self.w.run_loops(leader=1)
+
+    @rule()
+    def toggle_outage(self) -> None:
+        w = self.w
+        w.outage = not w.outage
+        if not w.outage:
+            w.leading_since = [w.now()]
+        w.polls.clear()
+
+    @rule()
+    def read_plan(self) -> None:
+        """A leader reads and is frozen before it writes."""
+        w = self.w
+        w.plans.append(Plan(w.read_placements(), w.read_completions()))
+        del w.plans[:-4]
+
+    @precondition(lambda self: self.world is not None and self.world.plans)
+    @rule(i=INDEX)
+    def write_plan(self, i: int) -> None:
+        w = self.w
+        w.turn_hosts()
+        plan = w.plans[i % len(w.plans)]
+        w.write_completions(plan.completions)
+        w.write_placements(plan.placements)
+
+    @rule(i=INDEX, later=st.booleans())
+    def freeze_before_completing(self, i: int, later: bool) -> None:
+        """A leader reads a drain that is ready and is frozen. It writes when the next attempt drains, or whenever `write_plan` says."""
+        w = self.w
+        w.turn_hosts()
+        found = self.pick_live(i)
+        if found is None:
+            return
+        job_id = found[1].job_id
+        self.fail_job(job_id)
+        plan = Plan((), w.read_completions())
+        if later:
+            w.plans.append(plan)
+            return
+        w.run_loops()
+        w.wait(1.5)
+        self.fail_job(job_id)
+        w.write_completions(plan.completions)
+
+    def fail_job(self, job_id: str) -> None:
+        """Every task of the job that runs exits with 3, and its host says so."""
+        for host in self.w.hosts:
+            for process in list(host.processes.values()):
+                if host.up and process.key.job_id == job_id and process.executes(self.w.t):
+                    host.exit(process.key, Ended(key=process.key, exit_code=3))
+            self.w.call(host)
+
+    @precondition(lambda self: self.world is not None and self.world.count < 5)
+    @rule(tasks=st.integers(1, 3))
+    def overtake(self, tasks: int) -> None:
+        """A frozen leader's placement wakes after another job was given the same room (ADMIT-2)."""
+        w = self.w
+        w.turn_hosts()
+        w.submit(tasks=1, gpus=0, late=False, priority=50)
+        plan = Plan(w.read_placements())
+        w.submit(tasks=tasks, gpus=0, late=False, priority=90)
+        w.run_loops()
+        w.write_placements(plan.placements)
+
+    # ---- people
+
+    @precondition(lambda self: self.world is not None and self.world.count < 6)
+    @rule(
+        tasks=st.integers(1, 3), gpus=st.sampled_from([0, 0, 1]), late=st.booleans(), priority=st.sampled_from([50, 90])
+    )
+    def submit(self, tasks: int, gpus: int, late: bool, priority: int) -> None:
+        self.w.submit(tasks=tasks, gpus=gpus, late=late, priority=priority)
+        self.w.check()
+
+    @rule(i=INDEX, hard=st.booleans())
+    def cancel(self, i: int, hard: bool) -> None:
+        run(self.w.store.cancel_job(self.pick_job(i), "not needed", hard=hard, now=self.w.now()))
+        self.w.check()
+
+    @rule(i=INDEX)
+    def preempt(self, i: int) -> None:
+        run(self.w.store.drain_job(self.pick_job(i), Cause.PREEMPTED, "room is needed", now=self.w.now()))
+        self.w.check()
+
+    @rule(i=INDEX)
+    def revive(self, i: int) -> None:
+        try:
+            run(self.w.store.revive_job(self.pick_job(i), "again", now=self.w.now()))
+        except Conflict:
+            return
+        self.w.check()
+
+    @rule(pause=st.booleans(), hard=st.booleans())
+    def pause(self, pause: bool, hard: bool) -> None:
+        if pause:
+            run(self.w.store.pause_queue("cpu", "asked", hard=hard, now=self.w.now()))
+        else:
+            run(self.w.store.resume_queue("cpu", now=self.w.now()))
+        self.w.check()
+
+    @rule(
+        i=INDEX, event=st.sampled_from(["drain", "undrain", "quarantine", "release", "terminate"]), hard=st.booleans()
+    )
+    def move_host(self, i: int, event: str, hard: bool) -> None:
+        """An operator's word. It is true: a host is called gone only when it is off (LEASE-3)."""
+        host = self.pick_host(i, up=False if event == "terminate" else None)
+        if host is None:
+            return
+        self.w.turn_hosts()
+        try:
+            run(self.w.store.move_host(host.id, event, "asked", hard=hard, now=self.w.now()))
+        except Conflict:
+            return
+        self.w.check()
+
+    @precondition(lambda self: self.world is not None and self.world.truth.launched)
+    @rule(
+        i=st.integers(0, 31),
+        host=INDEX,
+        ok=st.booleans(),
+        shift=st.sampled_from([0, 0, -1, 1]),
+        what=st.sampled_from(["live", "ended"]),
+    )
+    def stale_report(self, i: int, host: int, ok: bool, shift: int, what: str) -> None:
+        """FENCE-1: a report under a key that is not this host's changes nothing of the job."""
+        w = self.w
+        keys = list(w.truth.launched)
+        old = keys[i % len(keys)]
+        key = TaskKey(old.job_id, old.rank, max(0, old.epoch + shift))
+        who = self.pick_host(host)
+        assert who is not None
+        held = {(t.key, t.host_id, t.incarnation) for ts in w.all_tasks.values() for t in ts if t.state.holds_lease}
+        row = run(w.store.get_host(who.id))
+        if (key, who.id, row.incarnation) in held:
+            return
+        before = self.view_of(key.job_id)
+        facts = TaskFacts(exit_code=0) if ok else TaskFacts(exit_code=1)
+        sync = HostSync(
+            host_id=who.id, incarnation=row.incarnation, live=(key,) if what == "live" else (),
+            started=(key,) if what == "live" else (), ended=((key, facts),) if what == "ended" else (),
+        )  # fmt: skip
+        found = run(w.store.sync_hosts([sync], now=w.now()))[0]
+        assert self.view_of(key.job_id) == before, f"FENCE-1: a stale report of {key} changed the job"
+        assert key not in [k for k, _ in found.renewed], f"FENCE-1: a stale report of {key} renewed a lease"
+        if what == "live":
+            assert key in found.lost
+        w.check()
+
+    def view_of(self, job_id: str) -> Any:
+        """A job, its attempts and its tasks, but for the offers any sync may make."""
+        s = self.w.store
+        tasks = [(t.key, t.state, t.facts, t.started_at, t.ended_at) for t in run(s.list_tasks(job_id))]
+        return run(s.get_job(job_id)), run(s.list_attempts(job_id)), tasks
+
+    # ---- the end
+
+    def teardown(self) -> None:
+        if self.world is not None:
+            self.come_to_an_end(self.world)
+
+    def come_to_an_end(self, w: World) -> None:
+        """Liveness: the network heals, operators let go, hosts come back but for those that never will."""
+        w.outage, w.leading_since, w.polls = False, [w.now()], {}
+        gone = {h.id for h in w.hosts[1:] if not h.up and w.random.random() < 0.5}
+        run(w.store.resume_queue("cpu", now=w.now()))
+        for host in w.hosts:
+            w.links[host.id] = "ok"
+            if host.up and not host.agent_up:
+                host.start_agent()
+        lift = {HostState.DRAINING: "undrain", HostState.QUARANTINED: "release"}
+        for _ in range(90):
+            for row in run(w.store.list_hosts()):
+                if row.state in lift:
+                    run(w.store.move_host(row.id, lift[row.state], "let go", now=w.now()))
+            for host in w.hosts:
+                if not host.up and host.id not in gone:
+                    host.boot()
+                for process in list(host.processes.values()):
+                    if process.live and w.t - process.started_at > 3.0 and process.kill_due is None:
+                        host.exit(process.key, Ended(key=process.key, exit_code=0))
+            w.wait(1.0, step_seconds=1.0)
+            if self.is_quiet(w, gone):
+                break
+        self.check_ended(w, gone)
+
+    def has_room(self, w: World, job_id: str, gone: set[str]) -> bool:
+        job = run(w.store.get_job(job_id))
+        hosts = [h for h in w.hosts if h.id not in gone]
+        per_host = [min(h.slots, h.gpus // job.gpus if job.gpus else h.slots) for h in hosts]
+        return sum(per_host) >= job.tasks
+
+    def is_quiet(self, w: World, gone: set[str]) -> bool:
+        over = all(
+            j.state.terminal or (j.state is JobState.QUEUED and not self.has_room(w, j.id, gone)) for j in w.jobs()
+        )
+        return over and not any(h.processes or h.stubs for h in w.hosts if h.up)
+
+    def check_ended(self, w: World, gone: set[str]) -> None:
+        for job in w.jobs():
+            if self.has_room(w, job.id, gone):
+                assert job.state.terminal, (
+                    f"liveness: {job.id} is {job.state} ({job.reason}), {gone} are gone\n{w.truth.explain(job.id)}\n"
+                    f"{run(w.store.list_tasks(job.id))}"
+                )
+                assert not run(w.store.list_tasks(job.id)), "liveness: a task row is left"
+            else:
+                assert job.state in (JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED), (
+                    f"liveness: {job.id} has no room and is {job.state}\n{w.truth.explain(job.id)}"
+                )
+        for host in w.hosts:
+            assert not host.up or not (host.processes or host.stubs), (
+                f"liveness: {host.id} still holds ends nobody takes"
+            )

@@ -1,0 +1,63 @@
+"""What the chaos found, as small as it gets, on both stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.core.causes import Cause
+from holdfast.errors import Stale
+from holdfast.store.interface import Store
+from holdfast.store.memory import MemoryStore
+from holdfast.store.migrate import migrate
+from holdfast.store.postgres import PostgresStore
+from holdfast.wire.agent import HostFacts
+from tests.store.rig import OK, STOPPED, Rig
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    store: Store = MemoryStore()
+    if request.param == "postgres":
+        database = request.getfixturevalue("pg_database")
+        migrate(database)
+        store = PostgresStore(database)
+    await store.open()
+    yield Rig(store)
+    await store.close()
+
+
+async def test_a_registration_that_comes_late_frees_nothing(rig: Rig) -> None:
+    """LEASE-3: it lay in a frozen controller's buffer while its host was started anew; it is no evidence."""
+    await rig.host("h1")
+    await rig.host("h1")
+    job_id, key = await rig.running()
+    with pytest.raises(Stale) as refused:
+        await rig.store.register_host("h1", None, "inc-00001", HostFacts(name="name-h1"), now=rig.tick(1))
+    assert refused.value.code == "stale_incarnation"
+    assert [t.key for t in await rig.store.list_tasks(job_id)] == [key]
+    assert (await rig.store.get_host("h1")).incarnation == "inc-00002"
+    await rig.host("h1", new=False)  # the present one may say so again
+    assert (await rig.sync("h1", ended=[(key, OK)])).succeeded == (job_id,)
+
+
+async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(rig: Rig) -> None:
+    """DESIGN §3.4: a reservation that ran out with some tasks running is drained; the silent rank has no lease to lapse."""
+    await rig.host("h1", slots=1)
+    await rig.host("h2", slots=1)
+    job_id = await rig.submit(tasks=2)
+    assert await rig.admit() == [job_id]
+    (offer,) = (await rig.sync("h1")).offers
+    await rig.sync("h1", live=[offer.task.key], started=[offer.task.key])
+    rig.tick(29)
+    assert await rig.store.expire_reservations(30, now=rig.now) == []
+    rig.tick(2)
+    assert await rig.store.expire_reservations(30, now=rig.now) == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == ("draining", Cause.START_TIMEOUT)
+    assert await rig.store.expire_reservations(30, now=rig.now) == []
+    (order,) = (await rig.sync("h1", live=[offer.task.key])).preempts
+    await rig.sync("h1", ended=[(order.key, STOPPED)])
+    assert await rig.complete(max_retries=1) == [job_id]
+    assert (await rig.job(job_id)).state == "queued"

@@ -1,0 +1,285 @@
+"""The state machine can fail: Holdfast is broken in one place at a time, and each time the machine has to notice.
+
+Off by default, because finding takes seconds per mutant: `HOLDFAST_HYPOTHESIS=long` runs it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.core import drain, lease
+from holdfast.core.causes import Cause
+from holdfast.core.decide import decide
+from holdfast.core.states import TaskEvent, TaskState
+from holdfast.errors import InvalidTransition
+from holdfast.store import memory_hosts, moves
+from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_hosts import MemoryHosts
+from holdfast.store.memory_jobs import MemoryAdmission
+from holdfast.store.memory_state import MemoryState
+from holdfast.store.reports import Draft
+from holdfast.store.room import Room
+from tests.protocol.host import Host
+from tests.protocol.machine import Protocol
+
+EXAMPLES = 2500
+SEED = int(os.environ.get("HOLDFAST_HYPOTHESIS_SEED", "0"))
+Patch = pytest.MonkeyPatch
+Break = Callable[[Patch], None]
+LONG_AGO = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
+
+
+def host_without_margin(p: Patch) -> None:
+    p.setattr(lease, "host_deadline", lambda started_at, ttl: started_at + ttl)
+
+
+def controller_without_margin(p: Patch) -> None:
+    p.setattr(moves, "margin_seconds", lambda ttl: 0.0)
+
+
+def guardian_without_deadline(p: Patch) -> None:
+    p.setattr(lease, "host_deadline", lambda started_at, ttl: math.inf)
+
+
+def lease_counted_from_the_answer(p: Patch) -> None:
+    take = Host.take_answer
+
+    def late(self: Host, request: Any, answer: Any, now: float) -> None:
+        clock = self.clock(now)
+        fields = {**vars(request), "started_at": clock}
+        take(self, type(request)(**fields), answer, now)
+
+    p.setattr(Host, "take_answer", late)
+
+
+def reaping_at_once_after_a_restart(p: Patch) -> None:
+    lapse = moves.lapse
+    p.setattr(moves, "lapse", lambda m, leading_since: lapse(m, LONG_AGO))
+
+
+def incarnation_not_guarded(p: Patch) -> None:
+    p.setattr(MemoryHosts, "_status", lambda self, sync: "ok" if sync.host_id in self.state.hosts else "unknown")
+
+
+def reports_not_guarded(p: Patch) -> None:
+    p.setattr(Draft, "speaks_for", lambda self, task, key: task is not None)
+
+
+def epoch_not_guarded(p: Patch) -> None:
+    def speaks_for(self: Draft, task: Any, key: Any) -> bool:
+        return task is not None and (task.host_id, task.incarnation) == (self.sync.host_id, self.sync.incarnation)
+
+    p.setattr(Draft, "speaks_for", speaks_for)
+    p.setattr(MemoryState, "task_for", lambda self, key: self.tasks.get(key.job_id, {}).get(key.rank))
+
+
+def drain_done_while_tasks_still_stop(p: Patch) -> None:
+    p.setattr(TaskState, "holds_lease", property(lambda s: s in (TaskState.RESERVED, TaskState.RUNNING)))
+
+
+def stop_confirmed_by_asking(p: Patch) -> None:
+    begin = moves.begin_drain
+
+    def hasty(m: Any, job: Any, *args: Any, **options: Any) -> None:
+        begin(m, job, *args, **options)
+        for task in m.ranks(job):
+            if task.state is TaskState.PREEMPTING:
+                m.move_task(task, TaskEvent.CONFIRM)
+
+    p.setattr(moves, "begin_drain", hasty)
+
+
+def epoch_given_twice(p: Patch) -> None:
+    complete = moves.complete_drain
+
+    def back(m: Any, job: Any, completion: Any) -> Any:
+        found = complete(m, job, completion)
+        job.epoch -= 2
+        return found
+
+    p.setattr(moves, "complete_drain", back)
+
+
+def epoch_not_grown_by_drains(p: Patch) -> None:
+    complete = moves.complete_drain
+
+    def still(m: Any, job: Any, completion: Any) -> Any:
+        found = complete(m, job, completion)
+        job.epoch -= 1
+        return found
+
+    p.setattr(moves, "complete_drain", still)
+
+
+def completion_of_an_earlier_epoch(p: Patch) -> None:
+    complete = MemoryStore.complete_drain
+
+    async def blind(self: Any, job_id: str, epoch: int, completion: Any, *, now: Any = None) -> bool:
+        return await complete(self, job_id, self.state.jobs[job_id].row.epoch, completion, now=now)
+
+    p.setattr(MemoryStore, "complete_drain", blind)
+
+
+def older_answers_command(p: Patch) -> None:
+    take = Host.take_answer
+
+    def any_order(self: Host, request: Any, answer: Any, now: float) -> None:
+        self.newest_taken = 0
+        take(self, request, answer, now)
+
+    p.setattr(Host, "take_answer", any_order)
+
+
+def older_answers_command_and_no_tombstones(p: Patch) -> None:
+    older_answers_command(p)
+    settle = Host._settle
+
+    def forget(self: Host, key: Any) -> None:
+        settle(self, key)
+        self.buried.discard(key)
+        self.tombstones.discard(key)
+
+    p.setattr(Host, "_settle", forget)
+
+
+def one_more_than_the_budget(p: Patch) -> None:
+    def generous(found: Any, charges: Any, policy: Any) -> Any:
+        more = {name: getattr(policy, name) + 1 for name in ("max_retries", "watchdog_cap", "infra_cap")}
+        return decide(found, charges, msgspec.structs.replace(policy, **more))
+
+    p.setattr(drain, "decide", generous)
+
+
+def cancelled_jobs_run_again(p: Patch) -> None:
+    def again(found: Any, charges: Any, policy: Any) -> Any:
+        decision = decide(found, charges, policy)
+        if found.cause is Cause.USER_CANCELLED:
+            free = decide(msgspec.structs.replace(found, cause=Cause.PREEMPTED), charges, policy)
+            return msgspec.structs.replace(free, cause=found.cause)
+        return decision
+
+    p.setattr(drain, "decide", again)
+
+
+def siblings_charged(p: Patch) -> None:
+    def double(found: Any, charges: Any, policy: Any) -> Any:
+        once = decide(found, charges, policy)
+        more = msgspec.structs.replace(once.charges, infra=once.charges.infra * 2 - charges.infra)
+        return msgspec.structs.replace(once, charges=more)
+
+    p.setattr(drain, "decide", double)
+
+
+def room_not_checked_again(p: Patch) -> None:
+    p.setattr(Room, "take", lambda self, placement, need: True)
+
+
+def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:
+    take = MemoryAdmission._reserve
+
+    def twice(self: Any, job: Any, placement: Any, ttl: float, room: Any, at: datetime) -> None:
+        take(self, job, placement, ttl, room, at)
+        job.row.epoch -= 1
+
+    p.setattr(MemoryAdmission, "_reserve", twice)
+
+
+def one_rank_is_enough(p: Patch) -> None:
+    p.setattr(moves, "all", any, raising=False)
+
+
+def late_registration_frees_the_present(p: Patch) -> None:
+    p.setattr(memory_hosts, "follow_incarnation", lambda *given: ())
+
+
+def half_told_gang_stays_reserved(p: Patch) -> None:
+    p.setattr(moves, "run_out", lambda m, job, reason: None)
+
+
+def requeue_without_event(p: Patch) -> None:
+    log = moves.Moves.log
+
+    def silent(self: Any, kind: str, *args: Any, **options: Any) -> None:
+        if kind != "job.requeued":
+            log(self, kind, *args, **options)
+
+    p.setattr(moves.Moves, "log", silent)
+
+
+def stopping_tasks_never_lapse(p: Patch) -> None:
+    lapse = moves.lapse
+
+    def some(m: Any, leading_since: datetime) -> list[str]:
+        for job_id in [i for i, ts in m.tasks.items() if any(t.state is TaskState.PREEMPTING for t in ts.values())]:
+            del m.jobs[job_id]
+        return lapse(m, leading_since)
+
+    p.setattr(moves, "lapse", some)
+
+
+def late_cancel_rewrites_the_end(p: Patch) -> None:
+    cancel = moves.cancel
+
+    def touch(m: Any, job: Any, reason: str, *, hard: bool) -> None:
+        if job.state.terminal:
+            m.touch(job, reason)
+        cancel(m, job, reason, hard=hard)
+
+    p.setattr(moves, "cancel", touch)
+
+
+def ends_never_acknowledged(p: Patch) -> None:
+    answer = Draft.answer
+    p.setattr(Draft, "answer", lambda self: msgspec.structs.replace(answer(self), acked=()))
+
+
+def lease_not_renewed_in_the_store(p: Patch) -> None:
+    grant = memory_hosts._grant
+
+    def once(task: Any, at: datetime) -> None:
+        if task.lease_until is None:
+            grant(task, at)
+
+    p.setattr(memory_hosts, "_grant", once)
+
+
+def lease_shorter_in_the_store(p: Patch) -> None:
+    grant = memory_hosts._grant
+    p.setattr(memory_hosts, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
+
+
+BREAKS: Sequence[Break] = [
+    host_without_margin, controller_without_margin, guardian_without_deadline, lease_counted_from_the_answer,
+    reaping_at_once_after_a_restart, incarnation_not_guarded, reports_not_guarded, epoch_not_guarded,
+    drain_done_while_tasks_still_stop, stop_confirmed_by_asking, epoch_given_twice, epoch_not_grown_by_drains,
+    completion_of_an_earlier_epoch, older_answers_command_and_no_tombstones, one_more_than_the_budget,
+    cancelled_jobs_run_again, siblings_charged, room_not_checked_again, reservation_of_an_earlier_epoch_and_state,
+    one_rank_is_enough, late_registration_frees_the_present, half_told_gang_stays_reserved, requeue_without_event,
+    stopping_tasks_never_lapse, late_cancel_rewrites_the_end, ends_never_acknowledged, lease_not_renewed_in_the_store,
+    lease_shorter_in_the_store,
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.environ.get("HOLDFAST_HYPOTHESIS") != "long", reason="minutes; HOLDFAST_HYPOTHESIS=long runs it")
+@pytest.mark.parametrize("break_it", BREAKS, ids=lambda b: b.__name__)
+def test_a_broken_holdfast_is_noticed(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    profile = settings(
+        max_examples=EXAMPLES, stateful_step_count=40, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
+    )  # fmt: skip
+    # Only a promise that was seen broken counts: a time-out or a flaky run is not the machine noticing.
+    with pytest.raises((AssertionError, InvalidTransition)) as noticed:
+        run_state_machine_as_test(seed(SEED)(Protocol), settings=profile)
+    print(f"{break_it.__name__}: {type(noticed.value).__name__}: {str(noticed.value).splitlines()[0][:160]}")

@@ -1,0 +1,216 @@
+"""What really happened, seen from above, and the promises held against it.
+
+`Truth` is told of every launch and end by the hosts, and looks at the store's rows and events. Each check names the
+invariant it holds; a check that fails raises AssertionError with the history of the job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.decide import Policy
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord
+from holdfast.core.states import AttemptState, JobEvent, JobState, Outcome, TaskState
+from holdfast.core.transitions import JOB, step
+from tests.protocol.host import Host, Process
+
+LIVE = {JobState.RESERVED, JobState.RUNNING, JobState.DRAINING}
+EDGES = {
+    "job.released": JobEvent.RELEASE, "job.reserved": JobEvent.RESERVE, "job.expired": JobEvent.EXPIRE,
+    "job.started": JobEvent.START, "job.draining": JobEvent.DRAIN, "job.succeeded": JobEvent.SUCCEED,
+    "job.failed": JobEvent.FAIL, "job.cancelled": JobEvent.CANCEL, "job.revived": JobEvent.REVIVE,
+}  # fmt: skip
+
+
+class Truth:
+    """The ledger of one run."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.launched: dict[TaskKey, str] = {}  # key → host and incarnation, for ever
+        self.finished: dict[TaskKey, bool] = {}  # key → ended by itself with 0
+        self.story: dict[str, list[str]] = {}
+        self.told: dict[str, JobState] = {}  # the job's state by its events alone
+        self.revived_at: dict[str, int] = {}  # the number of attempts it had then
+        self.epochs: dict[str, int] = {}
+        self.frozen: dict[str, tuple[JobRecord, list[AttemptRecord]]] = {}
+        self.tripped: Counter[str] = Counter()  # what the hosts' guardians really did, for the report of coverage
+
+    # ---- hosts tell
+
+    def note_launch(self, now: float, hosts: Iterable[Host], host: Host, process: Process) -> None:
+        """LEASE-2, FENCE-1, ADMIT-2: nothing else of the job runs under another epoch, and the room is really free."""
+        key = process.key
+        for other in hosts:
+            for p in other.executing(now):
+                if p.key.job_id == key.job_id:
+                    assert p.key.epoch == key.epoch, (
+                        f"LEASE-2: {key} starts on {host.id} while {p.key} runs on {other.id}"
+                    )
+                    assert p.key.rank != key.rank, f"LEASE-2: {key} starts on {host.id} and runs on {other.id}"
+        here = host.executing(now)
+        shared = {d for p in here for d in p.devices} & set(process.devices)
+        assert not shared, f"ADMIT-2: devices {shared} of {host.id} are given to {key} and are in use"
+        assert sum(p.slots for p in here) + process.slots <= host.slots, f"ADMIT-2: {host.id} runs more than its slots"
+        place = f"{host.id}/{host.incarnation}"
+        assert key not in self.launched, f"CMD-1: {key} is launched a second time, first on {self.launched[key]}"
+        self.launched[key] = place
+        self._tell(now, key.job_id, f"{key} starts on {place}")
+
+    def note_end(self, now: float, host: Host, process: Process) -> None:
+        facts = process.facts
+        assert facts is not None
+        self.finished[process.key] = facts.succeeded
+        self.tripped["lapsed" if process.lapsed else "stopped" if process.stopped else "ended"] += 1
+        self._tell(now, process.key.job_id, f"{process.key} ends on {host.id}: {facts}")
+
+    def _tell(self, now: float, job_id: str, line: str) -> None:
+        self.story.setdefault(job_id, []).append(f"{now:8.2f}  {line}")
+
+    def explain(self, job_id: str) -> str:
+        """The job's history, for a failure."""
+        return "\n".join(self.story.get(job_id, [])[-60:])
+
+    # ---- the store's rows
+
+    def check_leases(self, now: float, hosts: Sequence[Host], tasks: dict[str, list[TaskRecord]]) -> None:
+        """GANG-3, LEASE-2, LEASE-3: whatever executes anywhere holds its lease in the store, on that host and incarnation."""
+        held = {t.key: (t.host_id, t.incarnation) for ts in tasks.values() for t in ts if t.state.holds_lease}
+        for host in hosts:
+            for process in host.executing(now):
+                found = held.get(process.key)
+                assert found == (host.id, host.incarnation), (
+                    f"GANG-3: {process.key} runs on {host.incarnation} and the store has it at {found}\n"
+                    + self.explain(process.key.job_id)
+                )
+
+    def check_job(self, job: JobRecord, tasks: Sequence[TaskRecord], attempts: Sequence[AttemptRecord]) -> None:
+        try:
+            self._check_chain(job, tasks, attempts)
+            self._check_budgets(job, attempts)
+            self._check_end(job, tasks, attempts)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{str(error) or 'a check without words'}\n{self.explain(job.id)}\n{job}\n{list(tasks)}\n{list(attempts)}"
+            ) from None
+
+    def _check_chain(self, job: JobRecord, tasks: Sequence[TaskRecord], attempts: Sequence[AttemptRecord]) -> None:
+        assert job.epoch >= self.epochs.get(job.id, 0), "STORE-3: an epoch went back"
+        self.epochs[job.id] = job.epoch
+        numbers = [a.number for a in attempts]
+        assert numbers == list(range(1, job.attempts + 1)), f"attempt numbers are {numbers}"
+        assert [a.parent for a in attempts] == [None, *numbers[:-1]][: len(numbers)], "attempts do not form a chain"
+        epochs = [a.epoch for a in attempts]
+        assert epochs == sorted(set(epochs)), f"STORE-3: epochs of the attempts are {epochs}"
+        for a in attempts[:-1]:
+            assert a.state is AttemptState.ENDED, "an attempt began before the one before had ended"
+        last = attempts[-1] if attempts else None
+        if job.state in LIVE:
+            assert last is not None, "a living job without an attempt"
+            assert str(last.state) == str(job.state), f"job {job.state}, attempt {last}"
+            assert last.epoch == job.epoch, "FENCE-1: the living attempt is not under the job's epoch"
+            assert [t.rank for t in tasks] == list(range(job.tasks)), "ADMIT-1: not all ranks have a row"
+            assert {(t.epoch, t.attempt) for t in tasks} == {(job.epoch, job.attempts)}, "tasks of several attempts"
+            told = all((t.facts is None) == t.state.holds_lease or t.state is TaskState.PREEMPTED for t in tasks)
+            assert told, "a task's facts and its lease disagree"
+            return
+        assert not tasks, "an attempt is over and its tasks are still there"
+        if last is not None:
+            assert last.state is AttemptState.ENDED
+            assert last.ended_at is not None
+            never_ran = last.outcome is Outcome.EXPIRED or (last.outcome is Outcome.CANCELLED and not last.members)
+            drained = not never_ran and last.outcome is not Outcome.SUCCEEDED
+            assert job.epoch > last.epoch or not drained, "STORE-3: a drain ended and the epoch did not grow"
+
+    def _check_budgets(self, job: JobRecord, attempts: Sequence[AttemptRecord]) -> None:
+        counted = attempts[self.revived_at.get(job.id, 0) :]
+        charged = Counter(a.charged_to for a in counted)
+        caps = (
+            (Budget.RETRIES, job.retries_charged, self.policy.max_retries),
+            (Budget.WATCHDOG, job.watchdog_charged, self.policy.watchdog_cap),
+            (Budget.INFRA, job.infra_charged, self.policy.infra_cap),
+        )
+        for budget, on_record, cap in caps:
+            assert charged[str(budget)] == on_record, (
+                f"BUDGET-1: {budget}: {on_record} on record, attempts say {charged}"
+            )
+            assert on_record <= cap + 1, f"BUDGET-2: {budget} was charged {on_record} times, its cap is {cap}"
+            if on_record > cap:
+                assert job.state is JobState.FAILED, (
+                    f"BUDGET-2: the budget of {budget} is spent, and the job is {job.state}"
+                )
+        for a in counted:
+            if a.cause is not None and CHARGED_TO[a.cause] is Budget.NEVER:
+                assert a is counted[-1], f"BUDGET-3: an attempt follows one that ended with {a.cause}"
+                assert job.state in (JobState.FAILED, JobState.CANCELLED), f"BUDGET-3: {a.cause} left it {job.state}"
+            if a.state is AttemptState.ENDED and a.members:
+                assert sum(m.trigger for m in a.members) <= 1, "BUDGET-1: two triggers"
+
+    def _check_end(self, job: JobRecord, tasks: Sequence[TaskRecord], attempts: Sequence[AttemptRecord]) -> None:
+        if not job.state.terminal:
+            self.frozen.pop(job.id, None)
+            return
+        now = (job, list(attempts))
+        before = self.frozen.setdefault(job.id, now)
+        assert before == now, f"something changed after the end; before: {before}"
+        assert job.ended_at is not None
+        assert job.outcome is not None
+        if job.state is JobState.SUCCEEDED:
+            last = attempts[-1]
+            keys = [TaskKey(job.id, rank, last.epoch) for rank in range(job.tasks)]
+            assert all(self.finished.get(key) for key in keys), f"it succeeded, but of {keys} not all ended with 0"
+            done = all(m.state is TaskState.DONE and m.exit_code == 0 for m in last.members)
+            assert done, "it succeeded, and its members say otherwise"
+            assert len(last.members) == job.tasks
+            assert job.exit_code == 0
+
+    # ---- the store's events
+
+    def take_events(self, now: float, events: Iterable[EventRecord]) -> None:
+        """STORE-1: the events of a job are a path of its machine."""
+        for event in events:
+            job_id = event.job_id
+            if job_id is None or not event.kind.startswith("job."):
+                continue
+            self._tell(now, job_id, f"event {event.kind} #{event.attempt} e{event.epoch} {event.message} {event.data}")
+            if event.kind == "job.submitted":
+                late = "start" in event.message
+                self.told[job_id] = JobState.WAITING if late else JobState.QUEUED
+                continue
+            before = self.told[job_id]
+            if event.kind == "job.draining" and before is JobState.DRAINING:
+                assert event.data["cause"] == "user_cancelled", "a second drain of one attempt"
+                continue
+            if event.kind == "job.cancelled" and before is JobState.RESERVED:
+                before = step(JOB, before, JobEvent.EXPIRE)  # a reservation nobody was told of is taken back silently
+            edge = EDGES.get(event.kind)
+            if event.kind == "job.requeued":
+                edge = JobEvent.BACK_OFF if event.data.get("delay_seconds") else JobEvent.REQUEUE
+            assert edge is not None, f"{event.kind} is no edge"
+            if event.kind == "job.revived":
+                assert event.attempt is None or event.attempt >= 0
+                self.revived_at[job_id] = event.attempt or 0
+            self.told[job_id] = step(JOB, before, edge)
+
+    def check_told(self, jobs: Iterable[JobRecord]) -> None:
+        for job in jobs:
+            assert self.told[job.id] is job.state, (
+                f"STORE-1: by its events job {job.id} is {self.told[job.id]}, by its row {job.state}\n{self.explain(job.id)}"
+            )
+
+
+def check_busy(hosts: Sequence[HostRecord], tasks: dict[str, list[TaskRecord]], jobs: dict[str, JobRecord]) -> None:
+    """ADMIT-2 and DESIGN §4: no device or slot twice, and busy is what the live leases say."""
+    for host in hosts:
+        here = [t for ts in tasks.values() for t in ts if t.host_id == host.id and t.state.holds_lease]
+        devices = sorted(d for t in here for d in t.devices)
+        assert len(devices) == len(set(devices)), f"ADMIT-2: {host.id} gives devices twice: {here}"
+        assert set(devices) <= {g.index for g in host.gpus}
+        slots = sum(jobs[t.job_id].cpu_slots for t in here)
+        assert slots <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots} slots"
+        shown: tuple[Any, ...] = (host.busy_gpus, host.busy_cpu_slots, host.running)
+        assert shown == (tuple(devices), slots, len(here)), f"busy figures {shown}, leases {here}"

@@ -1,0 +1,333 @@
+"""The whole of Holdfast on simulated time: the real store and the real decisions, simulated hosts, a bad network.
+
+`World.wait` moves true time in small steps; at each the guardians do what is due, agents sync, loops run, and every
+invariant of `truth` is checked. Between steps the test may do anything to anyone. Chance comes from one seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from holdfast.core import drain, placement
+from holdfast.core.decide import Policy
+from holdfast.core.drain import Completion
+from holdfast.core.gpus import Gpu
+from holdfast.core.placement import JobPlacement
+from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.spec import JobSpec
+from holdfast.errors import Stale
+from holdfast.store.interface import HostSync, HostSynced, JobFilter, NewJob
+from holdfast.store.memory import MemoryStore
+from holdfast.wire.agent import HostFacts
+from tests.protocol.host import Host, Process, Request
+from tests.protocol.truth import Truth, check_busy
+
+T = TypeVar("T")
+START = datetime(2026, 3, 1, 12, 0)
+TTL_SECONDS = 15.0
+RESERVATION_SECONDS = 10.0
+DEAD_SECONDS = 8.0
+STEP_SECONDS = 0.5
+POLL_SECONDS = 5.0
+MAX_HELD = 24
+
+
+def run(step: Coroutine[Any, Any, T]) -> T:
+    """Finish a step of the memory store, which never waits."""
+    try:
+        step.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("the memory store waited")
+
+
+@dataclass
+class Held:
+    """A message kept by the network: a request on its way up or, with its answer, one on its way down."""
+
+    request: Request
+    answered: bool = False
+    answer: HostSynced | None = None
+
+
+@dataclass
+class Poll:
+    """A call waiting at a controller for news (POLL-1)."""
+
+    request: Request
+    until: float
+
+
+@dataclass
+class Plan:
+    """What a second leader, or a slow one, read a while ago and has not written yet."""
+
+    placements: tuple[JobPlacement, ...] = ()
+    completions: tuple[tuple[str, int, Completion], ...] = ()
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, *, rates: list[float], slots: int, gpus: int, policy: Policy, seed: int) -> None:
+        self.t = 0.0
+        self.random = random.Random(seed)
+        self.policy = policy
+        self.start = START.astimezone()
+        self.store = MemoryStore(clock=self.now, environment={"dead_host_seconds": DEAD_SECONDS})
+        self.truth = Truth(policy)
+        self.hosts = [
+            Host(
+                id=f"host{i}", rate=rate, offset=1000.0 * i + 17.0, slots=slots, gpus=gpus, draw=self.random.random,
+                note_launch=self._note_launch, note_end=self._note_end,
+            )
+            for i, rate in enumerate(rates)
+        ]  # fmt: skip
+        self.links = {host.id: "ok" for host in self.hosts}
+        self.held: list[Held] = []
+        self.announced: list[Request] = []  # registrations sent, for one that lay long in a frozen controller's buffer
+        self.polls: dict[str, Poll] = {}
+        self.newest: dict[tuple[str, str], int] = {}  # what each replica-independent host line saw last
+        self.outage = False
+        self.leading_since = [self.now()]
+        self.plans: list[Plan] = []
+        self.seen: str | None = None
+        self.count = 0
+        self.all_tasks: dict[str, list[TaskRecord]] = {}
+
+    def now(self) -> datetime:
+        return self.start + timedelta(seconds=self.t)
+
+    def _note_launch(self, host: Host, process: Process) -> None:
+        self.truth.note_launch(self.t, self.hosts, host, process)
+
+    def _note_end(self, host: Host, process: Process) -> None:
+        self.truth.note_end(self.t, host, process)
+
+    # ---- users
+
+    def submit(self, *, tasks: int, gpus: int, late: bool, priority: int) -> str:
+        self.count += 1
+        job_id = f"job-{self.count:04d}"
+        start_at = self.now().timestamp() + 6 if late else None
+        spec = JobSpec(argv=("true",), tasks=tasks, gpus=gpus, cpus=1, priority=priority, start_at=start_at)
+        run(self.store.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now()))
+        return job_id
+
+    def jobs(self) -> list[JobRecord]:
+        return run(self.store.list_jobs(JobFilter(limit=1000)))
+
+    # ---- the network
+
+    def call(self, host: Host) -> None:
+        """One call of a host's agent, through its link."""
+        if not (host.up and host.agent_up):
+            return
+        request = host.make_request(self.t)
+        if request.register:
+            self.announced.append(request)
+            del self.announced[:-8]
+        mode = self.links[host.id]
+        if mode == "mess":
+            mode = self.random.choice(
+                ["ok", "ok", "lose_request", "lose_answer", "hold_request", "hold_answer", "duplicate"]
+            )
+        if mode == "lose_request" or self.outage:
+            return
+        if mode == "hold_request":
+            self._hold(Held(request))
+            return
+        if mode == "duplicate":
+            self._hold(Held(request))
+        answered, answer = self.serve(request, poll=mode == "poll")
+        if mode == "hold_answer":
+            self._hold(Held(request, True, answer))
+        elif mode != "lose_answer" and answered:
+            self.answer(request, answer)
+
+    def _hold(self, held: Held) -> None:
+        self.held.append(held)
+        del self.held[:-MAX_HELD]
+
+    def deliver(self, index: int, *, keep: bool) -> None:
+        """Hand over a message that was kept; `keep` makes it come once more."""
+        held = self.held[index % len(self.held)]
+        if not keep:
+            self.held.remove(held)
+        if held.answered:
+            self.answer(held.request, held.answer)
+        elif not self.outage:
+            answered, answer = self.serve(held.request, poll=False)
+            if answered:
+                self.answer(held.request, answer)
+
+    def answer(self, request: Request, answer: HostSynced | None) -> None:
+        host = self.host(request.host_id)
+        if request.register:
+            if answer is None:
+                host.take_answer(request, None, self.t)
+            elif host.incarnation == request.incarnation:
+                host.take_registered(request)
+        else:
+            host.take_answer(request, answer, self.t)
+
+    def host(self, host_id: str) -> Host:
+        return next(host for host in self.hosts if host.id == host_id)
+
+    # ---- the controller's face to agents
+
+    def serve(self, request: Request, *, poll: bool) -> tuple[bool, HostSynced | None]:
+        """(answered, answer): None as an answer is `stale_incarnation`."""
+        self.newest[request.host_id, request.incarnation] = max(
+            request.seq, self.newest.get((request.host_id, request.incarnation), 0)
+        )
+        if request.register:
+            return self._register(request)
+        found = self.sync(request)
+        self.check()
+        says = found.offers or found.preempts or found.lost or found.acked or found.refused or found.status != "ok"
+        if poll and not says:
+            self.polls[request.host_id] = Poll(request, self.t + POLL_SECONDS)
+            return False, None
+        return True, found if found.status == "ok" else None
+
+    def _register(self, request: Request) -> tuple[bool, HostSynced | None]:
+        host = self.host(request.host_id)
+        facts = HostFacts(name=host.id, cpu_slots=host.slots, gpus=[Gpu(index=i) for i in range(host.gpus)])
+        key = host.id.encode().ljust(32, b".")
+        try:
+            run(self.store.register_host(host.id, key, request.incarnation, facts, now=self.now()))
+        except Stale:
+            return True, None
+        self.check()
+        return True, HostSynced(host_id=host.id, status="ok")
+
+    def sync(self, request: Request, *, again: bool = False) -> HostSynced:
+        sync = HostSync(
+            host_id=request.host_id, incarnation=request.incarnation, live=request.live,
+            started=() if again else request.started, ended=() if again else request.ended,
+            leaving=request.leaving and not again,
+        )  # fmt: skip
+        before = None
+        host = run(self.store.get_host(request.host_id))
+        if host.incarnation != request.incarnation:
+            before = self.view()
+        found = run(self.store.sync_hosts([sync], now=self.now()))[0]
+        if before is not None:
+            assert found.status == "stale", "FENCE-1: an earlier incarnation was heard"
+            assert self.view() == before, "FENCE-1: a stale report changed something"
+        return found
+
+    def view(self) -> tuple[Any, ...]:
+        """Everything a stale report might change."""
+        s = self.store
+        jobs = self.jobs()
+        tasks = [run(s.list_tasks(j.id)) for j in jobs]
+        return jobs, tasks, [run(s.list_attempts(j.id)) for j in jobs], run(s.list_hosts(include_terminated=True))
+
+    def serve_polls(self) -> None:
+        """POLL-2: read again with the same identity and no ends; answer when there is news or time is up."""
+        for host_id, poll in list(self.polls.items()):
+            request = poll.request
+            if self.newest[host_id, request.incarnation] > request.seq or self.outage:
+                del self.polls[host_id]
+                continue
+            found = self.sync(request, again=True)
+            if found.offers or found.preempts or found.lost or found.status != "ok" or poll.until <= self.t:
+                del self.polls[host_id]
+                self.answer(request, found if found.status == "ok" else None)
+
+    # ---- the loops, as `controller/loops` runs them
+
+    def run_loops(self, leader: int = 0) -> None:
+        if self.outage:
+            return
+        store, at, since = self.store, self.now(), self.leading_since[leader % len(self.leading_since)]
+        before = {t.key: t for ts in self.all_tasks.values() for t in ts if t.state.holds_lease}
+        lapsed = run(store.lapse_leases(since, now=at))
+        for task in before.values():
+            if task.job_id in lapsed:
+                self._check_lapse(task, since, at)
+        self.check()
+        run(store.expire_reservations(RESERVATION_SECONDS, now=at))
+        run(store.release_due(now=at))
+        run(store.sweep_dead_hosts(DEAD_SECONDS, since, now=at))
+        self.check()
+        self.write_completions(self.read_completions())
+        self.write_placements(self.read_placements())
+
+    def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
+        """LEASE-4: nothing is reaped in a leader's first TTL."""
+        now = next((t for t in run(self.store.list_tasks(task.job_id)) if t.key == task.key), None)
+        if now is not None and now.facts is not None and now.facts.lost == "lease_lapsed":
+            assert at > since + timedelta(seconds=task.lease_ttl_seconds), f"LEASE-4: {task.key} was reaped too early"
+
+    def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
+        found = []
+        for snapshot in run(self.store.list_drains(200)):
+            plan = drain.plan_completion(snapshot.job, snapshot.tasks, self.policy)
+            if plan is not None:
+                found.append((snapshot.job.id, snapshot.job.epoch, plan))
+        return tuple(found)
+
+    def write_completions(self, completions: tuple[tuple[str, int, Completion], ...]) -> None:
+        for job_id, epoch, plan in completions:
+            if run(self.store.complete_drain(job_id, epoch, plan, now=self.now())):
+                for host in self.hosts:
+                    running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
+                    assert not running, f"DRAIN-1: the drain of {job_id} was completed while {running} run on {host.id}"
+        self.check()
+
+    def read_placements(self) -> tuple[JobPlacement, ...]:
+        found = run(self.store.read_admission(500, now=self.now()))
+        return placement.plan_admission(found.candidates, found.hosts, found.headroom).placements
+
+    def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
+        if placements:
+            run(self.store.reserve(placements, {p.job_id: TTL_SECONDS for p in placements}, now=self.now()))
+        self.check()
+
+    # ---- time
+
+    def wait(self, seconds: float, *, step_seconds: float = STEP_SECONDS) -> None:
+        """Let the world go on, all that is up doing its part."""
+        end = self.t + seconds
+        while self.t < end:
+            self.t = min(end, self.t + step_seconds)
+            self.turn_hosts()
+            for host in self.hosts:
+                self.call(host)
+            self.serve_polls()
+            self.run_loops()
+
+    def turn_hosts(self) -> None:
+        for host in self.hosts:
+            if host.up:
+                host.turn(self.t)
+                if host.up and host.closing and not any(p.live for p in host.processes.values()):
+                    host.closing = True
+
+    # ---- the promises
+
+    def check(self) -> None:
+        """Every invariant, now."""
+        store = self.store
+        jobs = self.jobs()
+        self.all_tasks = {job.id: run(store.list_tasks(job.id)) for job in jobs}
+        while events := run(store.read_events(self.seen, limit=500)):
+            self.seen = events[-1].id
+            self.truth.take_events(self.t, events)
+        self.truth.check_told(jobs)
+        self.truth.check_leases(self.t, self.hosts, self.all_tasks)
+        for job in jobs:
+            self.truth.check_job(job, self.all_tasks[job.id], run(store.list_attempts(job.id)))
+        hosts = run(store.list_hosts(include_terminated=True))
+        check_busy(hosts, self.all_tasks, {job.id: job for job in jobs})
+        gauges = run(store.read_gauges(now=self.now()))
+        assert gauges.busy_cpu_slots == sum(h.busy_cpu_slots for h in hosts)
+        assert gauges.busy_gpus == sum(len(h.busy_gpus) for h in hosts)

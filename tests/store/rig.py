@@ -1,0 +1,117 @@
+"""What store tests drive a store with: a clock of their own, hosts, and the steps a controller and its agents take."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.core.decide import Policy
+from holdfast.core.drain import plan_completion
+from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement import plan_admission
+from holdfast.core.records import EventRecord, JobRecord
+from holdfast.core.spec import JobSpec
+from holdfast.store.interface import Beat, HostSync, HostSynced, NewJob, Store
+from holdfast.wire.agent import HostFacts
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+OK = TaskFacts(exit_code=0, runtime_seconds=1.5)
+STOPPED = TaskFacts(signal=15, stopped=True)
+
+
+def fails(code: int = 1) -> TaskFacts:
+    return TaskFacts(exit_code=code)
+
+
+@dataclass
+class Rig:
+    """A store and the time it is told."""
+
+    store: Store
+    now: datetime = START
+    incarnations: dict[str, str] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def tick(self, seconds: float) -> datetime:
+        self.now += timedelta(seconds=seconds)
+        return self.now
+
+    async def host(
+        self, name: str = "h1", *, slots: int = 8, gpus: int = 0, queues: Sequence[str] = (), new: bool = True
+    ) -> str:
+        number = int(self.incarnations.get(name, "inc-00000").split("-")[1]) + (1 if new else 0)
+        self.incarnations[name] = f"inc-{number:05d}"
+        facts = HostFacts(name=f"name-{name}", cpu_slots=slots, gpus=[Gpu(index=i) for i in range(gpus)], queues=list(queues),
+                          memory_bytes=1 << 34)  # fmt: skip
+        await self.store.register_host(
+            name, name.encode().ljust(32, b"."), self.incarnations[name], facts, now=self.now
+        )
+        return name
+
+    async def submit(self, job_id: str | None = None, *, queue: str = "cpu", **spec: Any) -> str:
+        job_id = job_id or f"job-{next(self._numbers):04d}"
+        await self.store.submit_jobs(
+            [NewJob(id=job_id, spec=JobSpec(argv=("true",), **spec), queue=queue)], now=self.now
+        )
+        return job_id
+
+    async def admit(self, limit: int = 100, ttl: float = 300.0) -> list[str]:
+        snap = await self.store.read_admission(limit, now=self.now)
+        plan = plan_admission(snap.candidates, snap.hosts, snap.headroom)
+        return await self.store.reserve(plan.placements, {p.job_id: ttl for p in plan.placements}, now=self.now)
+
+    async def sync(
+        self, host: str = "h1", *, live: Sequence[TaskKey] = (), started: Sequence[TaskKey] = (),
+        ended: Sequence[tuple[TaskKey, TaskFacts]] = (), beats: Sequence[Beat] = (), leaving: bool = False,
+        incarnation: str | None = None,
+    ) -> HostSynced:  # fmt: skip
+        sync = HostSync(
+            host_id=host, incarnation=incarnation or self.incarnations.get(host, "inc-none"), live=tuple(live),
+            started=tuple(started), ended=tuple(ended), beats=tuple(beats), leaving=leaving,
+        )  # fmt: skip
+        return (await self.store.sync_hosts([sync], now=self.now))[0]
+
+    async def key(self, job_id: str, rank: int = 0) -> TaskKey:
+        tasks = await self.store.list_tasks(job_id)
+        return tasks[rank].key
+
+    async def running(self, job_id: str | None = None, host: str = "h1", **spec: Any) -> tuple[str, TaskKey]:
+        """A job that runs on a host with room, offered and started."""
+        job_id = await self.submit(job_id, **spec)
+        assert job_id in await self.admit()
+        key = await self.key(job_id)
+        offered = await self.sync(host)
+        assert key in [o.task.key for o in offered.offers]
+        await self.sync(host, live=[key], started=[key])
+        assert (await self.job(job_id)).state == "running"
+        return job_id, key
+
+    async def complete(self, **policy: Any) -> list[str]:
+        """Complete every drain that is ready."""
+        done = []
+        for snap in await self.store.list_drains(100):
+            plan = plan_completion(snap.job, snap.tasks, Policy(**policy))
+            assert plan is not None
+            if await self.store.complete_drain(snap.job.id, snap.job.epoch, plan, now=self.now):
+                done.append(snap.job.id)
+        return done
+
+    async def set_queue(self, name: str, **changes: Any) -> dict[str, Any]:
+        return (await self.store.put_queue(name, changes, now=self.now)).settings
+
+    async def job(self, job_id: str) -> JobRecord:
+        return await self.store.get_job(job_id)
+
+    async def events(self, job_id: str | None = None) -> list[EventRecord]:
+        found: list[EventRecord] = []
+        while page := await self.store.read_events(found[-1].id if found else None, limit=50, job_id=job_id):
+            found += page
+        return found
+
+    async def kinds(self, job_id: str | None = None) -> list[str]:
+        return [event.kind for event in await self.events(job_id)]

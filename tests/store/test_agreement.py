@@ -1,0 +1,238 @@
+"""The memory store and the PostgreSQL store, driven by the same random steps, always show the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.ids import TaskKey
+from holdfast.errors import HoldfastError
+from holdfast.store.interface import Beat, JobFilter
+from holdfast.store.memory import MemoryStore
+from holdfast.store.migrate import migrate
+from holdfast.store.postgres import PostgresStore
+from tests.store.pg_fixture import PgServer
+from tests.store.rig import OK, START, STOPPED, Rig, fails
+
+HOSTS = ("h1", "h2")
+TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent", evidence={"age": 130}))
+SHUT_DOWN = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
+ENDS = st.sampled_from([OK, OK, OK, fails(3), STOPPED, TRIPPED, SHUT_DOWN, TaskFacts(start_error="no such file"),
+                        TaskFacts(exit_code=0, stopped=True), TaskFacts(signal=9, unkillable=True)])  # fmt: skip
+EPOCHS = st.sampled_from([0, 0, 0, 0, 0, -1, 1])
+INDEX = st.integers(0, 7)
+
+
+class Agreement(RuleBasedStateMachine):
+    """Every rule does one thing to both stores and compares the answers; `compare` compares all that can be seen."""
+
+    server: PgServer
+    template: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.database = self.server.create_database(self.template)
+        postgres = PostgresStore(self.server.dsn_of(self.database))
+        self.loop.run_until_complete(postgres.open())
+        self.memory, self.postgres = Rig(MemoryStore(clock=lambda: START)), Rig(postgres)
+        self.jobs: list[str] = []
+        self.keys: list[TaskKey] = []
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.postgres.store.close())
+        self.loop.close()
+        self.server.drop_database(self.database)
+
+    def both(self, name: str, *args: Any, **options: Any) -> Any:
+        """Do one thing to both rigs and check that both answered, or refused, alike."""
+        answers = []
+        for rig in (self.memory, self.postgres):
+            owner = rig if hasattr(rig, name) else rig.store
+            given = dict(options) if owner is rig else {**options, "now": rig.now}
+            try:
+                answers.append(plain(self.loop.run_until_complete(getattr(owner, name)(*args, **given))))
+            except HoldfastError as error:
+                answers.append((type(error).__name__, error.code, error.message))
+        assert answers[0] == answers[1], (name, args, options)
+        self.compare()
+        return answers[0]
+
+    def compare(self) -> None:
+        seen = [self.loop.run_until_complete(view(rig)) for rig in (self.memory, self.postgres)]
+        for part in seen[0]:
+            assert seen[0][part] == seen[1][part], part
+        self.keys = list(dict.fromkeys([*self.keys, *(msgspec.convert(k, TaskKey) for k in seen[0]["keys"])]))[-24:]
+
+    @initialize()
+    def hosts(self) -> None:
+        for name in HOSTS:
+            self.both("host", name, slots=3, gpus=1)
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 16.0, 31.0, 120.0, 330.0]))
+    def wait(self, seconds: float) -> None:
+        for rig in (self.memory, self.postgres):
+            rig.tick(seconds)
+
+    @rule(
+        tasks=st.sampled_from([1, 1, 1, 2, 3]), priority=st.sampled_from([50, 50, 80]), late=st.booleans(),
+        queue=st.sampled_from(["cpu", "cpu", "gpu"]), key=st.sampled_from([None, None, "same"]), gpus=st.sampled_from([0, 0, 0, 1]),
+    )  # fmt: skip
+    def submit(self, tasks: int, priority: int, late: bool, queue: str, key: str | None, gpus: int) -> None:
+        start = (self.memory.now + timedelta(seconds=20)).timestamp() if late else None
+        job_id = f"job-{len(self.jobs):04d}"
+        self.jobs.append(job_id)
+        self.both(
+            "submit",
+            job_id,
+            queue=queue,
+            tasks=tasks,
+            priority=priority,
+            start_at=start,
+            idempotency_key=key,
+            gpus=gpus,
+        )
+
+    @rule()
+    def admit(self) -> None:
+        self.both("admit", ttl=60.0)
+
+    @rule(host=st.sampled_from(HOSTS), live=st.sets(INDEX, max_size=4), started=st.sets(INDEX, max_size=3),
+          ended=st.dictionaries(INDEX, ENDS, max_size=3), beat=st.booleans(), shift=EPOCHS,
+          leaving=st.sampled_from([False] * 9 + [True]))  # fmt: skip
+    def sync(
+        self,
+        host: str,
+        live: set[int],
+        started: set[int],
+        ended: dict[int, TaskFacts],
+        beat: bool,
+        shift: int,
+        leaving: bool,
+    ) -> None:
+        def key(i: int) -> TaskKey:
+            found = self.keys[-1 - i % len(self.keys)] if self.keys else TaskKey("none", 0, 1)
+            return msgspec.structs.replace(found, epoch=max(0, found.epoch + shift))
+
+        beats = [Beat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in live] if beat else []
+        self.both(
+            "sync", host, live=[key(i) for i in sorted(live)], started=[key(i) for i in sorted(started)], beats=beats,
+            ended=[(key(i), facts) for i, facts in sorted(ended.items(), key=lambda x: x[0])], leaving=leaving,
+        )  # fmt: skip
+
+    @rule(host=st.sampled_from(HOSTS))
+    def agent_does_its_work(self, host: str) -> None:
+        """A well-behaved sync: whatever lives here is reported started."""
+        tasks = self.loop.run_until_complete(live_keys(self.memory, host))
+        self.both("sync", host, live=tasks, started=tasks)
+
+    @rule(host=st.sampled_from(HOSTS), facts=ENDS)
+    def agent_ends_one(self, host: str, facts: TaskFacts) -> None:
+        tasks = self.loop.run_until_complete(live_keys(self.memory, host))
+        self.both("sync", host, live=tasks[1:], ended=[(key, facts) for key in tasks[:1]])
+
+    @rule(host=st.sampled_from(HOSTS), new=st.booleans())
+    def register(self, host: str, new: bool) -> None:
+        self.both("host", host, slots=3, gpus=1, new=new)
+
+    @rule(host=st.sampled_from(HOSTS), hard=st.booleans(),
+          event=st.sampled_from(["drain", "undrain", "undrain", "quarantine", "release", "release", "terminate"]))  # fmt: skip
+    def move_host(self, host: str, event: str, hard: bool) -> None:
+        self.both("move_host", host, event, "asked", hard=hard)
+
+    @precondition(lambda self: self.jobs)
+    @rule(i=INDEX, hard=st.booleans())
+    def cancel(self, i: int, hard: bool) -> None:
+        self.both("cancel_job", self.jobs[-1 - i % len(self.jobs)], "not needed", hard=hard)
+
+    @precondition(lambda self: self.jobs)
+    @rule(i=INDEX)
+    def drain(self, i: int) -> None:
+        self.both("drain_job", self.jobs[-1 - i % len(self.jobs)], Cause.PREEMPTED, "room is needed")
+
+    @precondition(lambda self: self.jobs)
+    @rule(i=INDEX)
+    def revive(self, i: int) -> None:
+        self.both("revive_job", self.jobs[-1 - i % len(self.jobs)], "again")
+
+    @rule(retries=st.integers(0, 2))
+    def complete(self, retries: int) -> None:
+        self.both("complete", max_retries=retries, watchdog_cap=1)
+
+    @rule()
+    def loops(self) -> None:
+        self.both("release_due")
+        self.both("expire_reservations", 30.0)
+        self.both("lapse_leases", START - timedelta(hours=1))
+        self.both("sweep_dead_hosts", 30.0, START - timedelta(hours=1))
+
+    @rule(hard=st.booleans(), pause=st.booleans())
+    def pause(self, hard: bool, pause: bool) -> None:
+        if pause:
+            self.both("pause_queue", "cpu", "asked", hard=hard)
+        else:
+            self.both("resume_queue", "cpu")
+
+    @rule(limit=st.sampled_from([None, 1, 2]))
+    def limit(self, limit: int | None) -> None:
+        self.both("set_queue", "cpu", max_running=limit)
+
+
+def plain(value: object) -> Any:
+    """Values as JSON would show them."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+async def live_keys(rig: Rig, host: str) -> list[TaskKey]:
+    return [task.key for task in await rig.store.list_live_tasks(host)]
+
+
+async def view(rig: Rig) -> dict[str, Any]:
+    """Everything a user can see."""
+    jobs = await rig.store.list_jobs(JobFilter(limit=1000))
+    tasks = [task for job in jobs for task in await rig.store.list_tasks(job.id)]
+    snapshot = await rig.store.read_admission(100, now=rig.now)
+    seen: dict[str, Any] = {
+        "jobs": jobs, "tasks": tasks, "keys": [task.key for task in tasks],
+        "attempts": [await rig.store.list_attempts(job.id) for job in jobs],
+        "hosts": await rig.store.list_hosts(include_terminated=True), "sizes": await rig.store.host_sizes(),
+        "drains": await rig.store.list_drains(100), "counts": sorted((await rig.store.count_jobs()).items()),
+        "candidates": snapshot.candidates,
+        # Where nothing is queued a store may leave these out.
+        "headroom": snapshot.headroom if any(j.state == "queued" for j in jobs) else {},
+        "room": [msgspec.structs.replace(h, queues=frozenset()) for h in snapshot.hosts]
+        if any(j.state == "queued" for j in jobs)
+        else [],
+        # Within a transaction the order between different jobs is nobody's promise; each job's own order is.
+        "events": sorted(({**plain(e), "id": None} for e in await rig.events()), key=lambda e: e["job_id"] or ""),
+    }  # fmt: skip
+    return {name: plain(part) for name, part in seen.items()}
+
+
+@pytest.fixture(scope="module")
+def template(pg_server: PgServer) -> Iterator[str]:
+    name = pg_server.create_database()
+    migrate(pg_server.dsn_of(name))
+    yield name
+    pg_server.drop_database(name)
+
+
+@pytest.mark.slow
+def test_both_stores_agree(pg_server: PgServer, template: str) -> None:
+    Agreement.server, Agreement.template = pg_server, template
+    run_state_machine_as_test(
+        Agreement,
+        settings=settings(
+            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

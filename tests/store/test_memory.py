@@ -1,0 +1,16 @@
+"""The memory store passes the conformance suite."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite("tests.store.conformance")
+
+from holdfast.store.memory import MemoryStore  # noqa: E402
+from tests.store.conformance import *  # noqa: E402, F403
+from tests.store.rig import START, Rig  # noqa: E402
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig(MemoryStore(clock=lambda: START))

@@ -1,0 +1,274 @@
+"""The PostgreSQL store when connections break, servers stop or freeze, and transactions overlap."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.core.causes import Cause
+from holdfast.core.spec import JobSpec
+from holdfast.errors import Unavailable
+from holdfast.store.embedded import EmbeddedPostgres
+from holdfast.store.interface import JobFilter, NewJob
+from holdfast.store.migrate import migrate
+from holdfast.store.postgres import PostgresStore
+from tests.store.rig import OK, Rig
+
+OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+
+@pytest.fixture
+def dsn(pg_database: str) -> str:
+    migrate(pg_database)
+    return pg_database
+
+
+@pytest.fixture
+async def rig(dsn: str) -> AsyncIterator[Rig]:
+    store = PostgresStore(dsn)
+    await store.open()
+    yield Rig(store)
+    await store.close()
+
+
+def kill_backends(dsn: str) -> int:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        rows = conn.execute(f"select pg_terminate_backend(pid) from ({OTHERS}) o".encode()).fetchall()
+    return len(rows)
+
+
+async def wait_until(dsn: str, question: str) -> None:
+    """Poll until the database answers `question` with true."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        for _ in range(500):
+            row = await (await conn.execute(question.encode())).fetchone()
+            if row is not None and row[0]:
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError(f"never true: {question}")
+
+
+async def test_idle_connections_that_died_are_not_noticed(rig: Rig, dsn: str) -> None:
+    await rig.host()
+    await asyncio.gather(*(rig.store.now() for _ in range(8)))  # fill the pool
+    assert kill_backends(dsn) >= 1
+    job_id = await rig.submit()
+    assert kill_backends(dsn) >= 1
+    assert (await rig.job(job_id)).state == "queued"
+
+
+async def test_a_backend_killed_in_the_middle_is_tried_again(rig: Rig, dsn: str) -> None:
+    """The call waits for a lock, its backend is killed before COMMIT was sent: nothing happened, so it is done again."""
+    await rig.host()
+    job_id, _ = await rig.running()
+    with psycopg.connect(dsn) as blocker:
+        blocker.execute("select from jobs where id = %s for update", (job_id,))
+        call = asyncio.ensure_future(rig.store.drain_job(job_id, Cause.PREEMPTED, "room", now=rig.now))
+        waits = (
+            "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+        await wait_until(dsn, waits)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'")
+        blocker.rollback()
+    assert await asyncio.wait_for(call, 20) is True
+    assert (await rig.kinds(job_id)).count("job.draining") == 1
+
+
+async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(rig: Rig, dsn: str) -> None:
+    """A deferred trigger holds COMMIT open; the backend dies in it."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(
+            "create function slow_commit() returns trigger language plpgsql as"
+            " $$ begin perform pg_sleep(30); return null; end $$"
+        )
+        conn.execute(
+            "create constraint trigger slow after insert on jobs deferrable initially deferred"
+            " for each row execute function slow_commit()"
+        )
+    job = NewJob(id="j1", spec=JobSpec(argv=("true",), idempotency_key="k"), queue="cpu")
+    call = asyncio.ensure_future(rig.store.submit_jobs([job]))
+    await wait_until(dsn, "select count(*) > 0 from pg_stat_activity where wait_event = 'PgSleep'")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'")
+    with pytest.raises(Unavailable, match="unknown"):
+        await asyncio.wait_for(call, 20)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("drop trigger slow on jobs")
+    for _ in range(2):
+        ((done),) = await rig.store.submit_jobs([job])
+        assert done.job.id == "j1"
+    assert await rig.kinds() == ["job.submitted"]
+
+
+async def test_a_cancelled_call_leaves_nothing_half_done(rig: Rig, dsn: str) -> None:
+    await rig.host()
+    job_id, _ = await rig.running()
+    with psycopg.connect(dsn) as blocker:
+        blocker.execute("select from jobs where id = %s for update", (job_id,))
+        call = asyncio.ensure_future(rig.store.cancel_job(job_id, "stop", now=rig.now))
+        await wait_until(dsn, "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock'")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        blocker.rollback()
+    assert (await rig.job(job_id)).state == "running"
+
+
+async def test_events_of_an_older_transaction_that_commits_later_are_not_missed(rig: Rig, dsn: str) -> None:
+    """STORE-4: the reader waits for the older transaction rather than run past it."""
+    older = await psycopg.AsyncConnection.connect(dsn)
+    await older.execute("insert into events (at, kind, message) values (now(), 'x', 'older')")
+    await rig.submit("newer")
+    assert await rig.store.read_events(None) == []
+    assert await rig.store.read_events(None, tail=5) == []
+    assert (await rig.store.read_gauges()).oldest_transaction_seconds > 0
+    await older.commit()
+    await older.close()
+    assert [e.message for e in await rig.store.read_events(None)] == ["older", "submitted"]
+
+
+async def test_events_are_complete_under_concurrent_writers(rig: Rig) -> None:
+    async def write(n: int) -> None:
+        for i in range(10):
+            await rig.submit(f"w{n}-{i}")
+
+    async def read() -> list[str]:
+        seen: list[str] = []
+        after = None
+        while len(seen) < 60:
+            for event in await rig.store.read_events(after, limit=7):
+                seen.append(event.job_id or "")
+                after = event.id
+            await asyncio.sleep(0)
+        return seen
+
+    reader = asyncio.ensure_future(read())
+    await asyncio.gather(*(write(n) for n in range(6)))
+    seen = await asyncio.wait_for(reader, 30)
+    assert sorted(seen) == sorted(f"w{n}-{i}" for n in range(6) for i in range(10))
+    assert [e.job_id for e in await rig.events()] == seen
+
+
+async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None:
+    """Several replicas at once: no deadlock reaches a caller, no slot is given twice, every job ends once."""
+    for name in ("h1", "h2", "h3"):
+        await rig.host(name, slots=2)
+    ids = [await rig.submit(tasks=1 + i % 2) for i in range(24)]
+
+    async def controller() -> None:
+        while await rig.store.list_jobs(JobFilter(states=("queued", "reserved", "running", "draining"))):
+            await rig.admit()
+            for host in await rig.store.list_hosts():
+                assert host.busy_cpu_slots <= host.cpu_slots
+            await rig.complete(infra_cap=100)
+
+    async def agent(name: str) -> None:
+        while await rig.store.list_jobs(JobFilter(states=("queued", "reserved", "running", "draining"))):
+            keys = [t.key for t in await rig.store.list_live_tasks(name)]
+            await rig.sync(name, live=keys, started=keys)
+            await rig.sync(name, live=keys[1:], ended=[(k, OK) for k in keys[:1]])
+
+    await asyncio.wait_for(asyncio.gather(controller(), controller(), *(agent(n) for n in ("h1", "h2", "h3"))), 60)
+    assert {(await rig.job(i)).state for i in ids} == {"succeeded"}
+    assert (await rig.kinds()).count("job.succeeded") == len(ids)
+
+
+async def test_one_of_two_leads_until_its_connection_dies(rig: Rig, dsn: str) -> None:
+    other = PostgresStore(dsn)
+    await other.open()
+    try:
+        assert [await rig.store.try_lead(), await other.try_lead()] == [True, False]
+        assert kill_backends(dsn) >= 1
+        assert await rig.store.try_lead() is False  # it learns that it lost, once
+        assert await other.try_lead() is True
+        assert await rig.store.try_lead() is False
+        await other.stop_leading()
+        assert await rig.store.try_lead() is True
+    finally:
+        await other.close()
+
+
+async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn: str) -> None:
+    other = PostgresStore(dsn)
+    await other.open()
+    hints = other.hints()
+
+    async def until(topic: str) -> None:
+        async with asyncio.timeout(20):
+            heard = asyncio.ensure_future(anext(hints))
+            while not heard.done():
+                rig.store.hint(topic)  # a hint may be lost: the connections are only just being made
+                await asyncio.wait([heard], timeout=0.05)
+            assert heard.result() == topic
+
+    try:
+        await until("admit")
+        kill_backends(dsn)
+        await until("host:abc")
+    finally:
+        await other.close()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(tmp_path / "pg")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+async def test_a_server_that_stops_and_comes_back(own_server: EmbeddedPostgres) -> None:
+    dsn = own_server.dsn("postgres")
+    migrate(dsn)
+    store = PostgresStore(dsn)
+    await store.open()
+    rig = Rig(store)
+    try:
+        job_id = await rig.submit()
+        assert await store.try_lead() is True
+        await asyncio.to_thread(own_server.stop)
+        for call in (store.ping(), rig.job(job_id), rig.submit("other")):
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(call, 15)
+        assert await store.try_lead() is False
+        await asyncio.to_thread(own_server.start)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await store.ping()
+                    break
+                except Unavailable:
+                    await asyncio.sleep(0.05)
+        assert (await rig.job(job_id)).state == "queued"
+        assert await store.try_lead() is True
+    finally:
+        await store.close()
+
+
+@pytest.mark.slow
+async def test_a_frozen_server_is_unavailable_in_time(rig: Rig, dsn: str) -> None:
+    """SIGSTOP on the store's backends: a call ends at its limit instead of hanging, and closing does too."""
+    store = PostgresStore(dsn, call_seconds=1.0, max_connections=2)
+    await store.open()
+    await store.now()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        pids = [row[0] for row in conn.execute(OTHERS.encode()).fetchall()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(store.ping(), 10)
+        await asyncio.wait_for(store.close(), 10)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
