@@ -1,0 +1,1 @@
+"""The supervisor: mechanisms for a policy script over live hosts. Usable alone."""
