@@ -6,6 +6,7 @@
     ├── Conflict             the thing is in a state that forbids this
     │   └── Stale            an old epoch or incarnation spoke (FENCE-1); nothing was changed
     ├── Unauthorized         no token, or one nobody knows
+    ├── QuotaExceeded        the project's quota forbids it; never retried by itself
     ├── Forbidden            a known token that may not do this
     ├── TooLarge             a body, header or stream over its limit
     ├── Unavailable          the store or the controller cannot be reached; trying again later is right
@@ -64,6 +65,13 @@ class Unauthorized(HoldfastError):
 
     code = "unauthorized"
     status = 401
+
+
+class QuotaExceeded(HoldfastError):
+    """The project's quota forbids it. Says the quota, what is in use, and what would fit."""
+
+    code = "quota_exceeded"
+    status = 403
 
 
 class Forbidden(HoldfastError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
@@ -96,9 +97,11 @@ class Controller:
         store: Store,
         environment: Mapping[str, Value] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.store = store
         self.clock = clock
+        self.chance = chance
         self.environment: Mapping[str, Value] = dict(environment or {})
         self.metrics = Metrics()
         self.settings = SettingsCache(store, self.environment, clock)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from holdfast.core.decide import Policy
+from holdfast.core.retry import make_policy
+from holdfast.core.rules import OperatorRule, parse_rules
 from holdfast.core.settings import Effective, Value, job_layer, resolve, resolve_all
 from holdfast.core.spec import JobSpec
 from holdfast.core.watch_settings import WatchSettings, watch_settings
 from holdfast.errors import Unavailable
-from holdfast.store.interface import Store
+from holdfast.store.interface import SettingsLayers, Store
 
 FRESH_SECONDS = 1.0
 _MAX_CACHED_WATCHES = 4096
@@ -20,16 +22,12 @@ _MAX_CACHED_WATCHES = 4096
 class Settings:
     """One revision of every layer. Immutable but for its memory of what it has worked out."""
 
-    def __init__(
-        self,
-        rev: int,
-        cluster: Mapping[str, Value],
-        queues: Mapping[str, Mapping[str, Value]],
-        environment: Mapping[str, Value],
-    ) -> None:
-        self.rev = rev
-        self.queues = queues
-        self._below = [("cluster", cluster), ("environment", environment)]
+    def __init__(self, layers: SettingsLayers, environment: Mapping[str, Value]) -> None:
+        self.rev = layers.revision
+        self.queues = layers.queues
+        self.projects = layers.projects
+        self.rules: tuple[OperatorRule, ...] = parse_rules(layers.rules)
+        self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[tuple[str, frozenset[tuple[str, Value]]], WatchSettings] = {}
 
     def effective(self, queue: str | None = None, spec: JobSpec | None = None) -> dict[str, Effective]:
@@ -58,17 +56,30 @@ class Settings:
 
     def policy(self, queue: str, spec: JobSpec) -> Policy:
         """What a job's end is decided by."""
-        on_trip = self.value("on_trip", queue, spec)
+        values = {name: found.value for name, found in self.effective(queue, spec).items()}
+        limit, reset = values["no_progress_limit"], values["budget_reset_seconds"]
         return Policy(
-            watchdog_cap=int(self.number("watchdog_cap", queue, spec)),
-            infra_cap=int(self.number("infra_cap", queue, spec)),
-            on_trip="fail" if on_trip == "fail" else "requeue",
+            retry=make_policy(values),
+            watchdog_cap=int(values["watchdog_cap"] or 0),
+            infra_cap=int(values["infra_cap"] or 0),
+            on_trip="fail" if values["on_trip"] == "fail" else "requeue",
+            no_progress_limit=None if limit is None else int(limit),
+            budget_reset_seconds=None if reset is None else float(reset),
+            held=self.retries_held(spec.project),
         )
+
+    def retries_held(self, project: str) -> str | None:
+        """Whose kill switch holds the project's retries back, or None. Off anywhere is off: here no layer outvotes another."""
+        for source, layer in self._below:
+            if layer.get("retries_enabled") is False:
+                return f"the {source}"
+        return f"project {project}" if self.projects.get(project, {}).get("retries_enabled") is False else None
 
     def _layers(self, queue: str | None, spec: JobSpec | None) -> list[tuple[str, Mapping[str, Value]]]:
         layers: list[tuple[str, Mapping[str, Value]]] = []
         if spec is not None:
             layers.append(("job", job_layer(spec)))
+            layers.append(("project", self.projects.get(spec.project, {})))
         if queue is not None:
             layers.append(("queue", self.queues.get(queue, {})))
         return layers + self._below
@@ -103,13 +114,14 @@ class SettingsCache:
 
     async def _read(self) -> Settings:
         try:
-            rev, cluster, queues = await self._store.read_settings()
+            layers = await self._store.read_settings()
         except Unavailable:
             if self._known is None:
                 raise
             self._read_at = self._clock()
             return self._known
-        if self._known is None or self._known.rev != rev or self._known.queues.keys() != queues.keys():
-            self._known = Settings(rev, cluster, queues, self._environment)
+        known = self._known
+        if known is None or known.rev != layers.revision or known.queues.keys() != layers.queues.keys():
+            self._known = known = Settings(layers, self._environment)
         self._read_at = self._clock()
-        return self._known
+        return known

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 
+from holdfast.errors import ValidationError
+
 
 class Cause(StrEnum):
     """The class of a failure. A message and evidence stand beside it wherever it is kept."""
@@ -59,6 +61,22 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.QUOTA_EXCEEDED: Budget.NEVER,
     Cause.MALFORMED_REPORT: Budget.NEVER,
 }
+
+ELIGIBLE: tuple[Cause, ...] = tuple(c for c, budget in CHARGED_TO.items() if budget is not Budget.NEVER)
+"""Causes that may be followed by another attempt. The others are never retried (RETRY-2)."""
+
+
+def parse_causes(raw: object) -> tuple[Cause, ...]:
+    """Read "all", "none" or causes with commas between them. Raises ValidationError for a word that is no eligible cause."""
+    text = str(raw).strip().lower()
+    if text in ("all", "none"):
+        return ELIGIBLE if text == "all" else ()
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in ELIGIBLE:
+            what = "is never retried and cannot be opted in" if word in list(Cause) else "is no cause"
+            raise ValidationError(f"{word!r} {what}; eligible are {', '.join(ELIGIBLE)}", field="retry_on")
+    return tuple(dict.fromkeys(Cause(word) for word in words))
 
 
 class Watchdog(StrEnum):

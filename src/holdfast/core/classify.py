@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause
 from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.rules import OperatorRule
 
 SIGKILL = 9
 _CUDA_OOM = re.compile(
@@ -65,7 +66,7 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
     return 127 if facts.start_error is not None else None
 
 
-def classify(facts: TaskFacts) -> Classified:
+def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
     """Return the cause of a task's end, the rule that said so, and a sentence.
 
     A trip decides first, because what the process did after it was killed says nothing about why.

@@ -4,6 +4,9 @@ BUDGET-1  Only the trigger of a drain is charged, once per attempt.
 BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the job. So `watchdog_cap = 3` requeues
           three trips and fails on the fourth, as `max_retries = 3` means four attempts.
 BUDGET-3  A cause charged to nothing requeues without limit; a cause that is never retried ends the job.
+BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before it is charged.
+RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got no further.
+RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge stands.
 """
 
 from __future__ import annotations
@@ -14,27 +17,48 @@ import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.facts import Classified
+from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
 
-PROOF_AGAINST_HOST = frozenset({"unkillable"})
+PROOF_AGAINST_HOST = frozenset({"unkillable", "gpu-xid", "gpu-ecc", "gpu-lost"})
 """Rules whose evidence the job cannot have made up: only these quarantine a host. A line in a job's own log does not."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force for one job when its attempt ends."""
+    """What is in force for one job when its attempt ends.
 
-    max_retries: int = 0
+    held: whose kill switch holds retries back ("the cluster", "project x"), or None.
+    """
+
+    retry: RetryPolicy = RetryPolicy()
     watchdog_cap: int = 3
     infra_cap: int = 10
     on_trip: Literal["requeue", "fail"] = "requeue"
+    no_progress_limit: int | None = 3
+    budget_reset_seconds: float | None = None
+    held: str | None = None
 
 
 class Charges(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job's budgets have been charged before this attempt's end."""
+    """What the job's budgets have been charged before this attempt's end, and how far it ever got.
+
+    no_progress: attempts in a row, before this one, that got no further than `best_step`.
+    """
 
     retries: int = 0
     watchdog: int = 0
     infra: int = 0
+    best_step: int | None = None
+    no_progress: int = 0
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempt that is over. ran_seconds: how long it ran; step: the furthest its beats said, None without any."""
+
+    job_id: str
+    interactive: bool = False
+    ran_seconds: float = 0.0
+    step: int | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +66,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     event: the edge of the job's machine. outcome: of the attempt. front: back to the front of the queue.
     avoid_host: keep the next attempt away from the trigger's host where another fits.
-    delay_seconds: with BACK_OFF only.
+    delay_seconds: with BACK_OFF only. retry: "scheduled", or "exhausted" where a budget that there was is spent.
+    policy: the one that was in force. announce: write the job.retry_* event. held: as in `Policy`.
     """
 
     event: JobEvent
@@ -57,6 +82,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     avoid_host: bool = False
     quarantine_host: bool = False
     delay_seconds: float = 0.0
+    retry: Literal["scheduled", "exhausted"] | None = None
+    policy: RetryPolicy | None = None
+    announce: bool = True
+    held: str | None = None
 
 
 def decide_success(charges: Charges, attempt: int) -> Decision:
@@ -68,73 +97,139 @@ def decide_success(charges: Charges, attempt: int) -> Decision:
     )  # fmt: skip
 
 
-def decide(found: Classified, charges: Charges, policy: Policy) -> Decision:
+def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, *, chance: float) -> Decision:
     """Return what becomes of the job after its trigger ended as `found`.
 
-    `charges` are those before this end. Pure: the same arguments always give the same decision.
+    `charges` are those before this end; `chance` is uniform in [0, 1), for random jitter. Pure: the same arguments
+    always give the same decision.
     """
     budget = CHARGED_TO[found.cause]
+    case = _Case(found, budget, policy, ending)
     if found.cause is Cause.USER_CANCELLED:
-        return _end(found, budget, charges, JobEvent.CANCEL, Outcome.CANCELLED, found.message)
-    if budget is Budget.NEVER:
-        return _end(
-            found,
-            budget,
-            charges,
-            JobEvent.FAIL,
-            Outcome.FAILED,
-            f"{found.message}; {found.cause} is never retried",
-        )
+        return case.end(charges, found.message, JobEvent.CANCEL, Outcome.CANCELLED)
+    refusal = _refuse(found, budget, policy, ending)
+    if refusal is not None:
+        return case.end(charges, f"{found.message}; {refusal}")
     if budget is Budget.NOTHING:
-        reason = f"requeued at no charge: {found.message}"
-        return _requeue(found, budget, charges, reason, avoid=False)
+        return case.requeue(charges, f"requeued at no charge: {found.message}", avoid=False)
+    if policy.budget_reset_seconds is not None and ending.ran_seconds >= policy.budget_reset_seconds:
+        charges = Charges(best_step=charges.best_step)
+    charges = count_progress(charges, ending.step)
+    limit = policy.no_progress_limit
+    if limit is not None and charges.no_progress >= limit:
+        text = f"{found.message}; {charges.no_progress} attempts in a row got no further than step {charges.best_step}"
+        return case.end(charges, text, retry="exhausted")
     if budget is Budget.WATCHDOG:
-        after = msgspec.structs.replace(charges, watchdog=charges.watchdog + 1)
-        if policy.on_trip == "fail":
-            return _end(
-                found,
-                budget,
-                after,
-                JobEvent.FAIL,
-                Outcome.FAILED,
-                f"{found.message}; its queue fails a job that trips",
-            )
-        if charges.watchdog >= policy.watchdog_cap:
-            text = f"{found.message}; trip {after.watchdog}, and its budget of {policy.watchdog_cap} is spent"
-            return _end(found, budget, after, JobEvent.FAIL, Outcome.FAILED, text)
-        text = f"{found.message}; requeued at the front, trip {after.watchdog} of {policy.watchdog_cap} forgiven"
-        return _requeue(found, budget, after, text, avoid=True)
+        return _charge_watchdog(case, charges)
     if budget is Budget.INFRA:
-        after = msgspec.structs.replace(charges, infra=charges.infra + 1)
-        if charges.infra >= policy.infra_cap:
-            text = (
-                f"{found.message}; infrastructure failure {after.infra}, and its budget of {policy.infra_cap} is spent"
-            )
-            return _end(found, budget, after, JobEvent.FAIL, Outcome.FAILED, text)
-        text = f"{found.message}; requeued, infrastructure failure {after.infra} of {policy.infra_cap} forgiven"
-        return _requeue(found, budget, after, text, avoid=found.cause is Cause.GPU_FAULT)
+        return _charge_infra(case, charges)
+    return _charge_retries(case, charges, chance)
+
+
+def count_progress(charges: Charges, step: int | None) -> Charges:
+    """The charges after an attempt that got to `step`. Without steps there is nothing to compare, and nothing is counted."""
+    best = charges.best_step
+    if best is None:
+        return msgspec.structs.replace(charges, best_step=step)
+    if step is not None and step > best:
+        return msgspec.structs.replace(charges, best_step=step, no_progress=0)
+    return msgspec.structs.replace(charges, no_progress=charges.no_progress + 1)
+
+
+def _refuse(found: Classified, budget: Budget, policy: Policy, ending: Ending) -> str | None:
+    """Why there is no other attempt whatever the budgets say, or None."""
+    if budget is Budget.NEVER:
+        return f"{found.cause} is never retried"
+    if ending.interactive:
+        return "an interactive job is not run again"
+    if found.never_retry:
+        return f"rule {found.rule} says it is never retried"
+    if found.cause not in policy.retry.eligible_causes:
+        return f"{found.cause} is not among the causes it is retried for"
+    return None
+
+
+def _charge_watchdog(case: _Case, charges: Charges) -> Decision:
+    cap, text = case.policy.watchdog_cap, case.found.message
+    after = msgspec.structs.replace(charges, watchdog=charges.watchdog + 1)
+    if case.policy.on_trip == "fail":
+        return case.end(after, f"{text}; its queue fails a job that trips")
+    if charges.watchdog >= cap:
+        spent = f"{text}; trip {after.watchdog}, and its budget of {cap} is spent"
+        return case.end(after, spent, retry="exhausted" if cap else None)
+    return case.requeue(after, f"{text}; requeued at the front, trip {after.watchdog} of {cap} forgiven", avoid=True)
+
+
+def _charge_infra(case: _Case, charges: Charges) -> Decision:
+    cap, text = case.policy.infra_cap, case.found.message
+    after = msgspec.structs.replace(charges, infra=charges.infra + 1)
+    if charges.infra >= cap:
+        spent = f"{text}; infrastructure failure {after.infra}, and its budget of {cap} is spent"
+        return case.end(after, spent, retry="exhausted" if cap else None)
+    text = f"{text}; requeued, infrastructure failure {after.infra} of {cap} forgiven"
+    return case.requeue(after, text, avoid=case.found.cause is Cause.GPU_FAULT)
+
+
+def _charge_retries(case: _Case, charges: Charges, chance: float) -> Decision:
+    retry, text = case.policy.retry, case.found.message
     after = msgspec.structs.replace(charges, retries=charges.retries + 1)
-    if charges.retries >= policy.max_retries:
-        spent = (
-            "no retries were asked for" if policy.max_retries == 0 else f"all {policy.max_retries} retries are spent"
-        )
-        return _end(found, budget, after, JobEvent.FAIL, Outcome.FAILED, f"{found.message}; {spent}")
-    text = f"{found.message}; retry {after.retries} of {policy.max_retries}"
-    return _requeue(found, budget, after, text, avoid=True)
+    if charges.retries >= retry.max_retries:
+        spent = f"all {retry.max_retries} retries are spent" if retry.max_retries else "no retries were asked for"
+        return case.end(after, f"{text}; {spent}", retry="exhausted" if retry.max_retries else None)
+    delay = retry_delay_seconds(retry, charges.retries, job_id=case.ending.job_id, chance=chance)
+    text = f"{text}; retry {after.retries} of {retry.max_retries} in {delay:.4g} s"
+    return case.back_off(after, text, delay)
 
 
-def _end(
-    found: Classified, budget: Budget, charges: Charges, event: JobEvent, outcome: Outcome, reason: str
-) -> Decision:
-    return Decision(
-        event=event, outcome=outcome, cause=found.cause, rule=found.rule, charged_to=budget, charges=charges,
-        reason=reason, exit_code=found.exit_code, quarantine_host=found.rule in PROOF_AGAINST_HOST,
-    )  # fmt: skip
+class _Case:
+    """One attempt's end, with what every decision about it shares."""
 
+    def __init__(self, found: Classified, budget: Budget, policy: Policy, ending: Ending) -> None:
+        self.found = found
+        self.budget = budget
+        self.policy = policy
+        self.ending = ending
 
-def _requeue(found: Classified, budget: Budget, charges: Charges, reason: str, *, avoid: bool) -> Decision:
-    return Decision(
-        event=JobEvent.REQUEUE, outcome=Outcome.REQUEUED, cause=found.cause, rule=found.rule, charged_to=budget,
-        charges=charges, reason=reason, exit_code=found.exit_code, front=True, avoid_host=avoid,
-        quarantine_host=found.rule in PROOF_AGAINST_HOST,
-    )  # fmt: skip
+    def end(
+        self, charges: Charges, reason: str, event: JobEvent = JobEvent.FAIL, outcome: Outcome = Outcome.FAILED,
+        *, retry: Literal["exhausted"] | None = None,
+    ) -> Decision:  # fmt: skip
+        return self._make(event, outcome, charges, reason, retry=retry)
+
+    def requeue(self, charges: Charges, reason: str, *, avoid: bool) -> Decision:
+        """At once and to the front; but what is charged to a budget is held while retries are (RETRY-5)."""
+        if self.policy.held is not None and self.budget is not Budget.NOTHING:
+            return self._back_off(charges, reason, 0.0, avoid=avoid)
+        return self._make(JobEvent.REQUEUE, Outcome.REQUEUED, charges, reason, front=True, avoid_host=avoid)
+
+    def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
+        return self._back_off(charges, reason, delay_seconds, avoid=True, retry="scheduled")
+
+    def _back_off(
+        self,
+        charges: Charges,
+        reason: str,
+        delay_seconds: float,
+        *,
+        avoid: bool,
+        retry: Literal["scheduled"] | None = None,
+    ) -> Decision:
+        held = self.policy.held
+        text = reason if held is None else f"{reason}; held, for {held} holds all retries"
+        return self._make(
+            JobEvent.BACK_OFF, Outcome.REQUEUED, charges, text, front=True, avoid_host=avoid,
+            delay_seconds=delay_seconds, retry=retry, held=held,
+        )  # fmt: skip
+
+    def _make(
+        self, event: JobEvent, outcome: Outcome, charges: Charges, reason: str, *, front: bool = False,
+        avoid_host: bool = False, delay_seconds: float = 0.0, retry: Literal["scheduled", "exhausted"] | None = None,
+        held: str | None = None,
+    ) -> Decision:  # fmt: skip
+        found = self.found
+        return Decision(
+            event=event, outcome=outcome, cause=found.cause, rule=found.rule, charged_to=self.budget, charges=charges,
+            reason=reason, exit_code=found.exit_code, front=front, avoid_host=avoid_host or (front and found.avoid_host),
+            quarantine_host=found.rule in PROOF_AGAINST_HOST, delay_seconds=delay_seconds, retry=retry,
+            policy=self.policy.retry, announce=self.policy.retry.emit_retry_events, held=held,
+        )  # fmt: skip

@@ -32,6 +32,11 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_cause: why it was stopped, where the controller did not ask (its host shuts down: `host_drained`).
     unkillable: it survived SIGKILL; its host is suspect.
     start_error: why it could not be started (no such program, no such folder, …).
+    pull_error: why its image could not be had, in the registry's words. runtime_error: why the container runtime could
+        not run it.
+    xids: Xid codes the driver logged for the task's devices while it ran. ecc_errors: uncorrectable memory errors that
+        were added meanwhile. gpu_lost: a device of the task no longer answers, and what was said instead.
+    malformed: the report of its end was missing or could not be read; this says how.
     lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
     log_tail: the last lines of its output, redacted.
     """
@@ -44,6 +49,12 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_cause: Cause | None = None
     unkillable: bool = False
     start_error: Text | None = None
+    pull_error: Text | None = None
+    runtime_error: Text | None = None
+    xids: Annotated[tuple[int, ...], Meta(max_length=64)] = ()
+    ecc_errors: Annotated[int, Meta(ge=0)] = 0
+    gpu_lost: Text | None = None
+    malformed: Text | None = None
     lost: Text | None = None
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
     runtime_seconds: float = 0.0
@@ -56,11 +67,17 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause, the rule that matched, and the words for a person."""
+    """A cause, the rule that matched, the words for a person, and what the rule went by.
+
+    exit_code: the one kept on the attempt: the watchdog's where one tripped, else 128 + signal, else the process's.
+    evidence: what the rule matched: the line of the log, the counter, the code.
+    never_retry, avoid_host: what an operator's rule says besides the cause.
+    """
 
     cause: Cause
     rule: str
     message: str
-    exit_code: (
-        int | None
-    )  # the one kept on the attempt: the watchdog's where one tripped, else 128 + signal, else the process's
+    exit_code: int | None
+    evidence: dict[str, str | int | float | bool | None] = {}
+    never_retry: bool = False
+    avoid_host: bool = False

@@ -9,6 +9,7 @@ ADMIT-3  A host that a job avoids is used only when no other has room.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -36,6 +37,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     epoch: int
     queue: str
+    project: str = "default"
     priority: int
     tasks: int
     gpus: int
@@ -43,6 +45,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     avoid_hosts: tuple[str, ...] = ()
     lease_ttl_seconds: float | None = None
+
+
+class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a project may still start: jobs, and GPUs over all tasks. None: no limit of that kind."""
+
+    jobs: int | None = None
+    gpus: int | None = None
 
 
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,21 +110,52 @@ class _Free:
         self.memory_bytes += job.memory_bytes
 
 
+class _Quotas:
+    """What projects may still start while a plan is made."""
+
+    def __init__(self, quotas: Mapping[str, QuotaLeft]) -> None:
+        self._jobs = {name: q.jobs for name, q in quotas.items() if q.jobs is not None}
+        self._gpus = {name: q.gpus for name, q in quotas.items() if q.gpus is not None}
+
+    def refuse(self, job: Candidate) -> str | None:
+        if self._jobs.get(job.project, 1) <= 0:
+            return f"project {job.project} already runs as many jobs as it may (quota_jobs)"
+        gpus = job.gpus * job.tasks
+        if gpus and self._gpus.get(job.project, gpus) < gpus:
+            return f"project {job.project} has {max(0, self._gpus[job.project])} GPUs of its quota left, and it needs {gpus} (quota_gpus)"
+        return None
+
+    def take(self, job: Candidate) -> None:
+        if job.project in self._jobs:
+            self._jobs[job.project] -= 1
+        if job.project in self._gpus:
+            self._gpus[job.project] -= job.gpus * job.tasks
+
+
 def plan_admission(
-    candidates: Iterable[Candidate], hosts: Sequence[Capacity], headroom: Mapping[str, int]
+    candidates: Iterable[Candidate],
+    hosts: Sequence[Capacity],
+    headroom: Mapping[str, int],
+    quotas: Mapping[str, QuotaLeft] = MappingProxyType({}),
 ) -> AdmissionPlan:
     """Place `candidates` in their order; the fullest host that fits is taken first, so that large jobs keep finding room.
 
     headroom: how many more jobs each queue may run at once; a queue that is missing has no limit.
+    quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any other).
     """
     free = [_Free(c) for c in sorted(hosts, key=lambda c: (len(c.free_devices), c.free_cpu_slots, c.host_id))]
     left = dict(headroom)
+    budgets = _Quotas(quotas)
     placements: list[JobPlacement] = []
     refusals: dict[str, str] = {}
     full: set[tuple[str, int, int, int]] = set()  # shapes that found no room: room only shrinks while planning
     for job in candidates:
         if left.get(job.queue, 1) <= 0:
             refusals[job.job_id] = f"queue {job.queue} already runs as many jobs as it may (max_running)"
+            continue
+        over = budgets.refuse(job)
+        if over is not None:
+            refusals[job.job_id] = over
             continue
         shape = (job.queue, job.gpus, job.cpu_slots, job.memory_bytes)
         placed = None if shape in full else _place(job, free)
@@ -127,6 +167,7 @@ def plan_admission(
         placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tuple(placed)))
         if job.queue in left:
             left[job.queue] -= 1
+        budgets.take(job)
     return AdmissionPlan(placements=tuple(placements), refusals=refusals)
 
 

@@ -14,6 +14,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings import Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
@@ -29,7 +30,9 @@ class JobRecord(Record, frozen=True, kw_only=True):
     epoch: the fencing number of its current or last attempt; grows with every admission and every finished drain.
     attempts: how many attempts it has had, the running one included; also the number of the last.
     reason: the sentence of the last decision, the same everywhere it is shown.
-    wait_cause, wait_until: only while `waiting`: why ("start_time", "back_off", "dependency", "held") and until when.
+    wait_cause, wait_until: only while `waiting`: why ("start_time", "back_off", "retries_held", "dependency", "held") and
+        until when. retry_at: when the pending retry is due; it may be held back longer by the kill switch.
+    best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no further.
     drain_*: only while `draining`: who started the fall and why.
     retries_charged … infra_charged: what its budgets have been charged so far.
     avoid_hosts: ids of hosts it is kept away from where another fits.
@@ -56,6 +59,9 @@ class JobRecord(Record, frozen=True, kw_only=True):
     avoid_hosts: tuple[str, ...] = ()
     wait_cause: str | None = None
     wait_until: datetime | None = None
+    retry_at: datetime | None = None
+    best_step: int | None = None
+    no_progress: int = 0
     drain_cause: Cause | None = None
     drain_reason: str | None = None
     drain_since: datetime | None = None
@@ -112,12 +118,17 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
     rule: str | None = None
     message: str = ""
+    evidence: dict[str, str | int | float | bool | None] = {}
     trigger: bool = False
     facts: TaskFacts | None = None
 
 
 class AttemptRecord(Record, frozen=True, kw_only=True):
-    """One execution of the whole job. (job_id, number) is unique; `parent` is the number before it."""
+    """One execution of the whole job. (job_id, number) is unique; `parent` is the number before it.
+
+    retry_count: retries charged before it began. policy: the one its end was decided by.
+    next_at: when the attempt after it was due, where one was decided.
+    """
 
     job_id: str
     number: int
@@ -128,6 +139,9 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
     rule: str | None = None
     charged_to: str | None = None
+    retry_count: int = 0
+    policy: RetryPolicy | None = None
+    next_at: datetime | None = None
     exit_code: int | None = None
     reason: str = ""
     host: str | None = None
@@ -179,6 +193,20 @@ class QueueRecord(Record, frozen=True, kw_only=True):
     queued: int = 0
     running: int = 0
     created_at: datetime
+
+
+class ProjectRecord(Record, frozen=True, kw_only=True):
+    """Who pays: retry defaults and quotas, and what of it is in use. A project is there as soon as a job names it.
+
+    running, gpus: jobs that are reserved, running or draining, and the GPUs they hold. unfinished: all that have not ended.
+    """
+
+    name: str
+    settings: dict[str, Value]
+    running: int = 0
+    gpus: int = 0
+    unfinished: int = 0
+    created_at: datetime | None = None
 
 
 class EventRecord(Record, frozen=True, kw_only=True):

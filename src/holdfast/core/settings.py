@@ -1,41 +1,38 @@
-"""Every constant a user may change, in one registry, and where its effective value came from.
+"""Settings: reading them, checking them, and which value is in force and where it came from. The table is `setting_table`.
 
-Layers, strongest first: job > queue > cluster > environment > default. A layer says nothing by leaving the name
-out; `None` as a value means "off" where the setting allows it. Values are read when they are used, so a change
-reaches running work at its next sync.
+Layers, strongest first: job > queue or project > cluster > environment > default. A setting belongs to queues or to
+projects, never to both. A layer says nothing by leaving the name out; `None` as a value means "off" where the setting
+allows it. Values are read when they are used, so a change reaches running work at its next sync.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.causes import parse_causes
+from holdfast.core.retry import fields_layer
+from holdfast.core.setting_table import BUILTIN_QUEUES, SETTINGS, Scope, Setting, Value
 from holdfast.errors import ValidationError
 
-Value = float | int | bool | str | None
-Kind = Literal["seconds", "int", "number", "bool", "word"]
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """One setting: `name` carries its unit last; `low` and `high` bound it; `words` lists a word's choices."""
-
-    name: str
-    kind: Kind
-    default: Value
-    help: str
-    low: float = 0
-    high: float = math.inf
-    may_be_off: bool = False
-    words: tuple[str, ...] = ()
-    scope: Literal["job", "queue", "cluster"] = "job"  # the most specific layer that may set it
-
-    @property
-    def environment_name(self) -> str:
-        """The environment variable that sets it."""
-        return "HOLDFAST_" + self.name.upper()
+__all__ = [
+    "BUILTIN_QUEUES",
+    "SETTINGS",
+    "Effective",
+    "Scope",
+    "Setting",
+    "Value",
+    "check_layer",
+    "job_layer",
+    "layer_from_environment",
+    "parse_duration",
+    "parse_value",
+    "resolve",
+    "resolve_all",
+]
 
 
 class Effective(msgspec.Struct, frozen=True):
@@ -46,234 +43,7 @@ class Effective(msgspec.Struct, frozen=True):
     source: str
 
 
-_DAY = 86_400.0
-_ALL = (
-    # watchdogs (DESIGN §4)
-    Setting(
-        "time_limit_seconds",
-        "seconds",
-        None,
-        "wall clock a task may take",
-        low=0.05,
-        high=366 * _DAY,
-        may_be_off=True,
-    ),
-    Setting("stall_watch", "bool", True, "watch for beats that stop"),
-    Setting(
-        "stall_timeout_seconds",
-        "seconds",
-        120.0,
-        "silence after the first beat that is suspected",
-        low=0.05,
-        high=_DAY,
-        may_be_off=True,
-    ),
-    Setting(
-        "stall_samples",
-        "int",
-        3,
-        "samples that must all say idle before a stall is believed",
-        low=1,
-        high=100,
-    ),
-    Setting("stall_sample_interval_seconds", "seconds", 1.0, "time between those samples", low=0.01, high=60),
-    Setting(
-        "silence_limit_seconds",
-        "seconds",
-        1800.0,
-        "silence after the first beat that needs no confirmation",
-        low=0.05,
-        high=30 * _DAY,
-        may_be_off=True,
-    ),
-    Setting(
-        "section_factor",
-        "number",
-        5.0,
-        "a named section's learned timeout is its longest pass times this",
-        low=1,
-        high=100,
-    ),
-    Setting(
-        "health_watch",
-        "word",
-        "auto",
-        "idle-and-static watch: auto = tasks with GPUs",
-        words=("auto", "on", "off"),
-    ),
-    Setting(
-        "health_window_seconds",
-        "seconds",
-        300.0,
-        "idle and static for this long is wedged",
-        low=0.05,
-        high=_DAY,
-    ),
-    Setting(
-        "health_load_grace_seconds",
-        "seconds",
-        1200.0,
-        "the first window, while a job loads; any beat ends it",
-        low=0.05,
-        high=_DAY,
-    ),
-    Setting("health_sample_interval_seconds", "seconds", 5.0, "time between health samples", low=0.01, high=600),
-    Setting("gpu_idle_percent", "number", 5.0, "GPU utilisation at or under this is idle", low=0, high=100),
-    Setting(
-        "gpu_memory_moving_mb",
-        "number",
-        5120.0,
-        "GPU memory that moved more than this over a window is working",
-        low=0,
-    ),
-    Setting(
-        "cpu_idle_percent",
-        "number",
-        5.0,
-        "CPU time of the tree, in percent of one core, at or under this is idle",
-        low=0,
-        high=6400,
-    ),
-    Setting(
-        "cpu_memory_moving_mb",
-        "number",
-        8.0,
-        "memory of the tree that moved more than this over a window is working",
-        low=0,
-    ),
-    Setting(
-        "io_moving_mb",
-        "number",
-        1.0,
-        "bytes read and written by the tree over a window beyond this are working",
-        low=0,
-    ),
-    Setting(
-        "watchdog_cap",
-        "int",
-        3,
-        "watchdog trips a job is requeued after; the next one fails it",
-        low=0,
-        high=1000,
-    ),
-    Setting("on_trip", "word", "requeue", "what a trip does", words=("requeue", "fail"), scope="queue"),
-    # endings (DESIGN §3.4)
-    Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
-    Setting(
-        "drain_force_seconds",
-        "seconds",
-        45.0,
-        "a drain not confirmed by then is forced, once the lease allows it",
-        low=1,
-        high=_DAY,
-        scope="cluster",
-    ),
-    Setting(
-        "forensics_seconds",
-        "seconds",
-        10.0,
-        "bound on what is gathered before a kill",
-        low=0,
-        high=60,
-        scope="cluster",
-    ),
-    # leases (DESIGN §3.1)
-    Setting(
-        "lease_ttl_seconds",
-        "seconds",
-        300.0,
-        "a host's right to run a task, renewed at every sync",
-        low=15,
-        high=3600,
-    ),
-    Setting(
-        "sync_interval_seconds",
-        "seconds",
-        5.0,
-        "time between an agent's syncs when nothing happens",
-        low=0.05,
-        high=60,
-        scope="cluster",
-    ),
-    Setting(
-        "reservation_seconds",
-        "seconds",
-        30.0,
-        "time a reservation may wait for its start",
-        low=1,
-        high=_DAY,
-        scope="cluster",
-    ),
-    Setting(
-        "dead_host_seconds",
-        "seconds",
-        30.0,
-        "a heartbeat older than this while work runs flags the host",
-        low=1,
-        high=_DAY,
-        scope="cluster",
-    ),
-    # budgets (DESIGN §3.2)
-    Setting(
-        "infra_cap",
-        "int",
-        10,
-        "infrastructure failures a job is requeued after; the next one fails it",
-        low=0,
-        high=1000,
-    ),
-    # limits
-    Setting(
-        "log_keep_mb",
-        "number",
-        16.0,
-        "log kept by the controller per stream and attempt: its head and its tail",
-        low=0.1,
-        high=4096,
-    ),
-    Setting(
-        "log_disk_mb",
-        "number",
-        256.0,
-        "log kept on the host's disk per stream",
-        low=1,
-        high=1 << 20,
-        scope="cluster",
-    ),
-    Setting(
-        "max_running",
-        "int",
-        None,
-        "jobs of a queue that may run at once",
-        low=0,
-        high=1 << 30,
-        may_be_off=True,
-        scope="queue",
-    ),
-    Setting(
-        "history_days",
-        "number",
-        30.0,
-        "ended jobs, their attempts and logs are deleted after this",
-        low=0.01,
-        high=36_500,
-        may_be_off=True,
-        scope="cluster",
-    ),
-)
-SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}
-
-_QUEUE_RANK = {"job": 0, "queue": 1, "cluster": 2}
-
-BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {
-    "gpu": {"time_limit_seconds": 8100.0},
-    "video": {"time_limit_seconds": 1800.0, "stall_watch": False},
-    "cpu": {"time_limit_seconds": 2100.0},
-    "ingest-fetch": {"time_limit_seconds": 7200.0, "on_trip": "fail"},
-    "ingest-load": {"time_limit_seconds": 3600.0, "on_trip": "fail"},
-    "input": {"time_limit_seconds": 120.0},
-}
-"""The queues a new cluster starts with, and their defaults (DESIGN §4)."""
+_RANK = {"job": 0, "queue": 1, "project": 1, "cluster": 2}
 
 
 def parse_value(name: str, raw: object) -> Value:
@@ -304,6 +74,10 @@ def parse_value(name: str, raw: object) -> Value:
         if value is None:
             raise ValidationError(f"{name} is on or off, not {raw!r}", field=name)
         return value
+    if setting.kind == "causes":
+        return (
+            ",".join(parse_causes(raw)) if str(raw).strip().lower() not in ("all", "none") else str(raw).strip().lower()
+        )
     if setting.kind == "word":
         if str(raw) not in setting.words:
             raise ValidationError(f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name)
@@ -324,7 +98,7 @@ def parse_value(name: str, raw: object) -> Value:
     return number
 
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_duration(text: str) -> float:
@@ -343,7 +117,7 @@ def parse_duration(text: str) -> float:
 def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
     """Return the settings that the environment sets. Raises ValidationError naming the variable."""
     layer: dict[str, Value] = {}
-    for setting in _ALL:
+    for setting in SETTINGS.values():
         if setting.environment_name in environ:
             layer[setting.name] = parse_value(setting.name, environ[setting.environment_name])
     return layer
@@ -362,20 +136,23 @@ def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Ef
     return {name: resolve(name, layers) for name in SETTINGS}
 
 
-def check_layer(layer: Mapping[str, object], scope: Literal["job", "queue", "cluster"]) -> dict[str, Value]:
+def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
     """Validate a whole layer given by a user for `scope`; raise ValidationError at the first bad name or value."""
     checked: dict[str, Value] = {}
     for name, raw in layer.items():
         value = parse_value(name, raw)
-        if _QUEUE_RANK[scope] < _QUEUE_RANK[SETTINGS[name].scope]:
-            raise ValidationError(f"{name} is set per {SETTINGS[name].scope}, not per {scope}", field=name)
+        setting = SETTINGS[name]
+        if _RANK[scope] < _RANK[setting.scope]:
+            raise ValidationError(f"{name} is set per {setting.scope}, not per {scope}", field=name)
+        if scope in ("queue", "project") and scope != setting.lane:
+            raise ValidationError(f"{name} is set per {setting.lane}, not per {scope}", field=name)
         checked[name] = value
     return checked
 
 
 def job_layer(spec: Any) -> dict[str, Value]:
     """Return the settings a `JobSpec` sets itself."""
-    layer: dict[str, Value] = {}
+    layer = fields_layer(spec.retry)
     for name in (
         "time_limit_seconds",
         "stall_timeout_seconds",
@@ -383,6 +160,9 @@ def job_layer(spec: Any) -> dict[str, Value]:
         "grace_seconds",
         "lease_ttl_seconds",
         "watchdog_cap",
+        "no_progress_limit",
+        "budget_reset_seconds",
+        "image_pull_seconds",
     ):
         value = getattr(spec, name)
         if value is not None:

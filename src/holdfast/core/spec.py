@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.retry import RetryFields, check_fields
 from holdfast.errors import ValidationError
 
 MAX_TASKS = 65_536
@@ -25,6 +26,8 @@ ShortText = Annotated[str, Meta(max_length=256)]
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
 EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
 EnvValue = Annotated[str, Meta(max_length=128 * 1024)]
+# A reference as registries write them: never a word that a runtime could take for an option.
+IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]*$(?!\n)"
 
 Off = Literal["off"]
 """The word that switches a limit off where `None` means "inherit"."""
@@ -39,6 +42,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tasks: how many ranks run together; more than one is a gang.
     gpus, cpus, memory_bytes: per task. A GPU task takes whole devices; another takes `cpus` CPU slots (default 1).
     time_limit_seconds … watchdog_cap: settings of this job; None inherits, "off" switches a limit off.
+    retry: its own part of the retry policy. interactive: a person waits at it, so it is never run again by itself.
+    no_progress_limit, budget_reset_seconds: see the settings of these names.
+    image: run each task in a container of this image, by podman or docker, whichever the host has, or by `runtime`.
+    pull: when the image is fetched. volumes: "host path:path inside[:ro]", as the runtimes write it.
     start_at: Unix seconds; the job waits until then.
     idempotency_key: a second submission with the same key in the same project returns the first job.
     """
@@ -63,6 +70,15 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     lease_ttl_seconds: Annotated[float, Meta(ge=15, le=3600)] | None = None
     watchdog_cap: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    no_progress_limit: Annotated[int, Meta(ge=1, le=1000)] | Off | None = None
+    budget_reset_seconds: Annotated[float, Meta(ge=1, le=366 * 86_400)] | Off | None = None
+    retry: RetryFields | None = None
+    interactive: bool = False
+    image: Annotated[str, Meta(min_length=1, max_length=1024, pattern=IMAGE)] | None = None
+    runtime: Literal["podman", "docker"] | None = None
+    pull: Literal["missing", "always", "never"] = "missing"
+    volumes: Annotated[tuple[Annotated[str, Meta(min_length=3, max_length=4096)], ...], Meta(max_length=64)] = ()
+    image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None = None
 
@@ -76,7 +92,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The name to show: the user's, or the program's."""
         if self.name:
             return self.name
-        text = self.shell if self.shell is not None else (self.argv[0].rsplit("/", 1)[-1] if self.argv else "?")
+        text = self.shell or (self.argv[0] if self.argv else self.image or "?").rsplit("/", 1)[-1]
         return re.sub(r"[\x00-\x1f\x7f]+", " ", text).strip()[:60] or "?"
 
     def without_secrets(self) -> JobSpec:
@@ -90,11 +106,16 @@ def check_spec(spec: JobSpec) -> JobSpec:
     Raises:
         ValidationError: with the field and a sentence that helps.
     """
-    if bool(spec.argv) == (spec.shell is not None):
+    if spec.image is None and bool(spec.argv) == (spec.shell is not None):
         raise ValidationError(
             "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a command line)",
             field="argv",
         )
+    if spec.retry is not None:
+        check_fields(spec.retry)
+        if spec.interactive and spec.retry.max_retries:
+            raise ValidationError("an interactive job is never retried; drop max_retries or interactive", field="retry")
+    _check_container(spec)
     if spec.argv and not spec.argv[0]:
         raise ValidationError("the program's name, the first word of `argv`, is empty", field="argv")
     if spec.shell is not None and not spec.shell.strip():
@@ -122,3 +143,22 @@ def check_spec(spec: JobSpec) -> JobSpec:
             f"{', '.join(reserved)}: names that start with HOLDFAST_ are set by Holdfast", field="env"
         )
     return spec
+
+
+def _check_container(spec: JobSpec) -> None:
+    if spec.image is None:
+        for field in ("runtime", "volumes", "image_pull_seconds"):
+            if getattr(spec, field):
+                raise ValidationError(f"{field} is for a job with an image", field=field)
+        return
+    if spec.argv and spec.shell is not None:
+        raise ValidationError("a job takes `argv` or `shell`, not both", field="argv")
+    for volume in spec.volumes:
+        parts = volume.split(":")
+        if len(parts) not in (2, 3) or not all(part.startswith("/") for part in parts[:2]):
+            raise ValidationError(
+                f"volume {volume!r} is not written /host/path:/path/inside, with :ro or :rw after it if need be",
+                field="volumes",
+            )
+        if len(parts) == 3 and parts[2] not in ("ro", "rw"):
+            raise ValidationError(f"volume {volume!r} ends in {parts[2]!r}; it may be ro or rw", field="volumes")

@@ -23,7 +23,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.drain import Completion
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement import Candidate, Capacity, JobPlacement, Size
+from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft, Size
 from holdfast.core.records import (
     AttemptRecord,
     EventRecord,
@@ -31,6 +31,7 @@ from holdfast.core.records import (
     JobRecord,
     LogChunk,
     LogStreamRecord,
+    ProjectRecord,
     QueueRecord,
     TaskRecord,
     TokenRecord,
@@ -68,6 +69,8 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     name: str | None = None
     labels: Mapping[str, str] = {}
     cause: str | None = None
+    min_retries: int | None = None  # by retries charged so far
+    max_retries: int | None = None
     host_id: str | None = None  # jobs with a live task there
     before: str | None = None
     limit: int = 100
@@ -83,6 +86,7 @@ class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
     hosts: tuple[Capacity, ...]
     headroom: Mapping[str, int]
     settings_rev: int
+    quotas: Mapping[str, QuotaLeft] = {}  # project → what it may still start; a project without a quota is missing
 
 
 class Beat(Struct, frozen=True, kw_only=True):
@@ -149,7 +153,31 @@ class HostSynced(Struct, frozen=True, kw_only=True):
     acked: tuple[TaskKey, ...] = ()
     refused: tuple[TaskKey, ...] = ()
     succeeded: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()
+
+
+class SettingsLayers(Struct, frozen=True, kw_only=True):
+    """Every layer that is kept, as of `revision`. rules: the operators' rules of classification, as they wrote them."""
+
+    revision: int
+    cluster: dict[str, Value]
+    queues: dict[str, dict[str, Value]]
+    projects: dict[str, dict[str, Value]]
+    rules: str
+
+
+class Released(Struct, frozen=True, kw_only=True):
+    """What one look at the waiting jobs did.
+
+    started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a kill switch.
+    left: due retries that the rate limit left for the next call.
+    """
+
+    started: int = 0
+    retries: int = 0
+    held: int = 0
+    left: bool = False
 
 
 class DrainSnapshot(Struct, frozen=True, kw_only=True):
@@ -203,12 +231,30 @@ class Store(Protocol):
         """Yield hints from every replica, this one included, for ever."""
 
     # ---- settings, queues
-    async def read_settings(self) -> tuple[int, dict[str, Value], dict[str, dict[str, Value]]]:
-        """Return (revision, cluster layer, queue name → queue layer)."""
+    async def read_settings(self) -> SettingsLayers:
+        """Every layer, from one revision or newer."""
 
     async def write_cluster_settings(
         self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
     ) -> int: ...
+
+    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+        """Replace the operators' rules (checked by the caller) and return the new revision. Event settings.changed."""
+
+    # ---- projects
+    async def list_projects(self) -> list[ProjectRecord]:
+        """Projects with settings of their own and those that unfinished jobs name, by name."""
+
+    async def get_project(self, name: str) -> ProjectRecord:
+        """A project nobody has named yet is an empty one."""
+
+    async def put_project(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> ProjectRecord:
+        """Create or change a project (checked settings). Raises the revision. Event project.changed."""
+
+    async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
+        """Forget a project's settings. Raises NotFound where it has none, Conflict while unfinished jobs are in it."""
 
     async def list_queues(self) -> list[QueueRecord]: ...
 
@@ -232,8 +278,12 @@ class Store(Protocol):
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
         """Write jobs and their events, all or none. A start time in the future makes a job `waiting`.
 
+        QUOTA-1: a hard quota counts all unfinished jobs, is checked under the project's lock, and refuses the whole call. A job
+        that alone is over its project's GPU quota is refused by a soft one too: it could never start.
+
         Raises:
             Conflict: an idempotency key names a job whose spec differs (code "idempotency_mismatch").
+            QuotaExceeded: the project's quota forbids it.
         """
 
     async def get_job(self, job_id: str) -> JobRecord:
@@ -258,16 +308,25 @@ class Store(Protocol):
         """waiting/queued → cancelled; a reservation never offered → cancelled; else a drain (cause user_cancelled) begins or is
         turned into a cancel. A job that has ended is returned as it is. Raises NotFound."""
 
-    async def revive_job(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
-        """failed/cancelled → queued, its charges reset, for a person's `retry`. Raises Conflict from any other state."""
+    async def revive_job(
+        self, job_id: str, reason: str, *, counted: bool = False, now: datetime | None = None
+    ) -> JobRecord:
+        """failed/cancelled → queued, for a person's `retry`: with all budgets fresh, or, `counted`, as one more retry of those it
+        has. Raises Conflict from any other state."""
 
     async def drain_job(
         self, job_id: str, cause: Cause, reason: str, *, hard: bool = False, now: datetime | None = None
     ) -> bool:
         """Start a drain of a reserved or running job. True when this call started it (one drain per epoch)."""
 
-    async def release_due(self, *, now: datetime | None = None) -> int:
-        """waiting jobs whose time has come → queued, in batches. Returns how many."""
+    async def release_due(self, retry_limit: int | None = None, *, now: datetime | None = None) -> Released:
+        """waiting jobs whose time has come → queued, in batches; of retries at most `retry_limit`.
+
+        RETRY-6: the kill switch (`retries_enabled` of the cluster, its environment and the job's project; any that is off)
+        is read in the transaction that dispatches. A due retry under it becomes `retries_held` (event job.retry_held, once);
+        one no longer under it backs off again until its `retry_at`. Each dispatch leaves its audit: event
+        job.retry_dispatched with retry_count, cause, due_at and waited_seconds.
+        """
 
     # ---- admission
     async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot: ...

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
 from holdfast.core.classify import classify
-from holdfast.core.decide import Charges, decide_success
+from holdfast.core.decide import Charges, Decision, decide_success
 from holdfast.core.drain import Completion
 from holdfast.core.facts import TaskFacts
 from holdfast.core.lease import margin_seconds
@@ -24,6 +24,8 @@ from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
 from holdfast.store.rows import AttemptChange, JobRow, NewEvent, TaskRow
 
 MAX_AVOIDED_HOSTS = 16
+BACK_OFF = "back_off"
+RETRIES_HELD = "retries_held"
 MAX_RUNTIME_SECONDS = 10 * 366 * 86_400.0
 LIVE_JOB_STATES = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
@@ -160,9 +162,16 @@ def _fail_task(m: Moves, job: JobRow, task: TaskRow) -> None:
     begin_drain(m, job, found.cause, found.message, trigger=task)
 
 
+def charges_of(job: JobRow) -> Charges:
+    """What the job's budgets have been charged."""
+    return Charges(
+        retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged,
+        best_step=job.best_step, no_progress=job.no_progress,
+    )  # fmt: skip
+
+
 def _succeed(m: Moves, job: JobRow) -> None:
-    charges = Charges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
-    decision = decide_success(charges, job.attempts)
+    decision = decide_success(charges_of(job), job.attempts)
     ranks = m.ranks(job)
     started = [t.started_at for t in ranks if t.started_at is not None]
     change = m.move_attempt(job, job.state, AttemptEvent.END)
@@ -178,6 +187,8 @@ def _succeed(m: Moves, job: JobRow) -> None:
     m.move_job(job, JobEvent.SUCCEED, decision.reason)
     _end_job(m, job)
     m.log("job.succeeded", job, job.reason, exit_code=0)
+    if job.retries_charged and job.retry_events:
+        m.log("job.retry_succeeded", job, job.reason, retry_count=job.retries_charged)
     _clear(m, job)
 
 
@@ -212,7 +223,8 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     _end_attempt(m, job, change, completion)
     m.move_job(job, decision.event, decision.reason)
     job.retries_charged, job.watchdog_charged = decision.charges.retries, decision.charges.watchdog
-    job.infra_charged = decision.charges.infra
+    job.infra_charged, job.no_progress = decision.charges.infra, decision.charges.no_progress
+    job.best_step = decision.charges.best_step
     if decision.avoid_host and suspect is not None:
         kept = [h for h in job.avoid_hosts if h != suspect]
         job.avoid_hosts = (*kept, suspect)[-MAX_AVOIDED_HOSTS:]
@@ -220,21 +232,37 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     delay = None
     if job.state is JobState.QUEUED:
         job.queued_at = m.now
-        job.to_place = "front" if decision.front else "back"
     elif job.state is JobState.WAITING:
         delay = decision.delay_seconds
-        job.wait_cause, job.wait_until = "back_off", m.now + timedelta(seconds=delay)
-        job.to_place = "front" if decision.front else "back"
+        job.retry_at = change.next_at = m.now + timedelta(seconds=delay)
+        job.wait_cause = BACK_OFF if decision.held is None else RETRIES_HELD
+        job.wait_until = job.retry_at if decision.held is None else None  # the kill switch has no time of its own
+        job.retry_events = decision.announce
     else:
         _end_job(m, job)
+    if decision.front and job.ended_at is None:
+        job.to_place = "front"
     kind = "job.requeued" if job.ended_at is None else f"job.{job.state}"
     m.log(
         kind, job, decision.reason, task=trigger, cause=decision.cause and str(decision.cause), rule=decision.rule,
         charged_to=decision.charged_to and str(decision.charged_to), exit_code=decision.exit_code, delay_seconds=delay,
     )  # fmt: skip
+    _announce_retry(m, job, decision)
     job.epoch += 1
     _clear(m, job)
     return suspect if decision.quarantine_host else None
+
+
+def _announce_retry(m: Moves, job: JobRow, decision: Decision) -> None:
+    """The events webhooks and people follow retries by. A job that never asked for any has none of them."""
+    if decision.retry is None or not decision.announce:
+        return
+    cause = decision.cause and str(decision.cause)
+    m.log(
+        f"job.retry_{decision.retry}", job, decision.reason, cause=cause, charged_to=str(decision.charged_to),
+        retry_count=job.retries_charged, max_retries=decision.policy and decision.policy.max_retries,
+        due_at=job.retry_at and job.retry_at.isoformat(),
+    )  # fmt: skip
 
 
 def _end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Completion) -> None:
@@ -246,6 +274,7 @@ def _end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Compl
     job.trigger_rank = completion.trigger_rank
     change.outcome, change.cause, change.rule = decision.outcome, decision.cause, decision.rule
     change.charged_to = None if decision.charged_to is None else str(decision.charged_to)
+    change.policy = decision.policy
     change.exit_code, change.reason, change.trigger_rank = decision.exit_code, decision.reason, completion.trigger_rank
     change.members, change.ended_at = completion.members, m.now
     change.step, change.total = (None, None) if beat is None else (beat.step, beat.total)
@@ -304,7 +333,7 @@ def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
 
 def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
     m.move_job(job, JobEvent.CANCEL, reason)
-    job.wait_cause = job.wait_until = None
+    job.wait_cause = job.wait_until = job.retry_at = None
     job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, Cause.USER_CANCELLED, None
     _end_job(m, job)
     m.log("job.cancelled", job, reason, cause=str(Cause.USER_CANCELLED))
@@ -345,7 +374,8 @@ def _release_tasks(m: Moves, job: JobRow) -> None:
 def revive(m: Moves, job: JobRow, reason: str) -> None:
     """A person's `retry`: queued again at the back, its charges reset. The caller has checked the state."""
     m.move_job(job, JobEvent.REVIVE, reason)
-    job.retries_charged = job.watchdog_charged = job.infra_charged = 0
+    job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
+    job.best_step = None
     job.ended_at, job.queued_at, job.to_place, job.avoid_hosts = None, m.now, "back", ()
     job.trigger_rank = None
     m.log("job.revived", job, reason)

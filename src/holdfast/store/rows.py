@@ -11,6 +11,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import MemberRecord
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
 
 MAX_BIGINT = 2**63 - 1
@@ -39,6 +40,10 @@ class JobRow(Row, kw_only=True):
     avoid_hosts: tuple[str, ...] = ()
     wait_cause: str | None = None
     wait_until: datetime | None = None
+    retry_at: datetime | None = None
+    retry_events: bool = True
+    best_step: int | None = None
+    no_progress: int = 0
     drain_cause: Cause | None = None
     drain_reason: str | None = None
     drain_since: datetime | None = None
@@ -101,6 +106,8 @@ class AttemptChange(Row, kw_only=True):
     cause: Cause | None = None
     rule: str | None = None
     charged_to: str | None = None
+    policy: RetryPolicy | None = None
+    next_at: datetime | None = None
     exit_code: int | None = None
     reason: str | None = None
     trigger_rank: int | None = None

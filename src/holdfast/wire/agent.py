@@ -113,6 +113,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1).
     attempt: the attempt's number, from 1. gpus: device indices on this host.
+    image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the image's own command.
     """
 
     key: TaskKey
@@ -128,6 +129,11 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     gpus: list[int] = []
     memory_bytes: int = 0
     world_size: int = 1
+    image: str | None = None
+    runtime: Literal["podman", "docker"] | None = None
+    pull: Literal["missing", "always", "never"] = "missing"
+    volumes: list[str] = []
+    pull_seconds: float = 1800.0
     ttl_seconds: float = 300.0
     watch: WatchSettings = WatchSettings()
 

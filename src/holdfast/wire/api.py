@@ -6,8 +6,10 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     POST   /v1/jobs                         JobSpec → 201 JobRecord (200 when the idempotency key named an earlier one)
     POST   /v1/jobs/batch                   {"jobs": [JobSpec, …]} (≤ 1000) → 201 {"items": [JobRecord, …]}, all or none
     GET    /v1/jobs                         ?state=&queue=&project=&name=&label=k=v&cause=&host=&limit=&cursor= → page of JobRecord
-    GET    /v1/jobs/{id}                    → JobRecord
-    GET    /v1/jobs/{id}/attempts           → page of AttemptRecord, oldest first
+    GET    /v1/jobs                         also ?retries_min=&retries_max=
+    GET    /v1/jobs/{id}                    → JobView
+    GET    /v1/jobs/{id}/policy             → PolicyView: the retry policy in force and where each field comes from
+    GET    /v1/jobs/{id}/attempts           ?cause= → page of AttemptRecord, oldest first
     GET    /v1/jobs/{id}/tasks              → page of TaskRecord
     GET    /v1/jobs/{id}/why                → Why
     GET    /v1/jobs/{id}/settings           → page of Effective: every setting in force for the job and its source
@@ -17,7 +19,14 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
                                             follow=1: SSE (text/event-stream), events `log` (LogLine), `state` (JobRecord), `end` (JobRecord)
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
     POST   /v1/jobs/{id}/cancel             CancelRequest → JobRecord (202 while it drains, 200 once ended)
-    POST   /v1/jobs/{id}/retry              → JobRecord
+    POST   /v1/jobs/{id}/retry              RetryRequest → JobRecord
+    GET    /v1/projects                     → page of ProjectRecord
+    GET    /v1/projects/{name}              → ProjectRecord
+    PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord
+    DELETE /v1/projects/{name}              → 204
+    GET    /v1/rules                        → RulesView
+    PUT    /v1/rules                        RulesRequest → RulesView; a bad rule is refused with its line
+    POST   /v1/rules/try                    RulesTrial → RulesFinding
     GET    /v1/queues                       → page of QueueRecord
     GET    /v1/queues/{name}                → QueueRecord
     PUT    /v1/queues/{name}                SettingsPatch → QueueRecord
@@ -48,7 +57,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.records import HostRecord
+from holdfast.core.records import HostRecord, JobRecord
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings import Value
 from holdfast.core.spec import JobSpec, Name
 
@@ -83,6 +93,66 @@ class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
+
+
+class RetryRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all budgets begin anew."""
+
+    counted: bool = False
+
+
+class RetryState(Struct, frozen=True, kw_only=True):
+    """Where a job stands in its chain. `sentence`: "attempt 2 of 4, next at 12:03:20".
+
+    attempt: attempts so far, the running one included. of: how many its retries allow in all.
+    retries_left: how many of them are left. next_at: when the next is due. held: whose kill switch holds it back.
+    """
+
+    sentence: str
+    attempt: int
+    of: int
+    retries_left: int
+    next_at: datetime | None = None
+    held: str | None = None
+
+
+class ChainLink(Struct, frozen=True, kw_only=True):
+    """One attempt in a chain, oldest first."""
+
+    number: int
+    parent: int | None
+    retry_count: int
+    outcome: str | None = None
+    cause: str | None = None
+    charged_to: str | None = None
+    reason: str = ""
+    host: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    next_at: datetime | None = None
+
+
+class JobView(JobRecord, frozen=True, kw_only=True):
+    """A job with its chain."""
+
+    retry_state: RetryState | None = None
+    retry_chain: tuple[ChainLink, ...] = ()
+
+
+class PolicyField(Struct, frozen=True, kw_only=True):
+    """One field of the policy in force. source: job, project, cluster, environment or default."""
+
+    field: str
+    value: Value | list[str]
+    source: str
+
+
+class PolicyView(Struct, frozen=True, kw_only=True):
+    """The retry policy in force for a job, and where each of its fields comes from."""
+
+    policy: RetryPolicy
+    fields: list[PolicyField]
+    held: str | None = None
 
 
 class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,7 +37,7 @@ class AdmitLoop:
         if not snapshot.candidates:
             controller.refusals = {}
             return 0, False
-        plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom)
+        plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas)
         controller.refusals = plan.refusals
         if not plan.placements:
             return 0, False

@@ -39,7 +39,8 @@ class DrainsLoop:
         controller, job = self._controller, drain.job
         try:
             settings = await controller.settings.current()
-            completion = plan_completion(job, drain.tasks, settings.policy(job.queue, job.spec))
+            policy = settings.policy(job.queue, job.spec)
+            completion = plan_completion(job, drain.tasks, policy, settings.rules, chance=controller.chance())
             if completion is None or not await controller.store.complete_drain(job.id, job.epoch, completion):
                 return False
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

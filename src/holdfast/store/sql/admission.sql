@@ -84,8 +84,8 @@ with clock as materialized (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
          revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from locked l where j.id = l.id
-  returning j.id, j.epoch, j.attempts, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes, j.reason,
-            l.n, l.ttl, l.host_id, l.hosts, l.host_ids
+  returning j.id, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
+            j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
                      devices, lease_ttl_seconds)
@@ -93,8 +93,9 @@ with clock as materialized (
          p.incarnation, p.devices, m.ttl
   from moved m join places p on p.job_id = m.id
 ), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, reason, host, host_ids, reserved_at)
-  select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.reason, m.hosts, m.host_ids, c.at
+  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at)
+  select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.retries_charged, m.reason, m.hosts,
+         m.host_ids, c.at
   from moved m cross join clock c
 ), logged as (
   insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message)

@@ -61,6 +61,7 @@ with given as (
 ), locked as (
   select j.id, j.state, j.epoch, j.started_at from jobs j
   where j.id = any(array(select job_id from given)) and j.tasks = 1 and j.state = any(%(succeed_from)s)
+    and j.retries_charged = 0 -- a retry that succeeded is announced, by the moves
   order by j.id
   for update of j
 ), gone as (

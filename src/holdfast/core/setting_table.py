@@ -1,0 +1,377 @@
+"""The registry: every constant a user may change, its bounds, its default and who may set it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Value = float | int | bool | str | None
+Kind = Literal["seconds", "int", "number", "bool", "word", "causes"]
+Scope = Literal["job", "queue", "project", "cluster"]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting: `name` carries its unit last; `low` and `high` bound it; `words` lists a word's choices.
+
+    lane: which of the two middle layers may set it. causes: a list of causes as one text: "all", "none" or "a,b".
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    help: str
+    low: float = 0
+    high: float = math.inf
+    may_be_off: bool = False
+    words: tuple[str, ...] = ()
+    scope: Scope = "job"  # the most specific layer that may set it
+    lane: Literal["queue", "project"] = "queue"
+
+    @property
+    def environment_name(self) -> str:
+        """The environment variable that sets it."""
+        return "HOLDFAST_" + self.name.upper()
+
+
+_DAY = 86_400.0
+_ALL = (
+    # watchdogs (DESIGN §4)
+    Setting(
+        "time_limit_seconds",
+        "seconds",
+        None,
+        "wall clock a task may take",
+        low=0.05,
+        high=366 * _DAY,
+        may_be_off=True,
+    ),
+    Setting("stall_watch", "bool", True, "watch for beats that stop"),
+    Setting(
+        "stall_timeout_seconds",
+        "seconds",
+        120.0,
+        "silence after the first beat that is suspected",
+        low=0.05,
+        high=_DAY,
+        may_be_off=True,
+    ),
+    Setting(
+        "stall_samples",
+        "int",
+        3,
+        "samples that must all say idle before a stall is believed",
+        low=1,
+        high=100,
+    ),
+    Setting("stall_sample_interval_seconds", "seconds", 1.0, "time between those samples", low=0.01, high=60),
+    Setting(
+        "silence_limit_seconds",
+        "seconds",
+        1800.0,
+        "silence after the first beat that needs no confirmation",
+        low=0.05,
+        high=30 * _DAY,
+        may_be_off=True,
+    ),
+    Setting(
+        "section_factor",
+        "number",
+        5.0,
+        "a named section's learned timeout is its longest pass times this",
+        low=1,
+        high=100,
+    ),
+    Setting(
+        "health_watch",
+        "word",
+        "auto",
+        "idle-and-static watch: auto = tasks with GPUs",
+        words=("auto", "on", "off"),
+    ),
+    Setting(
+        "health_window_seconds",
+        "seconds",
+        300.0,
+        "idle and static for this long is wedged",
+        low=0.05,
+        high=_DAY,
+    ),
+    Setting(
+        "health_load_grace_seconds",
+        "seconds",
+        1200.0,
+        "the first window, while a job loads; any beat ends it",
+        low=0.05,
+        high=_DAY,
+    ),
+    Setting("health_sample_interval_seconds", "seconds", 5.0, "time between health samples", low=0.01, high=600),
+    Setting("gpu_idle_percent", "number", 5.0, "GPU utilisation at or under this is idle", low=0, high=100),
+    Setting(
+        "gpu_memory_moving_mb",
+        "number",
+        5120.0,
+        "GPU memory that moved more than this over a window is working",
+        low=0,
+    ),
+    Setting(
+        "cpu_idle_percent",
+        "number",
+        5.0,
+        "CPU time of the tree, in percent of one core, at or under this is idle",
+        low=0,
+        high=6400,
+    ),
+    Setting(
+        "cpu_memory_moving_mb",
+        "number",
+        8.0,
+        "memory of the tree that moved more than this over a window is working",
+        low=0,
+    ),
+    Setting(
+        "io_moving_mb",
+        "number",
+        1.0,
+        "bytes read and written by the tree over a window beyond this are working",
+        low=0,
+    ),
+    Setting(
+        "watchdog_cap",
+        "int",
+        3,
+        "watchdog trips a job is requeued after; the next one fails it",
+        low=0,
+        high=1000,
+    ),
+    Setting("on_trip", "word", "requeue", "what a trip does", words=("requeue", "fail"), scope="queue"),
+    # endings (DESIGN §3.4)
+    Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
+    Setting(
+        "drain_force_seconds",
+        "seconds",
+        45.0,
+        "a drain not confirmed by then is forced, once the lease allows it",
+        low=1,
+        high=_DAY,
+        scope="cluster",
+    ),
+    Setting(
+        "forensics_seconds",
+        "seconds",
+        10.0,
+        "bound on what is gathered before a kill",
+        low=0,
+        high=60,
+        scope="cluster",
+    ),
+    # leases (DESIGN §3.1)
+    Setting(
+        "lease_ttl_seconds",
+        "seconds",
+        300.0,
+        "a host's right to run a task, renewed at every sync",
+        low=15,
+        high=3600,
+    ),
+    Setting(
+        "sync_interval_seconds",
+        "seconds",
+        5.0,
+        "time between an agent's syncs when nothing happens",
+        low=0.05,
+        high=60,
+        scope="cluster",
+    ),
+    Setting(
+        "reservation_seconds",
+        "seconds",
+        30.0,
+        "time a reservation may wait for its start",
+        low=1,
+        high=_DAY,
+        scope="cluster",
+    ),
+    Setting(
+        "dead_host_seconds",
+        "seconds",
+        30.0,
+        "a heartbeat older than this while work runs flags the host",
+        low=1,
+        high=_DAY,
+        scope="cluster",
+    ),
+    # budgets (DESIGN §3.2)
+    Setting(
+        "infra_cap",
+        "int",
+        10,
+        "infrastructure failures a job is requeued after; the next one fails it",
+        low=0,
+        high=1000,
+    ),
+    Setting(
+        "no_progress_limit",
+        "int",
+        3,
+        "attempts in a row that got no further, by the step of their beats, after which a job fails",
+        low=1,
+        high=1000,
+        may_be_off=True,
+    ),
+    Setting(
+        "budget_reset_seconds",
+        "seconds",
+        None,
+        "an attempt that ran this long gives its job all its budgets back",
+        low=1,
+        high=366 * _DAY,
+        may_be_off=True,
+    ),
+    # retries (DESIGN §3.3)
+    Setting("max_retries", "int", 0, "retries after the first attempt", low=0, high=10_000, lane="project"),
+    Setting("retry_delay_seconds", "seconds", 60.0, "time before the first retry", low=0, high=_DAY, lane="project"),
+    Setting("retry_backoff", "word", "fixed", "how the delay grows", words=("fixed", "exponential"), lane="project"),
+    Setting(
+        "retry_multiplier",
+        "number",
+        2.0,
+        "what an exponential delay grows by with every retry",
+        low=1,
+        high=100,
+        lane="project",
+    ),
+    Setting(
+        "max_retry_delay_seconds",
+        "seconds",
+        3600.0,
+        "no delay is longer; off leaves the hard ceiling of 24 h",
+        low=0.001,
+        high=_DAY,
+        may_be_off=True,
+        lane="project",
+    ),
+    Setting(
+        "retry_jitter",
+        "word",
+        "none",
+        "what is added to a delay so that retries spread",
+        words=("none", "deterministic", "random"),
+        lane="project",
+    ),
+    Setting(
+        "retry_jitter_ratio", "number", 0.25, "jitter is at most this part of the delay", low=0, high=1, lane="project"
+    ),
+    Setting("retry_on", "causes", "all", "causes that are followed by another attempt", lane="project"),
+    Setting("retry_events", "bool", True, "write the job.retry_* events", lane="project"),
+    Setting(
+        "retries_enabled",
+        "bool",
+        True,
+        "kill switch: off, in the cluster or in a project, holds every retry back until it is on again",
+        scope="project",
+        lane="project",
+    ),
+    Setting(
+        "retry_rate_limit",
+        "number",
+        50.0,
+        "retries dispatched per second at most, over the whole cluster",
+        low=0.01,
+        high=1e6,
+        may_be_off=True,
+        scope="cluster",
+    ),
+    # quotas
+    Setting(
+        "quota_jobs",
+        "int",
+        None,
+        "jobs of a project that may run at once",
+        low=0,
+        high=1 << 30,
+        may_be_off=True,
+        scope="project",
+        lane="project",
+    ),
+    Setting(
+        "quota_gpus",
+        "int",
+        None,
+        "GPUs that running jobs of a project may hold at once",
+        low=0,
+        high=1 << 30,
+        may_be_off=True,
+        scope="project",
+        lane="project",
+    ),
+    Setting(
+        "quota",
+        "word",
+        "soft",
+        "over quota a job waits (soft), or is refused at submission (hard)",
+        words=("soft", "hard"),
+        scope="project",
+        lane="project",
+    ),
+    # containers
+    Setting(
+        "image_pull_seconds",
+        "seconds",
+        1800.0,
+        "time the pull of a container image may take",
+        low=1,
+        high=_DAY,
+    ),
+    # limits
+    Setting(
+        "log_keep_mb",
+        "number",
+        16.0,
+        "log kept by the controller per stream and attempt: its head and its tail",
+        low=0.1,
+        high=4096,
+    ),
+    Setting(
+        "log_disk_mb",
+        "number",
+        256.0,
+        "log kept on the host's disk per stream",
+        low=1,
+        high=1 << 20,
+        scope="cluster",
+    ),
+    Setting(
+        "max_running",
+        "int",
+        None,
+        "jobs of a queue that may run at once",
+        low=0,
+        high=1 << 30,
+        may_be_off=True,
+        scope="queue",
+    ),
+    Setting(
+        "history_days",
+        "number",
+        30.0,
+        "ended jobs, their attempts and logs are deleted after this",
+        low=0.01,
+        high=36_500,
+        may_be_off=True,
+        scope="cluster",
+    ),
+)
+SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}
+
+BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {
+    "gpu": {"time_limit_seconds": 8100.0},
+    "video": {"time_limit_seconds": 1800.0, "stall_watch": False},
+    "cpu": {"time_limit_seconds": 2100.0},
+    "ingest-fetch": {"time_limit_seconds": 7200.0, "on_trip": "fail"},
+    "ingest-load": {"time_limit_seconds": 3600.0, "on_trip": "fail"},
+    "input": {"time_limit_seconds": 120.0},
+}
+"""The queues a new cluster starts with, and their defaults (DESIGN §4)."""

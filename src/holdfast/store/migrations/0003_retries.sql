@@ -1,0 +1,58 @@
+-- Retries: what is due when, how far a job ever got, projects, operators' rules, webhooks.
+
+alter table jobs add column retry_at timestamptz;
+alter table jobs add column best_step bigint;
+alter table jobs add column no_progress integer not null default 0 check (no_progress >= 0);
+alter table jobs add column retry_events boolean not null default true; -- as the policy said when the last retry was decided
+alter table jobs add constraint jobs_retry_at check (retry_at is null or state = 'waiting');
+-- A project's unfinished jobs, for its quotas, and retries that wait, for the kill switch.
+create index jobs_of_project on jobs (project, state) where ended_at is null;
+create index jobs_held on jobs (project, id) where state = 'waiting' and wait_cause = 'retries_held';
+
+alter table attempts add column retry_count integer not null default 0 check (retry_count >= 0);
+alter table attempts add column policy jsonb;
+alter table attempts add column next_at timestamptz;
+
+create table projects (
+  name       text primary key,
+  settings   jsonb not null default '{}',
+  created_at timestamptz not null
+);
+
+-- Operators' rules of classification, as they wrote them (TOML). One row, like the settings.
+alter table cluster add column rules text not null default '';
+
+create table webhooks (
+  id         text primary key,
+  url        text not null,
+  secret     text not null,                     -- signs every delivery; shown once
+  events     text[] not null default '{}',      -- patterns of event kinds, "job.*"; empty: all
+  project    text,                              -- null: every project
+  state      text not null default 'active' constraint webhooks_state_check check (state in ('active', 'paused')),
+  name       text not null default '',
+  cursor     text not null default '',          -- the last event looked at: an event id; empty: from its creation on
+  created_at timestamptz not null
+);
+
+create table webhook_deliveries (
+  id           text primary key,
+  webhook_id   text not null references webhooks (id) on delete cascade,
+  event_id     text not null,
+  event_kind   text not null,
+  job_id       text,
+  seq          bigint generated always as identity, -- the order of events, as the hook's cursor passed them
+  payload      jsonb not null,
+  state        text not null default 'pending' constraint webhook_deliveries_state_check check (state in
+    ('pending', 'delivered', 'dead')),
+  tries        integer not null default 0 check (tries >= 0),
+  next_at      timestamptz,
+  status       integer,                           -- of the last try's answer
+  error        text not null default '',
+  created_at   timestamptz not null,
+  delivered_at timestamptz,
+  unique (webhook_id, event_id),
+  constraint webhook_deliveries_due check ((state = 'pending') = (next_at is not null))
+) with (fillfactor = 70);
+create index webhook_deliveries_due_at on webhook_deliveries (next_at) where state = 'pending';
+create index webhook_deliveries_order on webhook_deliveries (webhook_id, job_id, seq) where state = 'pending';
+create index webhook_deliveries_of_hook on webhook_deliveries (webhook_id, seq);

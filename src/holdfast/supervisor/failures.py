@@ -1,0 +1,40 @@
+"""What can go wrong with a host or a process, as the policy script sees it."""
+
+from __future__ import annotations
+
+from holdfast.errors import Conflict, HoldfastError, Unavailable
+
+
+class HostLost(Unavailable):
+    """The host is gone, given back, or was given up. `hostname` and `reason` say which and why."""
+
+    code = "host_lost"
+
+    def __init__(self, hostname: str, reason: str) -> None:
+        super().__init__(f"host {hostname} is lost: {reason}")
+        self.hostname = hostname
+        self.reason = reason
+
+
+class ProcessFailedToStart(HoldfastError):
+    """The program never ran. `reason` is the kernel's, in words: no such program, permission denied, no such folder."""
+
+    code = "process_failed_to_start"
+
+    def __init__(self, name: str, hostname: str, reason: str) -> None:
+        super().__init__(f"process {name} on host {hostname} did not start: {reason}")
+        self.name = name
+        self.hostname = hostname
+        self.reason = reason
+
+
+class ProcessEnded(Conflict):
+    """The process ended before it said what was waited for."""
+
+    code = "process_ended"
+
+
+class ContextClosed(Conflict):
+    """The context was shut down; nothing more can be asked of it."""
+
+    code = "context_closed"

@@ -1,0 +1,104 @@
+"""Values in messages: msgpack, a closed set. Nothing is unpickled, here or anywhere.
+
+None, booleans, whole numbers of 64 bits, floats, text, bytes, lists, maps, and numpy arrays of plain numbers, which travel as
+extension 1: a msgpack list of (dtype, shape, C-ordered bytes).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ValidationError
+
+ARRAY_EXTENSION = 1
+_PLAIN_KINDS = "biufc"
+_KNOWN = "None, booleans, 64-bit whole numbers, floats, text, bytes, lists, maps and numpy arrays of numbers"
+_MAX_DEPTH = 64
+
+
+def _encode_other(value: Any) -> Any:
+    # An array exists only where numpy was imported already: no import is paid for here.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        if isinstance(value, numpy.ndarray) and value.dtype.kind in _PLAIN_KINDS:
+            flat = numpy.ascontiguousarray(value)
+            return msgspec.msgpack.Ext(
+                ARRAY_EXTENSION, msgspec.msgpack.encode((flat.dtype.str, list(value.shape), flat.tobytes()))
+            )
+        if isinstance(value, numpy.generic) and value.dtype.kind in _PLAIN_KINDS:
+            return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot be sent; a message is made of {_KNOWN}")
+
+
+def _decode_extension(code: int, data: memoryview) -> Any:
+    if code != ARRAY_EXTENSION:
+        raise ValidationError(f"a message holds an unknown extension ({code})")
+    try:
+        import numpy
+    except ImportError:
+        raise ValidationError("a message holds a numpy array, and numpy is not installed here") from None
+    kind, shape, flat = msgspec.msgpack.decode(data, type=tuple[str, list[int], bytes])
+    dtype = numpy.dtype(kind)
+    if dtype.kind not in _PLAIN_KINDS:
+        raise ValidationError(f"a message holds an array of {kind}, which is no plain number")
+    return numpy.frombuffer(flat, dtype=dtype).reshape(shape).copy()
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
+_decoder = msgspec.msgpack.Decoder(ext_hook=_decode_extension)
+
+
+def encode_value(value: Any) -> bytes:
+    """Encode one message.
+
+    Raises:
+        ValidationError: it holds something outside the set; says what.
+    """
+    if isinstance(value, dict | list | tuple):
+        _check(value, _MAX_DEPTH)
+    elif not isinstance(value, str | bytes | bytearray | memoryview | int | float | None):
+        _check(value, _MAX_DEPTH)
+    try:
+        return _encoder.encode(value)
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise ValidationError(f"the message cannot be sent: {error}") from error
+
+
+def _check(value: Any, depth: int) -> None:
+    """msgspec would also take dates, sets, enums and dataclasses, and hand back something else: refuse them."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return
+    if depth == 0:
+        raise ValidationError(f"the message is nested more than {_MAX_DEPTH} deep")
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) not in _ATOMS:
+                raise ValidationError(f"a {type(key).__name__} cannot be the key of a map in a message")
+            if type(item) not in _ATOMS:
+                _check(item, depth - 1)
+    elif kind is list or kind is tuple:
+        for item in value:
+            if type(item) not in _ATOMS:
+                _check(item, depth - 1)
+    elif not isinstance(value, _ATOM_TYPES) and not type(value).__module__.startswith("numpy"):
+        raise ValidationError(f"a {kind.__name__} cannot be sent; a message is made of {_KNOWN}")
+
+
+_ATOM_TYPES = (str, bytes, bytearray, memoryview, int, float, type(None))
+_ATOMS = frozenset({*_ATOM_TYPES, bool})
+
+
+def decode_value(data: bytes) -> Any:
+    """Decode one message. Tuples come back as lists.
+
+    Raises:
+        ValidationError: no message of ours.
+    """
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, RecursionError) as error:
+        raise ValidationError(f"a message cannot be read: {error}") from error

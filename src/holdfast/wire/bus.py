@@ -1,0 +1,375 @@
+"""Supervisor ↔ host manager: frames and the closed set of messages in them, sans I/O.
+
+A frame is one ZeroMQ message part: a fixed header, then (or nothing) a msgpack list of messages.
+
+    magic "HF" · version · flags · session (8 bytes) · sequence (8) · acknowledged (8) · list of messages
+
+`session` names one meeting of a supervisor and a manager; it is dealt by the supervisor in `Welcome`, at random.
+`sequence` numbers the frames of one session and direction from 1; 0 is an unnumbered frame, which is acted upon
+whatever was heard before: a heartbeat (no messages), or `Hello`, `Who`, `Welcome` and `End`, which carry the run
+instead. `acknowledged` is the last sequence taken from the peer, in order, nothing missing.
+
+Times are wall-clock seconds where they are shown to people and never compared. A message longer than
+`MAX_INLINE_BYTES` travels as parts with `more` set, the last without, so that heartbeats pass between them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.errors import TooLarge, ValidationError
+
+VERSION = 1
+MAX_INLINE_BYTES = 8 << 20
+PART_BYTES = 1 << 20
+MAX_FRAME_BYTES = MAX_INLINE_BYTES + (1 << 20)
+MAX_MESSAGE_BYTES = 1 << 30
+FLAG_RESEND = 1  # a frame is missing: send again from `acknowledged` + 1
+_MAGIC = b"HF"
+_HEADER = struct.Struct("<2sBBQQQ")
+HEADER_BYTES = _HEADER.size
+_pack = _HEADER.pack
+_unpack = _HEADER.unpack_from
+
+Word = Annotated[str, Meta(max_length=256)]
+Count = Annotated[int, Meta(ge=0, le=2**32)]
+Id = Annotated[int, Meta(ge=0, le=2**63)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Root of the closed set. An array on the wire, its tag first."""
+
+
+# ---- manager → supervisor
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host has. gpus: how many. address: what the other hosts reach it by."""
+
+    hostname: Word
+    address: Word = ""
+    cpus: Count = 0
+    gpus: Count = 0
+    memory_bytes: Id = 0
+    labels: dict[Word, Word] = {}
+
+
+class Ending(msgspec.Struct, frozen=True, array_like=True):
+    """How one process ended. Of exit_code and signal one is set; neither where it survived SIGKILL."""
+
+    rank: Count
+    exit_code: int | None
+    signal: int | None
+    runtime_seconds: float = 0.0
+    max_rss_bytes: int = 0
+
+
+class Running(msgspec.Struct, frozen=True, array_like=True):
+    """One process that was started."""
+
+    rank: Count
+    pid: Count
+    started_at: float
+
+
+class Unstarted(msgspec.Struct, frozen=True, array_like=True):
+    """One process that never ran, and why."""
+
+    rank: Count
+    reason: str
+
+
+class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a manager knows of one group's processes on its host."""
+
+    group: Id
+    running: list[Running] = []
+    ended: list[Ending] = []
+    unstarted: list[Unstarted] = []
+
+
+class Hello(Message, frozen=True, tag=1):
+    """A manager presents itself; repeated until it is answered. `identity` of the socket is its incarnation.
+
+    run: "" until a supervisor was met, then that one's run for ever. groups: everything it holds, ended ones too.
+    """
+
+    version: int
+    run: Word
+    facts: HostFacts
+    pid: Count
+    groups: list[GroupReport] = []
+
+
+class Launched(Message, frozen=True, tag=2):
+    """Processes run."""
+
+    group: Id
+    processes: list[Running]
+
+
+class LaunchFailed(Message, frozen=True, tag=3):
+    """Processes could not be started."""
+
+    group: Id
+    processes: list[Unstarted]
+
+
+class Exited(Message, frozen=True, tag=4):
+    """Processes are over, their whole trees included."""
+
+    group: Id
+    processes: list[Ending]
+
+
+class Signalled(Message, frozen=True, tag=5):
+    """A `Signal` was carried out; `reached` of the processes meant were there to get it."""
+
+    request: Id
+    reached: Count
+
+
+class Deliver(Message, frozen=True, tag=6):
+    """A message of a process for the policy script."""
+
+    group: Id
+    rank: Count
+    data: bytes
+    more: bool = False
+
+
+class Dropped(Message, frozen=True, tag=7):
+    """Messages for a process that never took them were dropped: its mailbox was full."""
+
+    group: Id
+    rank: Count
+    count: Count
+
+
+class ProcessUse(msgspec.Struct, frozen=True, array_like=True):
+    """What one process tree uses: CPU seconds so far, resident bytes, processes."""
+
+    group: Id
+    rank: Count
+    cpu_seconds: float
+    rss_bytes: int
+    count: Count
+
+
+class Usage(Message, frozen=True, tag=8):
+    """A sample of the host: load over one minute, memory still free, and every process tree."""
+
+    at: float
+    load: float
+    free_bytes: int
+    processes: list[ProcessUse]
+
+
+class Bye(Message, frozen=True, tag=9):
+    """The manager leaves; nothing of it runs any more."""
+
+    reason: str
+    code: int
+
+
+# ---- supervisor → manager
+
+
+class Welcome(Message, frozen=True, tag=1):
+    """The answer to `Hello`: a session begins, with these rules.
+
+    Silence for `silence_seconds` ends the manager's processes after `orphan_grace_seconds` more, by TERM and, after
+    `kill_grace_seconds`, KILL. epoch: how often a script of this run was started.
+    """
+
+    run: Word
+    epoch: Count
+    session: Id
+    heartbeat_seconds: float
+    silence_seconds: float
+    orphan_grace_seconds: float
+    kill_grace_seconds: float
+
+
+class Who(Message, frozen=True, tag=2):
+    """This supervisor does not know the session: say `Hello` again."""
+
+    run: Word
+
+
+class Launch(Message, frozen=True, tag=3):
+    """Start `count` processes with ranks from `first_rank` up. A rank already known is answered, never started twice.
+
+    name, log: `{rank}` and, in log, `{name}` are filled in by the manager; log None is the manager's own output.
+    """
+
+    group: Id
+    name: str
+    world_size: Count
+    per_host: Count
+    first_rank: Count
+    count: Count
+    args: list[str]
+    env: dict[str, str]
+    cwd: str | None
+    log: str | None
+    simulate: bool = False
+
+
+class Signal(Message, frozen=True, tag=4):
+    """Send a signal to processes (None: all of the group on this host), or to their whole process groups."""
+
+    request: Id
+    group: Id
+    ranks: list[Count] | None
+    number: int
+    whole_group: bool
+
+
+class Stop(Message, frozen=True, tag=5):
+    """TERM to the whole trees, KILL after the grace. Repeats act once; a sooner KILL wins."""
+
+    group: Id
+    ranks: list[Count] | None
+    grace_seconds: float
+
+
+class Send(Message, frozen=True, tag=6):
+    """A message for a process, or (rank None) for every process of the group on this host."""
+
+    group: Id
+    rank: Count | None
+    data: bytes
+    more: bool = False
+
+
+class Forget(Message, frozen=True, tag=7):
+    """Ended groups that the script has done with."""
+
+    groups: list[Id]
+
+
+class End(Message, frozen=True, tag=8):
+    """End every process (TERM, grace, KILL) and exit with `code`. Said again whenever a manager given up speaks."""
+
+    run: Word
+    code: int
+    reason: str
+    grace_seconds: float
+
+
+Up = Hello | Launched | LaunchFailed | Exited | Signalled | Deliver | Dropped | Usage | Bye
+Down = Welcome | Who | Launch | Signal | Stop | Send | Forget | End
+
+_encoder = msgspec.msgpack.Encoder()
+encode_message = _encoder.encode
+_decode_up = msgspec.msgpack.Decoder(list[Up]).decode
+_decode_down = msgspec.msgpack.Decoder(list[Down]).decode
+
+
+class Header(NamedTuple):
+    """The fixed part of a frame."""
+
+    flags: int
+    session: int
+    sequence: int
+    acknowledged: int
+
+
+def encode_header(session: int, sequence: int, acknowledged: int, flags: int = 0) -> bytes:
+    """A header alone is a heartbeat."""
+    return _pack(_MAGIC, VERSION, flags, session, sequence, acknowledged)
+
+
+def encode_body(messages: Sequence[bytes]) -> bytes:
+    """Messages that were encoded one by one, as one list; a message meant for thousands is encoded once."""
+    count = len(messages)
+    if count < 16:
+        head = bytes((0x90 | count,))
+    elif count < 1 << 16:
+        head = b"\xdc" + count.to_bytes(2, "big")
+    else:
+        head = b"\xdd" + count.to_bytes(4, "big")
+    return head + b"".join(messages)
+
+
+def decode_header(frame: bytes) -> Header:
+    """Read a header.
+
+    Raises:
+        TooLarge: the frame is over `MAX_FRAME_BYTES`.
+        ValidationError: no frame of ours, or of another version.
+    """
+    if len(frame) > MAX_FRAME_BYTES:
+        raise TooLarge(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    if len(frame) < HEADER_BYTES:
+        raise ValidationError(f"a frame of {len(frame)} bytes has no whole header")
+    magic, version, flags, session, sequence, acknowledged = _unpack(frame)
+    if magic != _MAGIC:
+        raise ValidationError("the frame is not one of Holdfast's bus")
+    if version != VERSION:
+        raise ValidationError(f"the frame speaks version {version} of the bus; this is version {VERSION}")
+    return Header(flags, session, sequence, acknowledged)
+
+
+def decode_up(frame: bytes) -> list[Up]:
+    """The messages of a manager's frame. Raises ValidationError for anything outside the set."""
+    if len(frame) == HEADER_BYTES:
+        return []
+    try:
+        return _decode_up(memoryview(frame)[HEADER_BYTES:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValidationError(f"a frame holds what no manager says: {error}") from error
+
+
+def decode_down(frame: bytes) -> list[Down]:
+    """The messages of a supervisor's frame. Raises ValidationError for anything outside the set."""
+    if len(frame) == HEADER_BYTES:
+        return []
+    try:
+        return _decode_down(memoryview(frame)[HEADER_BYTES:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValidationError(f"a frame holds what no supervisor says: {error}") from error
+
+
+def cut_parts(data: bytes) -> list[tuple[bytes, bool]]:
+    """A message's bytes as (part, more): one part up to `MAX_INLINE_BYTES`, else parts of `PART_BYTES`.
+
+    Raises TooLarge over `MAX_MESSAGE_BYTES`.
+    """
+    size = len(data)
+    if size <= MAX_INLINE_BYTES:
+        return [(data, False)]
+    if size > MAX_MESSAGE_BYTES:
+        raise TooLarge(f"a message of {size} bytes is over the limit of {MAX_MESSAGE_BYTES}; put it in a file")
+    return [(data[at : at + PART_BYTES], at + PART_BYTES < size) for at in range(0, size, PART_BYTES)]
+
+
+class Assembler:
+    """Puts the parts of one sender's messages together again."""
+
+    __slots__ = ("_parts", "_size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes, more: bool) -> bytes | None:
+        """Take a part; return the whole message with its last one. Raises TooLarge over `MAX_MESSAGE_BYTES`."""
+        if not more and not self._parts:
+            return data
+        self._size += len(data)
+        if self._size > MAX_MESSAGE_BYTES:
+            self._parts, self._size = [], 0
+            raise TooLarge(f"a message in parts is over the limit of {MAX_MESSAGE_BYTES} bytes")
+        self._parts.append(data)
+        if more:
+            return None
+        whole = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        return whole

@@ -1,0 +1,111 @@
+"""Inside one host: host manager ↔ warden, and host manager ↔ user process. msgpack messages in `wire.frames`.
+
+The warden is the process that parents the user's processes; it has a socket pair with its manager. A user process dials
+the manager's Unix socket and names itself by the secret in its environment; after that both sides send `Part`s.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SOCKET_VARIABLE = "HOLDFAST_SUPERVISOR_SOCKET"
+TOKEN_VARIABLE = "HOLDFAST_SUPERVISOR_TOKEN"
+
+
+class Local(msgspec.Struct, frozen=True, array_like=True):
+    """Root of the closed sets of this module."""
+
+
+# ---- manager → warden. `key` is the manager's number for a process, never used twice.
+
+
+class Start(Local, frozen=True, tag=1):
+    """Start a process. env is the whole environment."""
+
+    key: int
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str | None
+    output: str | None
+
+
+class SignalTree(Local, frozen=True, tag=2):
+    """Send a signal to processes, or to their whole process groups."""
+
+    request: int
+    keys: list[int]
+    number: int
+    whole_group: bool
+
+
+class StopTree(Local, frozen=True, tag=3):
+    """TERM to the whole trees, KILL after the grace."""
+
+    keys: list[int]
+    grace_seconds: float
+
+
+class Alive(Local, frozen=True, tag=4):
+    """The manager's loop turns. Silence beyond `frozen_seconds` of the warden ends every process."""
+
+
+# ---- warden → manager
+
+
+class Started(Local, frozen=True, tag=1):
+    """A process runs."""
+
+    key: int
+    pid: int
+
+
+class NotStarted(Local, frozen=True, tag=2):
+    """A process never ran."""
+
+    key: int
+    reason: str
+
+
+class TreeEnded(Local, frozen=True, tag=3):
+    """A process is over, its whole tree included, or what is left of it (`survivors`) survived SIGKILL."""
+
+    key: int
+    exit_code: int | None
+    signal: int | None
+    runtime_seconds: float
+    max_rss_bytes: int
+    survivors: list[int]
+
+
+class SignalDone(Local, frozen=True, tag=4):
+    """A `SignalTree` was carried out."""
+
+    request: int
+    reached: int
+
+
+# ---- user process ↔ manager
+
+
+class Enter(Local, frozen=True, tag=1):
+    """The first word of a user process: the secret of its environment."""
+
+    token: str
+
+
+class Part(Local, frozen=True, tag=2):
+    """A message, or a part of one with more to come."""
+
+    data: bytes
+    more: bool = False
+
+
+WardenRequest = Start | SignalTree | StopTree | Alive
+WardenAnswer = Started | NotStarted | TreeEnded | SignalDone
+FromProcess = Enter | Part
+
+encode_local = msgspec.msgpack.Encoder().encode
+decode_warden_request = msgspec.msgpack.Decoder(WardenRequest).decode
+decode_warden_answer = msgspec.msgpack.Decoder(WardenAnswer).decode
+decode_from_process = msgspec.msgpack.Decoder(FromProcess).decode
+decode_to_process = msgspec.msgpack.Decoder(Part).decode
