@@ -163,6 +163,8 @@ def job_layer(spec: Any) -> dict[str, Value]:
         "no_progress_limit",
         "budget_reset_seconds",
         "image_pull_seconds",
+        "start_timeout_seconds",
+        "recovery_timeout_seconds",
     ):
         value = getattr(spec, name)
         if value is not None:

@@ -46,6 +46,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     no_progress_limit, budget_reset_seconds: see the settings of these names.
     image: run each task in a container of this image, by podman or docker, whichever the host has, or by `runtime`.
     pull: when the image is fetched. volumes: "host path:path inside[:ro]", as the runtimes write it.
+    placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
+    host_labels: only hosts that carry all of these labels with these values take it.
+    on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or restart them all.
+    preemptible: a job of higher priority may take its place; it is queued again at no charge.
+    start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs, for the first attempt
+        and for those after it.
     start_at: Unix seconds; the job waits until then.
     idempotency_key: a second submission with the same key in the same project returns the first job.
     """
@@ -79,6 +85,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pull: Literal["missing", "always", "never"] = "missing"
     volumes: Annotated[tuple[Annotated[str, Meta(min_length=3, max_length=4096)], ...], Meta(max_length=64)] = ()
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    placement: Literal["pack", "spread"] = "pack"
+    host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
+    on_partial: Literal["fail", "restart"] = "fail"
+    preemptible: bool = False
+    start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None = None
 
