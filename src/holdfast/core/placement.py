@@ -4,6 +4,10 @@ ADMIT-1  A job gets all of its tasks placed or none (gangs and single jobs alike
 ADMIT-2  A task's devices and slots are free, by live leases, at the moment of the snapshot; the store applies a
          placement only where the job is still queued under the same epoch and the hosts still active, in one transaction.
 ADMIT-3  A host that a job avoids is used only when no other has room.
+ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room is held back for it, and others use that
+         room only while they end in time (back-fill). Room it does not need is never held, so the cluster does not freeze.
+ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have run long enough; and
+         only when it then really fits.
 """
 
 from __future__ import annotations
@@ -14,100 +18,26 @@ from types import MappingProxyType
 import msgspec
 
 from holdfast.core.gpus import Gpu
+from holdfast.core.holds import Holds, find_victims
+from holdfast.core.placement_types import (
+    AdmissionPlan,
+    Candidate,
+    Capacity,
+    JobPlacement,
+    Preemption,
+    QuotaLeft,
+    RunningTask,
+    TaskPlacement,
+)
+from holdfast.core.room import Room, Shape, shape_of
 
+__all__ = [
+    "AdmissionPlan", "Candidate", "Capacity", "JobPlacement", "Preemption", "QuotaLeft", "RunningTask", "Size",
+    "TaskPlacement", "describe_need", "find_impossible", "plan_admission", "silence_seconds",
+]  # fmt: skip
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is free on one active host. `queues` empty: it serves every lane."""
-
-    host_id: str
-    name: str
-    incarnation: str
-    queues: frozenset[str]
-    free_cpu_slots: int
-    free_memory_bytes: int
-    free_devices: tuple[int, ...]
-
-
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A queued job as admission sees it, in the order it is to be considered.
-
-    lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
-    """
-
-    job_id: str
-    epoch: int
-    queue: str
-    project: str = "default"
-    priority: int
-    tasks: int
-    gpus: int
-    cpu_slots: int
-    memory_bytes: int
-    avoid_hosts: tuple[str, ...] = ()
-    lease_ttl_seconds: float | None = None
-
-
-class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project may still start: jobs, and GPUs over all tasks. None: no limit of that kind."""
-
-    jobs: int | None = None
-    gpus: int | None = None
-
-
-class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's host and devices."""
-
-    rank: int
-    host_id: str
-    incarnation: str
-    devices: tuple[int, ...]
-
-
-class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that starts now. `epoch` is the one it had in the snapshot: the guard of the write."""
-
-    job_id: str
-    epoch: int
-    tasks: tuple[TaskPlacement, ...]
-
-
-class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What admission decided: who starts, and for everyone else looked at, why not."""
-
-    placements: tuple[JobPlacement, ...]
-    refusals: Mapping[str, str]
-
-
-class _Free:
-    """The free room of one host while a plan is made."""
-
-    __slots__ = ("capacity", "cpu_slots", "devices", "memory_bytes")
-
-    def __init__(self, capacity: Capacity) -> None:
-        self.capacity = capacity
-        self.cpu_slots = capacity.free_cpu_slots
-        self.memory_bytes = capacity.free_memory_bytes
-        self.devices = list(capacity.free_devices)
-
-    def fits(self, job: Candidate) -> bool:
-        return (
-            self.cpu_slots >= job.cpu_slots
-            and len(self.devices) >= job.gpus
-            and (job.memory_bytes == 0 or self.memory_bytes >= job.memory_bytes)
-            and (not self.capacity.queues or job.queue in self.capacity.queues)
-        )
-
-    def take(self, job: Candidate) -> tuple[int, ...]:
-        taken = tuple(self.devices[: job.gpus])
-        del self.devices[: job.gpus]
-        self.cpu_slots -= job.cpu_slots
-        self.memory_bytes -= job.memory_bytes
-        return taken
-
-    def give_back(self, job: Candidate, devices: tuple[int, ...]) -> None:
-        self.devices = sorted([*devices, *self.devices])
-        self.cpu_slots += job.cpu_slots
-        self.memory_bytes += job.memory_bytes
+MAX_HOLDERS = 16
+"""Jobs that room is held back for at once: enough for every pool of a cluster, few enough to plan quickly."""
 
 
 class _Quotas:
@@ -137,62 +67,107 @@ def plan_admission(
     hosts: Sequence[Capacity],
     headroom: Mapping[str, int],
     quotas: Mapping[str, QuotaLeft] = MappingProxyType({}),
+    *,
+    running: Sequence[RunningTask] | None = None,
+    hold_back_seconds: float | None = None,
+    lowest_preemptible: int | None = None,
 ) -> AdmissionPlan:
-    """Place `candidates` in their order; the fullest host that fits is taken first, so that large jobs keep finding room.
+    """Place `candidates` in their order (priority, then age).
 
     headroom: how many more jobs each queue may run at once; a queue that is missing has no limit.
     quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any other).
+    running: the tasks that hold room; None where they were not read, and then the plan says whether they are needed.
+    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among running jobs that may be
+    preempted, None where there are none or preemption is off.
     """
-    free = [_Free(c) for c in sorted(hosts, key=lambda c: (len(c.free_devices), c.free_cpu_slots, c.host_id))]
-    left = dict(headroom)
-    budgets = _Quotas(quotas)
-    placements: list[JobPlacement] = []
-    refusals: dict[str, str] = {}
-    full: set[tuple[str, int, int, int]] = set()  # shapes that found no room: room only shrinks while planning
+    plan = _Plan(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
     for job in candidates:
-        if left.get(job.queue, 1) <= 0:
-            refusals[job.job_id] = f"queue {job.queue} already runs as many jobs as it may (max_running)"
-            continue
-        over = budgets.refuse(job)
+        plan.consider(job)
+    return plan.finish()
+
+
+class _Plan:
+    """A plan while it is made."""
+
+    def __init__(
+        self, hosts: Sequence[Capacity], headroom: Mapping[str, int], quotas: Mapping[str, QuotaLeft],
+        running: Sequence[RunningTask] | None, hold_back_seconds: float | None, lowest_preemptible: int | None,
+    ) -> None:  # fmt: skip
+        self._room = Room(hosts)
+        self._left = dict(headroom)
+        self._quotas = _Quotas(quotas)
+        self._running = running
+        self._hold_back_seconds = hold_back_seconds
+        self._lowest_preemptible = lowest_preemptible
+        self._holds = Holds(self._room, running or ())
+        self._full: set[tuple[Shape, float | None]] = set()  # shapes of single tasks that found no room
+        self._placements: list[JobPlacement] = []
+        self._refusals: dict[str, str] = {}
+        self._preemptions: list[Preemption] = []
+        self._taken: set[str] = set()  # jobs to be preempted by this plan
+        self._passed_over = False
+        self._needs_running = False
+
+    def consider(self, job: Candidate) -> None:
+        """Place one job, or note why not."""
+        if self._left.get(job.queue, 1) <= 0:
+            self._refusals[job.job_id] = f"queue {job.queue} already runs as many jobs as it may (max_running)"
+            return
+        over = self._quotas.refuse(job)
         if over is not None:
-            refusals[job.job_id] = over
-            continue
-        shape = (job.queue, job.gpus, job.cpu_slots, job.memory_bytes)
-        placed = None if shape in full else _place(job, free)
-        if placed is None:
-            if job.tasks == 1:
-                full.add(shape)
-            refusals[job.job_id] = f"no host has {describe_need(job)} free for queue {job.queue} now"
-            continue
-        placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tuple(placed)))
-        if job.queue in left:
-            left[job.queue] -= 1
-        budgets.take(job)
-    return AdmissionPlan(placements=tuple(placements), refusals=refusals)
+            self._refusals[job.job_id] = over
+            return
+        # With room held back, when a job ends decides where it fits.
+        shape = (shape_of(job), job.time_limit_seconds if self._holds else None)
+        tasks = None if job.tasks == 1 and shape in self._full else self._room.place(job, self._holds.allow)
+        if tasks is None:
+            if job.tasks == 1 and not job.avoid_hosts:
+                self._full.add(shape)
+            self._refuse(job)
+            return
+        self._holds.take(job, tasks)
+        self._needs_running = self._needs_running or self._passed_over
+        self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tasks))
+        if job.queue in self._left:
+            self._left[job.queue] -= 1
+        self._quotas.take(job)
 
+    def _refuse(self, job: Candidate) -> None:
+        waited = self._hold_back_seconds is not None and job.waited_seconds >= self._hold_back_seconds
+        may_preempt = self._lowest_preemptible is not None and job.priority > self._lowest_preemptible
+        if self._running is None:
+            self._passed_over = self._passed_over or waited
+            self._needs_running = self._needs_running or may_preempt
+            self._refusals[job.job_id] = self._say_no_room(job)
+            return
+        if len(self._holds) >= MAX_HOLDERS or not (waited or may_preempt):
+            self._refusals[job.job_id] = self._say_no_room(job)
+            return
+        if may_preempt and not self._holds.fits_when_drained(job):
+            victims = find_victims(job, self._room, self._running, self._taken)
+            if victims:
+                self._taken.update(victims)
+                self._preemptions.append(Preemption(job_id=job.job_id, priority=job.priority, victims=victims))
+                self._holds.expect_drain(victims)
+        held = self._holds.hold(job, waited=waited)
+        self._refusals[job.job_id] = held or self._say_no_room(job)
 
-def _place(job: Candidate, free: list[_Free]) -> list[TaskPlacement] | None:
-    """Place all tasks of one job or none (ADMIT-1), avoided hosts last (ADMIT-3)."""
-    order = free
-    if job.avoid_hosts:
-        order = sorted(free, key=lambda f: f.capacity.host_id in job.avoid_hosts)
-    taken: list[tuple[_Free, tuple[int, ...]]] = []
-    for room in order:
-        while len(taken) < job.tasks and room.fits(job):
-            taken.append((room, room.take(job)))
-        if len(taken) == job.tasks:
-            return [
-                TaskPlacement(
-                    rank=rank,
-                    host_id=room.capacity.host_id,
-                    incarnation=room.capacity.incarnation,
-                    devices=devices,
-                )
-                for rank, (room, devices) in enumerate(taken)
-            ]
-    for room, devices in taken:
-        room.give_back(job, devices)
-    return None
+    def _say_no_room(self, job: Candidate) -> str:
+        serving = self._room.serving(job)
+        if not serving and job.host_labels:
+            wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
+            return f"no active host of queue {job.queue} carries the labels {wanted}"
+        if job.tasks == 1:
+            return f"no host has {describe_need(job)} free for queue {job.queue} now"
+        fitting = sum(host.count(job, job.tasks) for host in self._room.open_to(job))
+        return f"it needs {describe_need(job)} at once, and {min(fitting, job.tasks - 1)} of them fit for queue {job.queue} now"
+
+    def finish(self) -> AdmissionPlan:
+        """The plan."""
+        return AdmissionPlan(
+            placements=tuple(self._placements), refusals=self._refusals, preemptions=tuple(self._preemptions),
+            needs_running=self._needs_running,
+        )  # fmt: skip
 
 
 def describe_need(job: Candidate) -> str:

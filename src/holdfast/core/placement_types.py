@@ -1,0 +1,109 @@
+"""What admission works on: jobs that wait, hosts with room, tasks that hold some, and the plan that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What is free on one active host. `queues` empty: it serves every lane."""
+
+    host_id: str
+    name: str
+    incarnation: str
+    queues: frozenset[str]
+    labels: Mapping[str, str] = {}
+    free_cpu_slots: int
+    free_memory_bytes: int
+    free_devices: tuple[int, ...]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A queued job as admission sees it, in the order it is to be considered.
+
+    lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
+    waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without one.
+    placement, host_labels: as in JobSpec.
+    """
+
+    job_id: str
+    epoch: int
+    queue: str
+    project: str = "default"
+    priority: int
+    tasks: int
+    gpus: int
+    cpu_slots: int
+    memory_bytes: int
+    avoid_hosts: tuple[str, ...] = ()
+    lease_ttl_seconds: float | None = None
+    waited_seconds: float = 0.0
+    time_limit_seconds: float | None = None
+    placement: Literal["pack", "spread"] = "pack"
+    host_labels: Mapping[str, str] = {}
+
+
+class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a project may still start: jobs, and GPUs over all tasks. None: no limit of that kind."""
+
+    jobs: int | None = None
+    gpus: int | None = None
+
+
+class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's host and devices."""
+
+    rank: int
+    host_id: str
+    incarnation: str
+    devices: tuple[int, ...]
+
+
+class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that starts now. `epoch` is the one it had in the snapshot: the guard of the write."""
+
+    job_id: str
+    epoch: int
+    tasks: tuple[TaskPlacement, ...]
+
+
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that holds room on a host: when it gives it back, and whether it may be asked to.
+
+    ends_in_seconds: until its time limit at the latest; None without one. draining: it is being stopped already.
+    preemptible: its job may be preempted, and its attempt has run for long enough.
+    """
+
+    job_id: str
+    host_id: str
+    priority: int
+    devices: int
+    cpu_slots: int
+    memory_bytes: int
+    ran_seconds: float
+    ends_in_seconds: float | None = None
+    draining: bool = False
+    preemptible: bool = False
+
+
+class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that are to be stopped so that `job_id` can start, fewest and youngest first among the least important."""
+
+    job_id: str
+    priority: int
+    victims: tuple[str, ...]
+
+
+class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What admission decided: who starts, and for everyone else looked at, why not.
+
+    needs_running: somebody was passed over, or could preempt: plan again, with the tasks that run.
+    """
+
+    placements: tuple[JobPlacement, ...]
+    refusals: Mapping[str, str]
+    preemptions: tuple[Preemption, ...] = ()
+    needs_running: bool = False
