@@ -24,6 +24,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Root of the rows."""
 
 
+class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What one rank of a gang has been charged: each member has its own count (GANG-4)."""
+
+    retries: int = 0
+    watchdog: int = 0
+    infra: int = 0
+
+
 class JobRecord(Record, frozen=True, kw_only=True):
     """A job.
 
@@ -34,7 +42,8 @@ class JobRecord(Record, frozen=True, kw_only=True):
         until when. retry_at: when the pending retry is due; it may be held back longer by the kill switch.
     best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no further.
     drain_*: only while `draining`: who started the fall and why.
-    retries_charged … infra_charged: what its budgets have been charged so far.
+    retries_charged … infra_charged: what its budgets have been charged so far, over all ranks; rank_charges: by rank, as text.
+    start_failures: starts in a row that failed before every task ran.
     avoid_hosts: ids of hosts it is kept away from where another fits.
     """
 
@@ -62,6 +71,8 @@ class JobRecord(Record, frozen=True, kw_only=True):
     retry_at: datetime | None = None
     best_step: int | None = None
     no_progress: int = 0
+    rank_charges: dict[str, RankCharges] = {}
+    start_failures: int = 0
     drain_cause: Cause | None = None
     drain_reason: str | None = None
     drain_since: datetime | None = None
@@ -80,7 +91,11 @@ class JobRecord(Record, frozen=True, kw_only=True):
 
 
 class TaskRecord(Record, frozen=True, kw_only=True):
-    """One rank of the current attempt, while the job is reserved, running or draining."""
+    """One rank of the current attempt, while the job is reserved, running or draining.
+
+    claimed_at, barrier: when its agent kept its place, and whether all ranks' are kept, so that it may start (GANG-1).
+    port: of rank 0, for the rendezvous.
+    """
 
     job_id: str
     rank: int
@@ -94,6 +109,9 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     lease_ttl_seconds: float = 300.0
     lease_until: datetime | None = None
     offered_at: datetime | None = None
+    claimed_at: datetime | None = None
+    barrier: bool = True
+    port: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     step: int | None = None
@@ -156,6 +174,20 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     ended_at: datetime | None = None
 
 
+class CheckpointRecord(Record, frozen=True, kw_only=True):
+    """What one rank left for the attempt after it. `sha256` in hex; `size` in bytes."""
+
+    job_id: str
+    rank: int
+    number: int
+    epoch: int
+    attempt: int
+    step: int | None = None
+    size: int
+    sha256: str
+    created_at: datetime
+
+
 class HostRecord(Record, frozen=True, kw_only=True):
     """A host. `busy_*` come from live leases, never from the host's own word."""
 
@@ -180,6 +212,7 @@ class HostRecord(Record, frozen=True, kw_only=True):
     registered_at: datetime
     heartbeat_at: datetime | None = None
     flagged_dead_at: datetime | None = None
+    drain_deadline: datetime | None = None
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):

@@ -2,7 +2,8 @@
 
 `POST /v1/agent/register` once per incarnation; `POST /v1/agent/sync` for ever after: one idempotent long poll,
 state up, commands down. Commands repeat until the state they want is reported. Log bytes and forensics have
-calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat.
+calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat; so have
+checkpoints, `PUT` and `GET /v1/agent/checkpoint?job=&rank=&epoch=`, whose bodies are the bytes.
 
 `logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and answers with a
 `LogsAnswer` as JSON. All other bodies are JSON.
@@ -82,11 +83,18 @@ class BeatReport(Struct, frozen=True, kw_only=True):
 
 
 class TaskReport(Struct, frozen=True, kw_only=True):
-    """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats until acknowledged."""
+    """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats until acknowledged.
+
+    claimed: a rank of a gang whose place is kept here and which waits for the others (the start barrier).
+    port: with "claimed" by rank 0: a free port on this host, for the rendezvous.
+    detail: what a starting task is at ("pulling image …"), for `why`.
+    """
 
     key: TaskKey
-    state: Literal["starting", "running", "ended"]
+    state: Literal["claimed", "starting", "running", "ended"]
     pid: int = 0
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    detail: ShortText = ""
     beat: BeatReport | None = None
     facts: TaskFacts | None = None
 
@@ -108,11 +116,39 @@ class SyncRequest(Struct, frozen=True, kw_only=True):
     leaving: bool = False
 
 
+class ClaimOrder(Struct, frozen=True, kw_only=True):
+    """Keep a place for this rank of a gang, and say so; nothing starts yet (GANG-1). Repeats until it is claimed."""
+
+    key: TaskKey
+    attempt: int
+    ttl_seconds: float = 300.0
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """A rank of a gang and the host it runs on, as that host says others reach it."""
+
+    rank: int
+    host: str
+    address: str
+
+
+class CheckpointOffer(Struct, frozen=True, kw_only=True):
+    """What an earlier attempt of this rank left; fetched from `GET /v1/agent/checkpoint` before the start."""
+
+    number: int
+    size: int
+    sha256: str
+    step: int | None = None
+
+
 class LaunchOrder(Struct, frozen=True, kw_only=True):
     """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, the devices' and torchrun's.
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1).
     attempt: the attempt's number, from 1. gpus: device indices on this host.
+    local_rank … group_world_size: among the ranks on this host, and this host among the gang's hosts, as torchrun counts.
+    master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the agent picks one.
+    checkpoint: what the attempt before left; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
     image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the image's own command.
     """
 
@@ -129,6 +165,15 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     gpus: list[int] = []
     memory_bytes: int = 0
     world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    group_rank: int = 0
+    group_world_size: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+    peers: list[Peer] = []
+    checkpoint: CheckpointOffer | None = None
+    inline_bytes: int = 0
     image: str | None = None
     runtime: Literal["podman", "docker"] | None = None
     pull: Literal["missing", "always", "never"] = "missing"
@@ -150,6 +195,12 @@ class PreemptOrder(Struct, frozen=True, kw_only=True):
     reason: str = ""
     hard: bool = False
     operator_stop: bool = False
+
+
+class CheckpointStored(Struct, frozen=True, kw_only=True):
+    """A checkpoint is on record under this number."""
+
+    number: int
 
 
 class Renewed(Struct, frozen=True, kw_only=True):
@@ -180,6 +231,7 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     """
 
+    claim: list[ClaimOrder] = []
     launch: list[LaunchOrder] = []
     preempt: list[PreemptOrder] = []
     renewed: list[Renewed] = []
