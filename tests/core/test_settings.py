@@ -119,6 +119,11 @@ def test_anything_is_read_within_bounds_or_refused(name: str, raw: Any) -> None:
         assert setting.may_be_off
     elif isinstance(value, bool):
         assert setting.kind == "bool"
+    elif isinstance(value, str) and setting.kind == "causes":
+        assert parse_value(name, value) == value
+    elif isinstance(value, str) and setting.kind == "text":
+        assert value == raw
+        assert len(value) <= setting.high
     elif isinstance(value, str):
         assert value in setting.words
     else:

@@ -214,6 +214,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if found.succeeded or found.acked:
         controller.poke("admit", "drain", "events")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
+        controller.metrics.retry_succeeded.inc(len(found.retried))
     elif request is not None and any(t.state == "running" for t in request.tasks):
         controller.wakes.fire("events")
     if request is not None and found.acked:

@@ -20,7 +20,7 @@ async def get_config(call: Call) -> Response:
     settings = await call.controller.settings.refresh()
     if query.queue is not None and query.queue not in settings.queues:
         raise NotFound(f"there is no queue {query.queue!r}; `holdfast queues` lists them")
-    return answer_page(list(settings.effective(query.queue).values()))
+    return answer_page(list(settings.effective(query.queue, project=query.project).values()))
 
 
 async def patch_config(call: Call) -> Response:
@@ -30,7 +30,7 @@ async def patch_config(call: Call) -> Response:
     check_unset(patch.unset, patch.set.keys())
     await call.controller.store.write_cluster_settings(changes, patch.unset)
     settings = await call.controller.settings.refresh()
-    call.controller.poke("admit", "events")
+    call.controller.poke("admit", "due", "events")
     return answer_page(list(settings.effective().values()))
 
 

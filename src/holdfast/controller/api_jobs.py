@@ -13,7 +13,8 @@ from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
 from holdfast.controller.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.problems import answer_json
-from holdfast.controller.queries import AttemptQuery, JobsQuery
+from holdfast.controller.queries import AttemptQuery, AttemptsQuery, JobsQuery
+from holdfast.controller.retry_state import make_chain, make_retry_state, policy_of_end
 from holdfast.controller.settings_cache import Settings
 from holdfast.controller.why import Circumstances, explain
 from holdfast.core.placement import Candidate, find_impossible
@@ -23,7 +24,7 @@ from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound, ValidationError
 from holdfast.store.interface import JobFilter, NewJob, Submitted
-from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView
+from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
 MAX_KEY_CHARS = 256
 _SPEC = msgspec.json.Decoder(JobSpec)
@@ -129,6 +130,8 @@ async def list_jobs(call: Call) -> Response:
             name=query.name,
             labels=dict(label.split("=", 1) for label in query.label),
             cause=query.cause,
+            min_retries=query.retries_min,
+            max_retries=query.retries_max,
             host_id=host_id,
             before=read_cursor(query.cursor) if query.cursor else None,
             limit=query.limit + 1,
@@ -145,13 +148,24 @@ async def find_job(call: Call) -> JobRecord:
 
 
 async def get_job(call: Call) -> Response:
-    """One job."""
-    return answer_json(await find_job(call))
+    """One job, with its chain and where it stands in it."""
+    return answer_json(await view_job(call.controller, await find_job(call)))
+
+
+async def view_job(controller: Controller, job: JobRecord) -> JobView:
+    """A job as `GET /v1/jobs/{id}` shows it."""
+    attempts = await controller.store.list_attempts(job.id) if job.attempts else []
+    settings, now = await controller.settings.current(), await controller.store.now()
+    policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
+    state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
+    return JobView(**msgspec.structs.asdict(job), retry_state=state, retry_chain=make_chain(attempts))
 
 
 async def list_attempts(call: Call) -> Response:
     """Its attempts, oldest first."""
-    return answer_page(await call.controller.store.list_attempts(check_job_id(call.params["id"])))
+    query = call.query(AttemptsQuery)
+    attempts = await call.controller.store.list_attempts(check_job_id(call.params["id"]))
+    return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
 async def list_tasks(call: Call) -> Response:
@@ -195,14 +209,6 @@ async def cancel_job(call: Call) -> Response:
     return answer_json(job)
 
 
-async def retry_job(call: Call) -> Response:
-    """Another attempt for a job that failed or was cancelled."""
-    job_id = check_job_id(call.params["id"])
-    job = await call.controller.store.revive_job(job_id, f"retried by {call.caller.name or call.caller.id}")
-    call.controller.poke("admit", "events")
-    return answer_json(job)
-
-
 async def get_why(call: Call) -> Response:
     """Why it is where it is."""
     controller, store = call.controller, call.controller.store
@@ -215,9 +221,14 @@ async def get_why(call: Call) -> Response:
     except NotFound:
         queue = None
     place = await store.queue_place(job.id) if job.state is JobState.QUEUED else 0
+    waits = job.state in (JobState.QUEUED, JobState.WAITING)
     found = Circumstances(
         job=job, queue=queue, tasks=tuple(tasks), hosts=tuple(hosts), place=place, now=now,
         refusal=controller.refusals.get(job.id), max_running=settings.value("max_running", job.queue, job.spec),
-        led=controller.leading_since is not None,
+        led=controller.leading_since is not None, policy=settings.policy(job.queue, job.spec),
+        holders=tuple(settings.find_holders()), rate_limit=settings.value("retry_rate_limit"),
+        project=await store.get_project(job.project) if waits else None,
+        quota_jobs=settings.value("quota_jobs", job.queue, job.spec),
+        quota_gpus=settings.value("quota_gpus", job.queue, job.spec),
     )  # fmt: skip
     return answer_json(explain(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
 import random
@@ -25,6 +26,7 @@ from holdfast.store.interface import Store
 
 log = logging.getLogger("holdfast.controller")
 MAX_LANES = 1024
+LOOK_SECONDS = 1.0  # between two looks at the waiting jobs when nothing says that there is work
 
 
 class Outages:
@@ -89,7 +91,8 @@ class Controller:
     """What every handler and loop works with.
 
     refusals: why the last admission passed jobs over, for `why`. leading_since: the store's time since which this
-    replica has led without an outage; None while another leads.
+    replica has led without an outage; None while another leads. dues: a heap of when, by `clock`, the retries that
+    this replica decided on are due; hints for the loop that dispatches, which looks every `LOOK_SECONDS` in any case.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Controller:
         self.batcher = SyncBatcher(store, self.metrics, self.outages)
         self.refusals: Mapping[str, str] = {}
         self.leading_since: datetime | None = None
+        self.dues: list[float] = []
         self.metrics_need_token = False
         self.joined: dict[tuple[bytes, str], tuple[float, str, str]] = {}
         self.join_lock = asyncio.Lock()
@@ -125,6 +129,12 @@ class Controller:
             # one poke is one turn of a loop.
             self.store.hint(topic)
             self.wakes.fire(topic)
+
+    def expect_retry(self, delay_seconds: float) -> None:
+        """A retry was decided: wake who dispatches it where it is due before that one would look by itself."""
+        if delay_seconds < LOOK_SECONDS:
+            heapq.heappush(self.dues, self.clock() + delay_seconds)
+            self.wakes.fire("due")
 
     def poke_hosts_of(self, job_id: str) -> None:
         """Wake the hosts that run tasks of a job, in the background: only their next sync depends on it."""

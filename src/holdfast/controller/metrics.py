@@ -59,6 +59,19 @@ class Metrics:
         self.waiting_polls = Gauge("holdfast_waiting_polls", "Agents' long polls that wait now.", registry=r)
         self.leading = Gauge("holdfast_leading", "1 where this replica runs the loops.", registry=r)
         self.ended = Counter("holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r)
+        self.retry_scheduled = Counter(
+            "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
+        )
+        self.retry_exhausted = Counter(
+            "holdfast_retry_exhausted",
+            "Jobs that failed with a budget spent, by the last cause.",
+            ("cause",),
+            registry=r,
+        )
+        self.retry_succeeded = Counter(
+            "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
+        )
+        self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
         self.trips = Counter("holdfast_trips", "Watchdog trips reported.", ("watchdog",), registry=r)
         self.loop_seconds = Histogram(
             "holdfast_loop_seconds", "Time of one run of a control loop.", ("loop",), buckets=_FAST, registry=r

@@ -15,6 +15,7 @@ Limit = Annotated[int, Meta(ge=1, le=1000)]
 Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Flag = Literal["0", "1", "false", "true"]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -23,7 +24,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JobsQuery(Query, frozen=True, kw_only=True):
-    """Which jobs, newest first. `label` is `name=value`; `state` and `label` may be repeated; `host` is an id or a name."""
+    """Which jobs, newest first. `label` is `name=value`; `state` and `label` may be repeated; `host` is an id or a name.
+
+    retries_min, retries_max: how many retries it has been charged, both ends included.
+    """
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
@@ -31,6 +35,8 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     label: Annotated[tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)] = ()
     cause: Cause | None = None
+    retries_min: Count | None = None
+    retries_max: Count | None = None
     host: Text | None = None
     limit: Limit = 100
     cursor: Text | None = None
@@ -40,6 +46,12 @@ class AttemptQuery(Query, frozen=True, kw_only=True):
     """One attempt's number; absent means all, or the last."""
 
     attempt: Attempt | None = None
+
+
+class AttemptsQuery(Query, frozen=True, kw_only=True):
+    """Only the attempts that ended of this cause."""
+
+    cause: Cause | None = None
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
@@ -61,9 +73,10 @@ class HostsQuery(Query, frozen=True, kw_only=True):
 
 
 class ConfigQuery(Query, frozen=True, kw_only=True):
-    """`queue`: as in force for jobs of that queue."""
+    """As in force for jobs of that queue, of that project, or of both."""
 
     queue: Name | None = None
+    project: Name | None = None
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):

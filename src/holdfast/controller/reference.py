@@ -117,6 +117,8 @@ _LABELS = {
     "holdfast_jobs": "`queue`, `state`",
     "holdfast_hosts": "`state`",
     "holdfast_jobs_ended_total": "`outcome`, `cause`",
+    "holdfast_retry_scheduled_total": "`cause`",
+    "holdfast_retry_exhausted_total": "`cause`",
     "holdfast_trips_total": "`watchdog`",
     "holdfast_loop_seconds": "`loop`",
     "holdfast_loop_failures_total": "`loop`",

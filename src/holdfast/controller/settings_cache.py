@@ -30,9 +30,15 @@ class Settings:
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[tuple[str, frozenset[tuple[str, Value]]], WatchSettings] = {}
 
-    def effective(self, queue: str | None = None, spec: JobSpec | None = None) -> dict[str, Effective]:
-        """Every setting in force for a job of `queue`."""
-        return resolve_all(self._layers(queue, spec))
+    def effective(
+        self, queue: str | None = None, spec: JobSpec | None = None, project: str | None = None
+    ) -> dict[str, Effective]:
+        """Every setting in force: for the cluster, a queue, a project, or a job of a queue."""
+        found = resolve_all(self._layers(queue, spec, project))
+        off = next((source for source, layer in self._below if layer.get("retries_enabled") is False), None)
+        if off is not None:  # no layer above can outvote the kill switch, and the page must not say so
+            found["retries_enabled"] = Effective("retries_enabled", False, off)
+        return found
 
     def value(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> Value:
         """One setting's value in force."""
@@ -75,11 +81,27 @@ class Settings:
                 return f"the {source}"
         return f"project {project}" if self.projects.get(project, {}).get("retries_enabled") is False else None
 
-    def _layers(self, queue: str | None, spec: JobSpec | None) -> list[tuple[str, Mapping[str, Value]]]:
+    def find_holders(self) -> list[tuple[str, str | None, str]]:
+        """Every kill switch that is thrown: (layer, project, the reason given)."""
+        found = [
+            (source, None, str(layer.get("retries_hold_reason") or ""))
+            for source, layer in self._below
+            if layer.get("retries_enabled") is False
+        ]
+        for name, layer in sorted(self.projects.items()):
+            if layer.get("retries_enabled") is False:
+                found.append(("project", name, str(layer.get("retries_hold_reason") or "")))
+        return found
+
+    def _layers(
+        self, queue: str | None, spec: JobSpec | None, project: str | None = None
+    ) -> list[tuple[str, Mapping[str, Value]]]:
         layers: list[tuple[str, Mapping[str, Value]]] = []
         if spec is not None:
             layers.append(("job", job_layer(spec)))
-            layers.append(("project", self.projects.get(spec.project, {})))
+            project = spec.project
+        if project is not None:
+            layers.append(("project", self.projects.get(project, {})))
         if queue is not None:
             layers.append(("queue", self.queues.get(queue, {})))
         return layers + self._below

@@ -77,7 +77,7 @@ class HostLine:
 
 
 class WakeBus:
-    """Every signal of this replica. Topics are the store's: "admit", "drain", "events", "logs", "host:<id>"."""
+    """Every signal of this replica. Topics are the store's: "admit", "drain", "due", "events", "logs", "host:<id>"."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Signal] = {}

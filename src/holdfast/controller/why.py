@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
 
-import msgspec
-
+from holdfast.controller.why_retries import Circumstances, explain_progress, explain_quota, explain_retry, say_span
 from holdfast.core.placement import Candidate, describe_need
-from holdfast.core.records import HostRecord, JobRecord, QueueRecord, TaskRecord
-from holdfast.core.settings import Value
+from holdfast.core.records import HostRecord, JobRecord, TaskRecord
 from holdfast.core.states import HostState, JobState, TaskState
 from holdfast.wire.api import Why, WhyLine
-
-
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known around one job. `place`: how many of its queue stand before it. `refusal`: admission's last word."""
-
-    job: JobRecord
-    queue: QueueRecord | None
-    tasks: tuple[TaskRecord, ...]
-    hosts: tuple[HostRecord, ...]
-    place: int
-    now: datetime
-    refusal: str | None = None
-    max_running: Value = None
-    led: bool = True
 
 
 def explain(found: Circumstances) -> Why:
@@ -43,13 +26,15 @@ def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
     if job.wait_cause == "start_time":
         yield WhyLine(code="waiting_start_time", message=f"it waits for its start time{until}{left}",
                       hint="submit it without a start time to run it at once")  # fmt: skip
-    elif job.wait_cause == "back_off":
-        yield WhyLine(code="back_off", message=f"it backs off{until}{left}: {job.reason}")
+    elif job.wait_cause in ("back_off", "retries_held"):
+        yield from explain_retry(found)
     elif job.wait_cause == "dependency":
         yield WhyLine(code="dependency", message=f"it waits for another job: {job.reason}")
     else:
         yield WhyLine(code=job.wait_cause or "held", message=f"it is held{until}: {job.reason}")
     yield from _explain_queue(found)
+    yield from explain_quota(found)
+    yield from explain_progress(found)
 
 
 def _explain_queue(found: Circumstances) -> Iterator[WhyLine]:
@@ -82,6 +67,7 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
     if found.job.attempts:
         yield WhyLine(code="last_attempt", message=f"attempt {found.job.attempts}: {found.job.reason}",
                       hint=f"holdfast attempts {found.job.id}")  # fmt: skip
+    yield from explain_progress(found)
     if not held:
         yield WhyLine(code="queued", message="it is next: admission takes it as soon as it looks")
 
@@ -90,6 +76,7 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
     """What keeps a queued job from starting now; nothing when it is simply next."""
     job = found.job
     yield from _explain_queue(found)
+    yield from explain_quota(found)
     alive = [h for h in found.hosts if h.state is not HostState.TERMINATED]
     serving = [h for h in alive if not h.queues or job.queue in h.queues]
     active = [h for h in serving if h.state is HostState.ACTIVE]
@@ -155,6 +142,7 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
         + (f" at step {job.step}" + (f" of {job.total}" if job.total else "") if job.step is not None else "")
     )  # fmt: skip
     yield WhyLine(code="running", message=f"attempt {job.attempts} runs on {where}; {beat}")
+    yield from explain_progress(found)
     yield from _explain_silence(found)
 
 
@@ -202,16 +190,6 @@ def _say_heartbeat(found: Circumstances, task: TaskRecord) -> str:
     if host is None or host.heartbeat_at is None:
         return ""
     return f"its last heartbeat was {say_span((found.now - host.heartbeat_at).total_seconds())} ago"
-
-
-def say_span(seconds: float) -> str:
-    """A span of time as people say it."""
-    seconds = max(0.0, seconds)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 _SAYERS: dict[JobState, Callable[[Circumstances], Iterator[WhyLine]]] = {

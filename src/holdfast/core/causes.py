@@ -66,17 +66,29 @@ ELIGIBLE: tuple[Cause, ...] = tuple(c for c, budget in CHARGED_TO.items() if bud
 """Causes that may be followed by another attempt. The others are never retried (RETRY-2)."""
 
 
+GROUPS: Mapping[str, tuple[Cause, ...]] = {
+    word: tuple(c for c in ELIGIBLE if CHARGED_TO[c] is budget)
+    for word, budget in (
+        ("failures", Budget.RETRIES), ("infra", Budget.INFRA), ("watchdog", Budget.WATCHDOG), ("system", Budget.NOTHING)
+    )
+}  # fmt: skip
+"""Words that stand for all eligible causes of one budget; `system` for those charged to nothing."""
+
+
 def parse_causes(raw: object) -> tuple[Cause, ...]:
-    """Read "all", "none" or causes with commas between them. Raises ValidationError for a word that is no eligible cause."""
+    """Read "all", "none", or causes and words of GROUPS with commas between them. Raises ValidationError for another word."""
     text = str(raw).strip().lower()
     if text in ("all", "none"):
         return ELIGIBLE if text == "all" else ()
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = [word.strip() for word in text.split(",")]
+    found: dict[Cause, None] = {}
     for word in words:
-        if word not in ELIGIBLE:
+        if word not in ELIGIBLE and word not in GROUPS:
             what = "is never retried and cannot be opted in" if word in list(Cause) else "is no cause"
-            raise ValidationError(f"{word!r} {what}; eligible are {', '.join(ELIGIBLE)}", field="retry_on")
-    return tuple(dict.fromkeys(Cause(word) for word in words))
+            known = f"eligible are {', '.join(ELIGIBLE)}; {', '.join(GROUPS)} stand for several, all and none for themselves"
+            raise ValidationError(f"retry_on: {word!r} {what}; {known}", field="retry_on")
+        found.update(dict.fromkeys(GROUPS.get(word) or (Cause(word),)))
+    return tuple(found)
 
 
 class Watchdog(StrEnum):

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 Value = float | int | bool | str | None
-Kind = Literal["seconds", "int", "number", "bool", "word", "causes"]
+Kind = Literal["seconds", "int", "number", "bool", "word", "causes", "text"]
 Scope = Literal["job", "queue", "project", "cluster"]
 
 
@@ -17,6 +17,7 @@ class Setting(msgspec.Struct, frozen=True):
     """One setting: `name` carries its unit last; `low` and `high` bound it; `words` lists a word's choices.
 
     lane: which of the two middle layers may set it. causes: a list of causes as one text: "all", "none" or "a,b".
+    text: a sentence of a person's, at most `high` characters.
     """
 
     name: str
@@ -271,6 +272,15 @@ _ALL = (
         "bool",
         True,
         "kill switch: off, in the cluster or in a project, holds every retry back until it is on again",
+        scope="project",
+        lane="project",
+    ),
+    Setting(
+        "retries_hold_reason",
+        "text",
+        "",
+        "why the kill switch was thrown, shown to whoever asks",
+        high=512,
         scope="project",
         lane="project",
     ),

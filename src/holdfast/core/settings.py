@@ -78,6 +78,8 @@ def parse_value(name: str, raw: object) -> Value:
         return (
             ",".join(parse_causes(raw)) if str(raw).strip().lower() not in ("all", "none") else str(raw).strip().lower()
         )
+    if setting.kind == "text":
+        return _read_text(setting, raw)
     if setting.kind == "word":
         if str(raw) not in setting.words:
             raise ValidationError(f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name)
@@ -96,6 +98,14 @@ def parse_value(name: str, raw: object) -> Value:
             raise ValidationError(f"{name} is a whole number, not {raw}", field=name)
         return int(number)
     return number
+
+
+def _read_text(setting: Setting, raw: object) -> str:
+    if not isinstance(raw, str) or not raw.isprintable() or len(raw) > setting.high:
+        raise ValidationError(
+            f"{setting.name} is a line of at most {setting.high:g} printable characters", field=setting.name
+        )
+    return raw
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -224,7 +224,7 @@ class Store(Protocol):
     def hint(self, topic: str) -> None:
         """Tell every replica, soon and at most once per 20 ms per topic, that `topic` may have work.
 
-        Topics: "admit", "drain", "events", "logs", "host:<id>". A hint may be lost; polling is the contract.
+        Topics: "admit", "drain", "due", "events", "logs", "host:<id>". A hint may be lost; polling is the contract.
         """
 
     def hints(self) -> AsyncIterator[str]:
@@ -293,6 +293,9 @@ class Store(Protocol):
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         """(queue, state) → count, unfinished states exactly; used by `queues` and metrics."""
+
+    async def count_waiting(self) -> dict[tuple[str, str], int]:
+        """(project, wait_cause) → count of waiting jobs; used by `retries` and metrics."""
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]: ...
 

@@ -24,6 +24,7 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord
     DELETE /v1/projects/{name}              → 204
+    GET    /v1/retries                      → RetriesView: who holds retries back (`retries_enabled`), and how many jobs wait
     GET    /v1/rules                        → RulesView
     PUT    /v1/rules                        RulesRequest → RulesView; a bad rule is refused with its line
     POST   /v1/rules/try                    RulesTrial → RulesFinding
@@ -36,7 +37,7 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     GET    /v1/hosts                        ?dead=0|1&all=0|1 → page of HostView
     GET    /v1/hosts/{id or name}           → HostView
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate, HostActionRequest → HostView
-    GET    /v1/config                       ?queue= → page of Effective
+    GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective
     GET    /v1/events                       ?after=&limit=&job=&kind=&tail=; Accept: text/event-stream → SSE with resume
                                             (`Last-Event-ID`; the SSE id is EventRecord.id), else page of EventRecord
@@ -153,6 +154,33 @@ class PolicyView(Struct, frozen=True, kw_only=True):
     policy: RetryPolicy
     fields: list[PolicyField]
     held: str | None = None
+
+
+class RetryHold(Struct, frozen=True, kw_only=True):
+    """One kill switch that is thrown. source: cluster, environment or project."""
+
+    source: str
+    project: str | None = None
+    reason: str = ""
+
+
+class RetriesOf(Struct, frozen=True, kw_only=True):
+    """How many jobs of one project wait for their retry. backing_off: until its time; held: by a kill switch."""
+
+    project: str
+    backing_off: int = 0
+    held: int = 0
+
+
+class RetriesView(Struct, frozen=True, kw_only=True):
+    """Retries of the whole cluster. enabled: no kill switch is thrown anywhere. rate_limit: per second, null without one."""
+
+    enabled: bool
+    holds: list[RetryHold]
+    backing_off: int
+    held: int
+    rate_limit: float | None
+    projects: list[RetriesOf]
 
 
 class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,10 @@ import logging
 
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
+from holdfast.core.decide import Decision
 from holdfast.core.drain import plan_completion
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobEvent
 from holdfast.store.interface import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -48,7 +51,19 @@ class DrainsLoop:
             log.exception("drain of job %s could not be decided", job.id, extra={"job": job.id, "epoch": job.epoch})
             return False
         decision = completion.decision
-        controller.metrics.ended.labels(str(decision.outcome), str(decision.cause or "")).inc()
         log.info("attempt %d %s: %s", job.attempts, decision.outcome, decision.reason,
                  extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch, "queue": job.queue})  # fmt: skip
+        self._count(job, decision)
+        if decision.event is JobEvent.BACK_OFF and decision.held is None:
+            controller.expect_retry(decision.delay_seconds)
         return True
+
+    def _count(self, job: JobRecord, decision: Decision) -> None:
+        metrics, cause = self._controller.metrics, str(decision.cause or "")
+        metrics.ended.labels(str(decision.outcome), cause).inc()
+        if decision.retry == "scheduled":
+            metrics.retry_scheduled.labels(cause).inc()
+        elif decision.retry == "exhausted":
+            metrics.retry_exhausted.labels(cause).inc()
+        if decision.event is JobEvent.SUCCEED and job.retries_charged:
+            metrics.retry_succeeded.inc()

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.drains import DrainsLoop
+from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.silhouette import Loop, keep_running
-from holdfast.controller.loops.sweeps import DeadHostsLoop, DueLoop, LeasesLoop, PruneLoop, ReservationsLoop
+from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop, PruneLoop, ReservationsLoop
 from holdfast.errors import HoldfastError, Unavailable
 
 log = logging.getLogger("holdfast.loops")

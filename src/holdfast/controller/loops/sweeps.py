@@ -1,4 +1,4 @@
-"""The sweeps: leases that lapsed, reservations nobody took, start times that came, dead hosts, old history."""
+"""The sweeps: leases that lapsed, reservations nobody took, dead hosts, old history."""
 
 from __future__ import annotations
 
@@ -54,28 +54,6 @@ class ReservationsLoop:
         if jobs:
             controller.poke("admit", "events")
         return {"expired": len(jobs)} if jobs else {}
-
-
-class DueLoop:
-    """Waiting jobs whose time has come → queued."""
-
-    name = "due"
-    topic: str | None = None
-    interval_seconds = 1.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    async def run_once(self) -> Summary:
-        released = 0
-        for _ in range(MAX_BATCHES):
-            count = await self._controller.store.release_due()
-            if not count:
-                break
-            released += count
-        if released:
-            self._controller.poke("admit", "events")
-        return {"released": released} if released else {}
 
 
 class DeadHostsLoop:

@@ -1,0 +1,55 @@
+"""The routes of projects: who pays, what they may have at once, and their retry defaults."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.api_config import check_unset
+from holdfast.controller.api_queues import PATCH
+from holdfast.controller.endpoints import Call
+from holdfast.controller.pages import answer_page
+from holdfast.controller.problems import answer_json
+from holdfast.core.settings import check_layer
+from holdfast.core.spec import Name
+from holdfast.errors import ValidationError
+from holdfast.wire.api import SettingsPatch
+
+
+async def list_projects(call: Call) -> Response:
+    """Every project that has settings or unfinished jobs."""
+    return answer_page(await call.controller.store.list_projects())
+
+
+async def get_project(call: Call) -> Response:
+    """One project; one that nobody has named yet is an empty one."""
+    return answer_json(await call.controller.store.get_project(_name(call)))
+
+
+async def put_project(call: Call) -> Response:
+    """Make or change a project."""
+    name = _name(call)
+    patch = await call.body(PATCH, default=SettingsPatch())
+    changes = check_layer(patch.set, "project")
+    check_unset(patch.unset, patch.set.keys())
+    project = await call.controller.store.put_project(name, changes, patch.unset)
+    await call.controller.settings.refresh()
+    call.controller.poke("admit", "due", "events")
+    return answer_json(project)
+
+
+async def delete_project(call: Call) -> Response:
+    """Forget a project's settings."""
+    await call.controller.store.delete_project(_name(call))
+    await call.controller.settings.refresh()
+    call.controller.poke("admit", "due", "events")
+    return Response(status_code=204)
+
+
+def _name(call: Call) -> str:
+    try:
+        return msgspec.convert(call.params["name"], Name)
+    except msgspec.ValidationError:
+        raise ValidationError(
+            "a project's name is 1 to 128 letters, digits and ._/-, and starts with a letter or digit", field="name"
+        ) from None

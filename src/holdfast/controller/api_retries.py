@@ -1,0 +1,81 @@
+"""The routes of retries: the policy of a job, a person's retry, and who holds retries back."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.api_jobs import find_job
+from holdfast.controller.context import Controller
+from holdfast.controller.endpoints import Call
+from holdfast.controller.problems import answer_json
+from holdfast.core.records import JobRecord
+from holdfast.core.retry import SETTING_OF
+from holdfast.errors import Conflict
+from holdfast.wire.api import PolicyField, PolicyView, RetriesOf, RetriesView, RetryHold, RetryRequest
+
+_RETRY = msgspec.json.Decoder(RetryRequest)
+
+
+async def get_policy(call: Call) -> Response:
+    """Its retry policy, and where each field comes from."""
+    job = await find_job(call)
+    settings = await call.controller.settings.current()
+    effective, policy = settings.effective(job.queue, job.spec), settings.policy(job.queue, job.spec)
+    fields = [
+        PolicyField(
+            field=field, source=effective[name].source,
+            value=[str(cause) for cause in policy.retry.eligible_causes] if field == "eligible_causes" else effective[name].value,
+        )
+        for field, name in SETTING_OF.items()
+    ]  # fmt: skip
+    return answer_json(PolicyView(policy=policy.retry, fields=fields, held=policy.held))
+
+
+async def retry_job(call: Call) -> Response:
+    """Another attempt for a job that failed or was cancelled."""
+    request = await call.body(_RETRY, default=RetryRequest())
+    controller, job = call.controller, await find_job(call)
+    who = call.caller.name or call.caller.id
+    if request.counted:
+        number, allowed = await _count_retry(controller, job)
+        reason = f"retried by {who}, counted as retry {number} of {allowed}"
+    else:
+        reason = f"retried by {who}, not counted: all its budgets begin anew"
+    revived = await controller.store.revive_job(job.id, reason, counted=request.counted)
+    controller.poke("admit", "events")
+    return answer_json(revived)
+
+
+async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int]:
+    """Which retry of how many a counted one is. Raises Conflict when they are spent."""
+    settings = await controller.settings.current()
+    allowed = settings.policy(job.queue, job.spec).retry.max_retries
+    if job.spec.interactive:
+        raise Conflict(f"job {job.id} is interactive and has no retries; leave --counted out", code="retries_spent")
+    if job.state.terminal and job.retries_charged >= allowed:
+        had = f"all {allowed} of its retries are spent" if allowed else "it was given no retries"
+        raise Conflict(
+            f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise max_retries",
+            code="retries_spent",
+        )
+    return job.retries_charged + 1, allowed
+
+
+async def get_retries(call: Call) -> Response:
+    """Who holds retries back, and how many jobs wait for theirs."""
+    settings = await call.controller.settings.refresh()
+    counts = await call.controller.store.count_waiting()
+    projects = sorted({project for project, cause in counts if cause in ("back_off", "retries_held")})
+    rows = [
+        RetriesOf(project=p, backing_off=counts.get((p, "back_off"), 0), held=counts.get((p, "retries_held"), 0))
+        for p in projects
+    ]
+    limit = settings.value("retry_rate_limit")
+    view = RetriesView(
+        enabled=not settings.find_holders(),
+        holds=[RetryHold(source=s, project=p, reason=r) for s, p, r in settings.find_holders()],
+        backing_off=sum(row.backing_off for row in rows), held=sum(row.held for row in rows),
+        rate_limit=None if limit is None else float(limit), projects=rows,
+    )  # fmt: skip
+    return answer_json(view)

@@ -1,0 +1,41 @@
+"""A token bucket for the retry rate limit. The clock is an argument; nothing here waits.
+
+RATE-1  Over any span of t seconds at most rate × t + max(1, rate) are let through.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class Allowance:
+    """How many may go now. What is unused piles up to one second's worth, and at least to one.
+
+    rate: per second; None is no limit. Times are any clock's seconds that never run backwards.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = 1.0
+        self._at: float | None = None
+        self._limited = False
+
+    def refill(self, rate: float | None, now: float) -> int | None:
+        """How many may go at `now`, or None for any number."""
+        before, self._at = self._at, now
+        self._limited = rate is not None
+        if rate is None:
+            self._tokens = 1.0
+            return None
+        if before is not None:
+            self._tokens += max(0.0, now - before) * rate
+        self._tokens = min(self._tokens, max(1.0, rate))
+        return math.floor(self._tokens + 1e-9)
+
+    def spend(self, count: int) -> None:
+        """Note that `count` went."""
+        if self._limited:
+            self._tokens -= count
+
+    def wait_seconds(self, rate: float | None) -> float:
+        """How long until at least one more may go, counted from the last refill."""
+        return 0.0 if rate is None else max(0.0, (1.0 - self._tokens) / rate)

@@ -1,0 +1,117 @@
+"""What `why` knows around a job, and what it says of retries, quotas and a lack of progress. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.decide import Policy
+from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord, TaskRecord
+from holdfast.core.settings import Value
+from holdfast.wire.api import WhyLine
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known around one job. `place`: how many of its queue stand before it. `refusal`: admission's last word.
+
+    policy: what the next failure is decided by. holders: every kill switch thrown, as `Settings.find_holders` has them.
+    project, quota_jobs, quota_gpus: who pays, what is in use, and what may be.
+    """
+
+    job: JobRecord
+    queue: QueueRecord | None
+    tasks: tuple[TaskRecord, ...]
+    hosts: tuple[HostRecord, ...]
+    place: int
+    now: datetime
+    refusal: str | None = None
+    max_running: Value = None
+    led: bool = True
+    policy: Policy = Policy()
+    holders: tuple[tuple[str, str | None, str], ...] = ()
+    rate_limit: Value = None
+    project: ProjectRecord | None = None
+    quota_jobs: Value = None
+    quota_gpus: Value = None
+
+
+def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
+    """A job that waits for its next attempt: which retry it is, when, and what holds it longer."""
+    job = found.job
+    allowed = found.policy.retry.max_retries
+    which = f"retry {job.retries_charged} of {allowed}" if 0 < job.retries_charged <= allowed else "its next attempt"
+    after = f" after {job.cause}" if job.cause else ""
+    due = job.retry_at or job.wait_until
+    when = "" if due is None else f" at {due:%Y-%m-%d %H:%M:%S} UTC"
+    late = 0.0 if due is None else (found.now - due).total_seconds()
+    if job.wait_cause == "back_off" or found.policy.held is None:
+        left = "" if due is None else f" ({say_span(-late)} from now)" if late < 0 else " (any moment now)"
+        yield WhyLine(code="back_off", message=f"it backs off, {which}{after}{when}{left}: {job.reason}",
+                      hint=f"holdfast show --policy {job.id}")  # fmt: skip
+    yield from explain_hold(found)
+    if found.policy.held is None and job.wait_cause == "back_off" and late > 2.0 and found.rate_limit is not None:
+        yield WhyLine(
+            code="retry_rate_limit",
+            message=f"it has been due for {say_span(late)}: at most {found.rate_limit:g} retries a second are let through, "
+            "and those due before it go first",
+            hint="holdfast config set retry_rate_limit N",
+        )
+
+
+def explain_hold(found: Circumstances) -> Iterator[WhyLine]:
+    """Every kill switch that holds this job's retry, and how to release each."""
+    job = found.job
+    for source, project, given in found.holders:
+        if project not in (None, job.project):
+            continue
+        because = f": {given}" if given else ""
+        if source == "environment":
+            hint = "unset HOLDFAST_RETRIES_ENABLED where the controller is started, and start it again"
+        else:
+            hint = "holdfast retries release" + (f" --project {project}" if project else "")
+        whose = f"project {project}" if project else f"the {source}"
+        yield WhyLine(code="retries_held", message=f"{whose} holds all retries{because}", hint=hint)
+
+
+def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
+    """A project that already runs as much as it may."""
+    job, project = found.job, found.project
+    if project is None:
+        return
+    name = project.name
+    if isinstance(found.quota_jobs, int) and project.running >= found.quota_jobs:
+        yield WhyLine(
+            code="quota", message=f"project {name} runs {project.running} of the {found.quota_jobs} jobs it may run at once",
+            hint=f"it starts when one of them ends; or holdfast projects set {name} quota_jobs=N",
+        )  # fmt: skip
+    needed = job.gpus * job.tasks
+    if needed and isinstance(found.quota_gpus, int) and project.gpus + needed > found.quota_gpus:
+        yield WhyLine(
+            code="quota",
+            message=f"project {name} holds {project.gpus} of the {found.quota_gpus} GPUs it may hold at once, and this job needs {needed}",
+            hint=f"it starts when enough of them are free; or holdfast projects set {name} quota_gpus=N",
+        )
+
+
+def explain_progress(found: Circumstances) -> Iterator[WhyLine]:
+    """Attempts in a row that got no further."""
+    job, limit = found.job, found.policy.no_progress_limit
+    if not job.no_progress or limit is None:
+        return
+    rows = f"{job.no_progress} attempts in a row" if job.no_progress > 1 else "its last attempt"
+    yield WhyLine(
+        code="no_progress", message=f"{rows} got no further than step {job.best_step}; it fails after {limit} in a row that do not",
+        hint="save and load a checkpoint, or submit it with --no-progress-limit off",
+    )  # fmt: skip
+
+
+def say_span(seconds: float) -> str:
+    """A span of time as people say it."""
+    seconds = max(0.0, seconds)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
