@@ -7,6 +7,7 @@
         for data in holdfast.logs(job.id, follow=True):
             sys.stdout.buffer.write(data)
         print(holdfast.wait(job.id).state)
+        holdfast.submit(argv=["python", "eval.py"], retry={"max_retries": 3, "retry_delay": "30s"})
 
 Failures are the errors of `holdfast.errors`, with the controller's own sentence.
 """
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
     from holdfast.client.asynchronous import AsyncClient
     from holdfast.client.locate import Place, locate
     from holdfast.client.synchronous import Client
+    from holdfast.core.retry import RetryFields, RetryPolicy
 
-__all__ = ["AsyncClient", "Client", "Place", "locate"]
+__all__ = ["AsyncClient", "Client", "Place", "RetryFields", "RetryPolicy", "locate"]
 
 _HOMES = {
     "AsyncClient": "holdfast.client.asynchronous",
     "Client": "holdfast.client.synchronous",
     "Place": "holdfast.client.locate",
+    "RetryFields": "holdfast.core.retry",
+    "RetryPolicy": "holdfast.core.retry",
     "locate": "holdfast.client.locate",
 }
 

@@ -31,6 +31,7 @@ from holdfast.core.records import (
     EventRecord,
     JobRecord,
     LogStreamRecord,
+    ProjectRecord,
     QueueRecord,
     TaskRecord,
     TokenRecord,
@@ -38,7 +39,7 @@ from holdfast.core.records import (
 from holdfast.core.settings import Effective, Value
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import Unavailable
-from holdfast.wire.api import ForensicsView, HostView, LogLine, TokenCreated, Why
+from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyView, RetriesView, TokenCreated, Why
 
 T = TypeVar("T")
 
@@ -134,8 +135,8 @@ class AsyncClient:
         """Submit up to 1000 jobs together: all or none."""
         return (await self.call(calls.submit_batch([keyed(check_spec(spec)) for spec in specs]))).items
 
-    async def job(self, job_id: str) -> JobRecord:
-        """One job."""
+    async def job(self, job_id: str) -> JobView:
+        """One job, its chain of attempts and where it stands in it (`retry_state`)."""
         return await self.call(calls.job(job_id))
 
     def jobs(
@@ -147,6 +148,8 @@ class AsyncClient:
         name: str | None = None,
         labels: Mapping[str, str] | None = None,
         cause: str | None = None,
+        min_retries: int | None = None,
+        max_retries: int | None = None,
         host: str | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[JobRecord]:
@@ -159,14 +162,20 @@ class AsyncClient:
                 name=name,
                 labels=labels,
                 cause=cause,
+                min_retries=min_retries,
+                max_retries=max_retries,
                 host=host,
                 limit=page_size,
             )
         )
 
-    async def attempts(self, job_id: str) -> list[AttemptRecord]:
-        """The chain of attempts, oldest first, the running one included."""
-        return [item async for item in self.pages(calls.attempts(job_id))]
+    async def attempts(self, job_id: str, cause: str | None = None) -> list[AttemptRecord]:
+        """The chain of attempts, oldest first, the running one included; those that ended of `cause` only."""
+        return [item async for item in self.pages(calls.attempts(job_id, cause))]
+
+    async def policy(self, job_id: str) -> PolicyView:
+        """The retry policy in force for the job, and where each of its fields comes from."""
+        return await self.call(calls.policy(job_id))
 
     async def tasks(self, job_id: str) -> list[TaskRecord]:
         """The tasks of the attempt that is running now."""
@@ -188,9 +197,13 @@ class AsyncClient:
         """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it is."""
         return await self.call(calls.cancel(job_id, reason, hard=hard))
 
-    async def retry(self, job_id: str) -> JobRecord:
-        """Queue a failed or cancelled job again, its budgets fresh."""
-        return await self.call(calls.retry(job_id))
+    async def retry(self, job_id: str, *, counted: bool = False) -> JobRecord:
+        """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one more of its retries.
+
+        Raises:
+            Conflict: its state forbids it, or it is to be counted and its retries are spent.
+        """
+        return await self.call(calls.retry(job_id, counted=counted))
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobRecord:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
@@ -324,6 +337,37 @@ class AsyncClient:
         """Start jobs from it again."""
         return await self.call(calls.resume_queue(name))
 
+    # ---- projects and retries
+    async def projects(self) -> list[ProjectRecord]:
+        """Projects that have settings or unfinished jobs, and what of their quotas is in use."""
+        return [item async for item in self.pages(calls.projects())]
+
+    async def project(self, name: str) -> ProjectRecord:
+        """One project; one that nobody has named yet is an empty one."""
+        return await self.call(calls.project(name))
+
+    async def put_project(self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> ProjectRecord:
+        """Create a project or change its settings: quotas, retry defaults, its kill switch."""
+        return await self.call(calls.put_project(name, changes, unset))
+
+    async def delete_project(self, name: str) -> None:
+        """Forget a project's settings."""
+        await self.call(calls.delete_project(name))
+
+    async def retries(self) -> RetriesView:
+        """Who holds retries back, and how many jobs wait for theirs."""
+        return await self.call(calls.retries())
+
+    async def hold_retries(self, project: str | None = None, reason: str = "") -> RetriesView:
+        """Hold every retry back, of the cluster or of one project, until `release_retries`. None is lost."""
+        await self.call(calls.hold_retries(project, reason))
+        return await self.retries()
+
+    async def release_retries(self, project: str | None = None) -> RetriesView:
+        """Let retries go again. What fell due meanwhile goes as fast as the rate limit lets it."""
+        await self.call(calls.release_retries(project))
+        return await self.retries()
+
     # ---- hosts
     async def hosts(self, *, dead: bool = False, include_terminated: bool = False) -> list[HostView]:
         """Hosts and their slots; `dead` lists only those flagged dead."""
@@ -338,9 +382,9 @@ class AsyncClient:
         return await self.call(calls.act_on_host(host, action, reason, hard=hard))
 
     # ---- settings
-    async def config(self, queue: str | None = None) -> list[Effective]:
-        """Every setting's value in force, for the cluster or for a queue, and where it came from."""
-        return [item async for item in self.pages(calls.config(queue))]
+    async def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:
+        """Every setting's value in force, for the cluster, a queue or a project, and where it came from."""
+        return [item async for item in self.pages(calls.config(queue, project))]
 
     async def set_config(self, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> list[Effective]:
         """Change the cluster's settings."""

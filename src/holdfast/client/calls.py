@@ -18,6 +18,7 @@ from holdfast.core.records import (
     EventRecord,
     JobRecord,
     LogStreamRecord,
+    ProjectRecord,
     QueueRecord,
     TaskRecord,
     TokenRecord,
@@ -29,6 +30,7 @@ from holdfast.errors import (
     Forbidden,
     HoldfastError,
     NotFound,
+    QuotaExceeded,
     Stale,
     TooLarge,
     Unauthorized,
@@ -40,8 +42,12 @@ from holdfast.wire.api import (
     ForensicsView,
     HostActionRequest,
     HostView,
+    JobView,
     PauseRequest,
+    PolicyView,
     Problem,
+    RetriesView,
+    RetryRequest,
     SettingsPatch,
     TokenCreated,
     TokenRequest,
@@ -135,9 +141,9 @@ def submit_batch(specs: Sequence[JobSpec]) -> Call[_Items]:
     return Call("POST", "/v1/jobs/batch", _reader(_Items), body=body, repeatable=keyed)
 
 
-def job(job_id: str) -> Call[JobRecord]:
-    """One job."""
-    return Call("GET", f"/v1/jobs/{_part(job_id)}", _JOB)
+def job(job_id: str) -> Call[JobView]:
+    """One job with its chain of attempts."""
+    return Call("GET", f"/v1/jobs/{_part(job_id)}", _reader(JobView))
 
 
 def jobs(
@@ -148,20 +154,28 @@ def jobs(
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
     cause: str | None = None,
+    min_retries: int | None = None,
+    max_retries: int | None = None,
     host: str | None = None,
     limit: int | None = None,
 ) -> Call[Page[JobRecord]]:
     """Newest first."""
     pairs = [f"{key}={value}" for key, value in (labels or {}).items()]
     query = _query(
-        state=list(states), queue=queue, project=project, name=name, label=pairs, cause=cause, host=host, limit=limit
-    )
+        state=list(states), queue=queue, project=project, name=name, label=pairs, cause=cause,
+        retries_min=min_retries, retries_max=max_retries, host=host, limit=limit,
+    )  # fmt: skip
     return Call("GET", "/v1/jobs", _reader(Page[JobRecord]), query)
 
 
-def attempts(job_id: str) -> Call[Page[AttemptRecord]]:
-    """The chain of attempts, oldest first."""
-    return Call("GET", f"/v1/jobs/{_part(job_id)}/attempts", _reader(Page[AttemptRecord]))
+def attempts(job_id: str, cause: str | None = None) -> Call[Page[AttemptRecord]]:
+    """The chain of attempts, oldest first; those of one cause only."""
+    return Call("GET", f"/v1/jobs/{_part(job_id)}/attempts", _reader(Page[AttemptRecord]), _query(cause=cause))
+
+
+def policy(job_id: str) -> Call[PolicyView]:
+    """The retry policy in force for the job."""
+    return Call("GET", f"/v1/jobs/{_part(job_id)}/policy", _reader(PolicyView))
 
 
 def tasks(job_id: str) -> Call[Page[TaskRecord]]:
@@ -224,9 +238,10 @@ def cancel(job_id: str, reason: str = "", *, hard: bool = False) -> Call[JobReco
     return Call("POST", f"/v1/jobs/{_part(job_id)}/cancel", _JOB, body=body)
 
 
-def retry(job_id: str) -> Call[JobRecord]:
+def retry(job_id: str, *, counted: bool = False) -> Call[JobRecord]:
     """Not repeatable: a job that runs again refuses the second."""
-    return Call("POST", f"/v1/jobs/{_part(job_id)}/retry", _JOB, body=b"{}", repeatable=False)
+    body = _encode(RetryRequest(counted=counted))
+    return Call("POST", f"/v1/jobs/{_part(job_id)}/retry", _JOB, body=body, repeatable=False)
 
 
 # ---- queues
@@ -262,6 +277,45 @@ def resume_queue(name: str) -> Call[QueueRecord]:
     return Call("POST", f"/v1/queues/{_part(name)}/resume", _reader(QueueRecord), body=b"{}")
 
 
+# ---- projects and retries
+def projects() -> Call[Page[ProjectRecord]]:
+    """Projects with settings or unfinished jobs."""
+    return Call("GET", "/v1/projects", _reader(Page[ProjectRecord]))
+
+
+def project(name: str) -> Call[ProjectRecord]:
+    """One project."""
+    return Call("GET", f"/v1/projects/{_part(name)}", _reader(ProjectRecord))
+
+
+def put_project(name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> Call[ProjectRecord]:
+    """Create or change a project."""
+    body = _encode(SettingsPatch(set=dict(changes), unset=list(unset)))
+    return Call("PUT", f"/v1/projects/{_part(name)}", _reader(ProjectRecord), body=body)
+
+
+def delete_project(name: str) -> Call[None]:
+    """Forget a project's settings. Not repeatable: the second would find nothing."""
+    return Call("DELETE", f"/v1/projects/{_part(name)}", _nothing, repeatable=False)
+
+
+def retries() -> Call[RetriesView]:
+    """Who holds retries back, and how many jobs wait."""
+    return Call("GET", "/v1/retries", _reader(RetriesView))
+
+
+def hold_retries(project_name: str | None, reason: str) -> Call[Any]:
+    """Throw the kill switch of the cluster or of a project."""
+    changes: dict[str, Value] = {"retries_enabled": False, "retries_hold_reason": reason}
+    return patch_config(changes) if project_name is None else put_project(project_name, changes)
+
+
+def release_retries(project_name: str | None) -> Call[Any]:
+    """Let retries go again: the cluster's switch, or a project's."""
+    names = ("retries_enabled", "retries_hold_reason")
+    return patch_config({}, names) if project_name is None else put_project(project_name, {}, names)
+
+
 # ---- hosts
 def hosts(*, dead: bool = False, include_terminated: bool = False) -> Call[Page[HostView]]:
     """Hosts and their slots."""
@@ -281,9 +335,10 @@ def act_on_host(host_name: str, action: str, reason: str = "", *, hard: bool = F
 
 
 # ---- settings
-def config(queue_name: str | None = None) -> Call[Page[Effective]]:
-    """Settings in force for the cluster or a queue."""
-    return Call("GET", "/v1/config", _reader(Page[Effective]), _query(queue=queue_name))
+def config(queue_name: str | None = None, project_name: str | None = None) -> Call[Page[Effective]]:
+    """Settings in force for the cluster, a queue or a project."""
+    query = _query(queue=queue_name, project=project_name)
+    return Call("GET", "/v1/config", _reader(Page[Effective]), query)
 
 
 def patch_config(changes: Mapping[str, Value], unset: Sequence[str] = ()) -> Call[Page[Effective]]:
@@ -362,6 +417,8 @@ def read_problem(status: int, data: bytes) -> HoldfastError:
     kind = _BY_STATUS.get(status, HoldfastError)
     if problem.code == Stale.code:
         kind = Stale
+    elif problem.code == QuotaExceeded.code:
+        kind = QuotaExceeded
     detail = problem.detail or problem.title or f"HTTP {status}"
     code = problem.code if problem.code != "error" else None
     error = kind(detail, code=code, field=problem.field)

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.causes import parse_causes
+from holdfast.core.retry import RetryFields, RetryPolicy
 from holdfast.core.settings import parse_duration
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
@@ -19,6 +21,8 @@ _SHORT = {
     "silence_limit": "silence_limit_seconds",
     "grace": "grace_seconds",
     "lease_ttl": "lease_ttl_seconds",
+    "budget_reset": "budget_reset_seconds",
+    "pull_timeout": "image_pull_seconds",
     "memory": "memory_bytes",
 }
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -54,11 +58,16 @@ def parse_start(text: str, now: float) -> float:
 
 def build_spec(fields: Mapping[str, Any]) -> JobSpec:
     """Make a checked spec of `fields`: those of `JobSpec`, where a duration may be "2h", a size "4G", and
-    `memory`, `time_limit`, `grace`, … stand for the names that carry a unit.
+    `memory`, `time_limit`, `grace`, … stand for the names that carry a unit. `retry` takes a `RetryPolicy`, a
+    `RetryFields`, or their fields by name.
 
     Raises:
         ValidationError: with the field and what would do.
     """
+    return _make_spec(_read_fields(fields))
+
+
+def _read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for given, value in fields.items():
         name = _SHORT.get(given, given)
@@ -68,6 +77,10 @@ def build_spec(fields: Mapping[str, Any]) -> JobSpec:
             raise ValidationError(f"{given} is given twice, as {name} too", field=given)
         if value is not None:
             plain[name] = _read_value(given, name, value)
+    return plain
+
+
+def _make_spec(plain: Mapping[str, Any]) -> JobSpec:
     try:
         return check_spec(msgspec.convert(plain, JobSpec))
     except msgspec.ValidationError as error:
@@ -83,6 +96,10 @@ def _read_value(given: str, name: str, value: Any) -> Any:
             return "off"
         elif name == "memory_bytes":
             reader = parse_bytes
+    if name == "retry":
+        return read_retry(value)
+    if name == "no_progress_limit" and isinstance(value, str):
+        return int(value) if value.strip().isdigit() else value.strip().lower()
     if name in ("env", "secrets", "labels") and isinstance(value, Mapping):
         # A file may say `SEED = 7`; an environment holds text only.
         return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in value.items()}
@@ -94,6 +111,45 @@ def _read_value(given: str, name: str, value: Any) -> Any:
         return reader(value)
     except ValueError as error:
         raise ValidationError(f"{given}: {error}", field=given) from None
+
+
+def read_retry(given: Any) -> dict[str, Any]:
+    """A retry policy's fields as plain values: delays may be "5m", the ceiling "off", the causes "oom_killed,infra".
+
+    Raises:
+        ValidationError: naming the field, as `retry.retry_delay`.
+    """
+    if isinstance(given, (RetryFields, RetryPolicy)):
+        plain = msgspec.to_builtins(given)
+        assert isinstance(plain, dict)
+        return plain
+    if not isinstance(given, Mapping):
+        raise ValidationError(f"retry is a table of a policy's fields, not {given!r}", field="retry")
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        where = f"retry.{name}"
+        if name not in RetryFields.__struct_fields__:
+            names = ", ".join(RetryFields.__struct_fields__)
+            raise ValidationError(f"a retry policy has no field {name!r}; there are {names}", field=where)
+        fields[name] = _read_retry_value(name, where, value)
+    return fields
+
+
+def _read_retry_value(name: str, where: str, value: Any) -> Any:
+    if name == "eligible_causes":
+        words = value if isinstance(value, (list, tuple)) else [value]
+        try:
+            return [str(cause) for cause in parse_causes(",".join(map(str, words)))] if words else []
+        except ValidationError as error:
+            raise ValidationError(error.message.replace("retry_on", where, 1), field=where) from None
+    if name == "max_retry_delay" and isinstance(value, str) and value.strip().lower() == "off":
+        return None
+    if name in ("retry_delay", "max_retry_delay") and isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise ValidationError(f"{where}: {error}", field=where) from None
+    return value
 
 
 def _as_text(value: Any) -> Any:
@@ -110,6 +166,8 @@ def _explain(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> Valid
         message = f"{fields.get(name)!r} is not a name: letters, digits, `.`, `_`, `/` and `-`, a letter or digit first"
     elif "matching regex" in message and name == "cwd":
         message = f"{fields.get(name)!r} is not an absolute path"
+    elif "matching regex" in message and name == "image":
+        message = f"{fields.get(name)!r} is not an image reference, as docker.io/library/busybox:1.36"
     elif name in fields and not isinstance(fields[name], (dict, list, tuple)):
         message = f"{message}, not {fields[name]!r}"
     return ValidationError(f"{field}: {message}" if field else message, field=field or None)
@@ -123,7 +181,11 @@ def merge_spec(spec: JobSpec | None, fields: Mapping[str, Any]) -> JobSpec:
     """`spec` with `fields` over it, checked."""
     if spec is None:
         return build_spec(fields)
-    return check_spec(msgspec.structs.replace(spec, **fields) if fields else spec)
+    if not fields:
+        return check_spec(spec)
+    cleared = {_SHORT.get(name, name) for name, value in fields.items() if value is None}
+    kept = {n: v for n, v in msgspec.structs.asdict(spec).items() if v is not None and n not in cleared}
+    return _make_spec(msgspec.to_builtins(kept | _read_fields(fields)))
 
 
 def keyed(spec: JobSpec) -> JobSpec:
