@@ -16,24 +16,28 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @click.option("--queue", help="As it is for this queue.")
+@click.option("--project", help="As it is for this project.")
 @click.option("--job", "job_id", metavar="JOB", help="As it is for this job.")
 @click.pass_context
 @talks
-def config(face: Face, context: click.Context, queue: str | None, job_id: str | None) -> None:
-    """Show every setting: the value in force, and the layer it came from (job > queue > cluster > environment > default).
+def config(face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None) -> None:
+    """Show every setting: the value in force, and the layer it came from.
+
+    The strongest layer that names it wins: job > queue or project > cluster > environment > default.
 
     \b
     Examples:
       holdfast config
       holdfast config --queue gpu
+      holdfast config --project vision
       holdfast config set stall_timeout_seconds 5m --queue gpu
     """
     if context.invoked_subcommand is not None:
         return
-    if queue and job_id:
-        raise click.UsageError("give either --queue or --job")
+    if (queue or project) and job_id:
+        raise click.UsageError("give either --job, or --queue and --project")
     with face.client() as client:
-        rows = client.settings(job_id) if job_id else client.config(queue)
+        rows = client.settings(job_id) if job_id else client.config(queue, project)
     face.show(rows, config_table(rows))
 
 
@@ -74,37 +78,45 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 @click.argument("name")
 @click.argument("value")
 @click.option("--queue", help="For this queue only.")
+@click.option("--project", help="For this project only.")
 @talks
-def set_value(face: Face, name: str, value: str, queue: str | None) -> None:
-    """Change a setting for the cluster or a queue. `off` switches a limit off. Running work takes it up by itself.
+def set_value(face: Face, name: str, value: str, queue: str | None, project: str | None) -> None:
+    """Change a setting for the cluster, a queue or a project. `off` switches a limit off. Running work takes it up by itself.
 
     \b
     Examples:
       holdfast config set watchdog_cap 5
       holdfast config set time_limit_seconds 4h --queue gpu
+      holdfast config set max_retries 2 --project vision
     """
-    _change(face, queue, read_changes([f"{name}={value}"]), [])
+    _change(face, queue, project, read_changes([f"{name}={value}"]), [])
 
 
 @config.command("unset")
 @click.argument("name")
 @click.option("--queue", help="For this queue only.")
+@click.option("--project", help="For this project only.")
 @talks
-def unset_value(face: Face, name: str, queue: str | None) -> None:
+def unset_value(face: Face, name: str, queue: str | None, project: str | None) -> None:
     """Take a setting back to the layer below.
 
     \b
     Example:
       holdfast config unset watchdog_cap
     """
-    _change(face, queue, {}, [name])
+    _change(face, queue, project, {}, [name])
 
 
-def _change(face: Face, queue: str | None, changes: dict[str, Value], unset: list[str]) -> None:
+def _change(face: Face, queue: str | None, project: str | None, changes: dict[str, Value], unset: list[str]) -> None:
+    if queue and project:
+        raise click.UsageError("give either --queue or --project")
     with face.client() as client:
         if queue is not None:
             client.put_queue(queue, changes, unset)
             rows = client.config(queue)
+        elif project is not None:
+            client.put_project(project, changes, unset)
+            rows = client.config(project=project)
         else:
             client.set_config(changes, unset)
             rows = client.config()

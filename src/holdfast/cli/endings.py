@@ -11,6 +11,7 @@ from holdfast.errors import (
     Forbidden,
     HoldfastError,
     NotFound,
+    QuotaExceeded,
     TooLarge,
     Unauthorized,
     Unavailable,
@@ -24,6 +25,7 @@ EXIT_NOT_FOUND = 3
 EXIT_CONFLICT = 4
 EXIT_UNAUTHORIZED = 5
 EXIT_UNREACHABLE = 6
+EXIT_QUOTA = 7
 EXIT_INTERRUPTED = 130
 
 _CODES: tuple[tuple[type[HoldfastError], int], ...] = (
@@ -31,6 +33,7 @@ _CODES: tuple[tuple[type[HoldfastError], int], ...] = (
     (TooLarge, EXIT_USAGE),
     (NotFound, EXIT_NOT_FOUND),
     (Conflict, EXIT_CONFLICT),
+    (QuotaExceeded, EXIT_QUOTA),
     (Unauthorized, EXIT_UNAUTHORIZED),
     (Forbidden, EXIT_UNAUTHORIZED),
     (Unavailable, EXIT_UNREACHABLE),

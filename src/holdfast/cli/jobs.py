@@ -1,4 +1,4 @@
-"""`jobs`, `show`, `attempts`, `why`, `cancel`, `retry`."""
+"""`jobs`, `show`, `why`, `cancel`, `retry`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.attempts import attempts_table, policy_text
 from holdfast.cli.face import Face, age, facts, note, paint, size, span, table, talks
 from holdfast.errors import HoldfastError, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRecord
-    from holdfast.wire.api import ForensicsView, Why
+    from holdfast.wire.api import ForensicsView, JobView, Why
 
 
 @click.command()
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 @click.option("--name", help="Only this name.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label; repeatable.")
 @click.option("--cause", help="Only those that ended of this cause.")
+@click.option("--min-retries", type=click.IntRange(0), help="Only those charged at least this many retries.")
+@click.option("--max-retries", type=click.IntRange(0), help="Only those charged at most this many.")
 @click.option("--host", help="Only those with a task on this host now.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
 @click.option("--all", "everything", is_flag=True, help="However many there are.")
@@ -33,6 +36,7 @@ def jobs(face: Face, states: Sequence[str], labels: Sequence[str], limit: int, e
     \b
     Examples:
       holdfast jobs --state running --state queued
+      holdfast jobs --cause oom_killed --min-retries 2
       holdfast jobs --label team=vision --json | jq -r '.[].id'
     """
     pairs = {}
@@ -67,13 +71,15 @@ def _short(text: str, width: int) -> str:
 @click.option("--forensics", is_flag=True, help="What was gathered before a watchdog's kill.")
 @click.option("--attempt", type=int, help="With --forensics: of this attempt only.")
 @click.option("--events", is_flag=True, help="Everything that happened to it.")
+@click.option("--policy", is_flag=True, help="Its retry policy, field by field, and where each comes from.")
 @talks
-def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: bool) -> None:
+def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: bool, policy: bool) -> None:
     """Show one job: its state and reason, its attempts, what holds it.
 
     \b
     Examples:
       holdfast show 06ch2v8wq1m4kz7d9x3t
+      holdfast show 06ch2v8wq1m4kz7d9x3t --policy
       holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
     """
     if attempt is not None and not forensics:
@@ -84,6 +90,10 @@ def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: 
             face.show(
                 views, "\n\n".join(map(_forensics_text, views)) or "no forensics: no watchdog ended an attempt of it"
             )
+            return
+        if policy:
+            view = client.policy(job_id)
+            face.show(view, policy_text(view))
             return
         if events:
             happened = list(client.events(job_id=job_id))
@@ -102,7 +112,7 @@ def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: 
         click.echo("\n" + why_text(reasons))
 
 
-def _job_text(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord]) -> str:
+def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord]) -> str:
     spec = job.spec
     command = spec.shell if spec.shell is not None else " ".join(spec.argv)
     wants = [f"{job.gpus} GPUs" if job.gpus else "", f"{job.cpu_slots} CPU slots" if job.cpu_slots else ""]
@@ -125,6 +135,7 @@ def _job_text(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence
         ("step", steps),
         ("host", " ".join(t.host_name or "-" for t in tasks)),
         ("charged", _charges(job)),
+        ("retries", job.retry_state.sentence if job.retry_state else ""),
         ("submitted", f"{age(job.created_at)} ago"),
         ("ended", f"{age(job.ended_at)} ago{f' after {took}' if took else ''}" if job.ended_at else ""),
     ]
@@ -147,41 +158,6 @@ def event_text(event: EventRecord) -> str:
     when = event.at.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
     what = f"{event.kind}{f' #{event.attempt}' if event.attempt else ''}"
     return f"{when}  {event.job_id or event.host_id or event.queue or '-':20}  {what:20}  {event.message}".rstrip()
-
-
-@click.command()
-@click.argument("job_id", metavar="JOB")
-@talks
-def attempts(face: Face, job_id: str) -> None:
-    """List a job's attempts, oldest first: outcome, cause, exit code, host, reason.
-
-    \b
-    Examples:
-      holdfast attempts 06ch2v8wq1m4kz7d9x3t
-      holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
-    """
-    with face.client() as client:
-        rows = client.attempts(job_id)
-    face.show(rows, attempts_table(rows) if rows else "no attempts yet; `holdfast why` says what it waits for")
-
-
-def attempts_table(rows: Sequence[AttemptRecord]) -> str:
-    """The table of `attempts`."""
-    return table(
-        ("TRY", "OUTCOME", "CAUSE", "EXIT", "HOST", "TOOK", "REASON"),
-        [
-            (
-                str(a.number),
-                a.outcome.value if a.outcome else a.state.value,
-                a.cause.value if a.cause else "-",
-                "-" if a.exit_code is None else str(a.exit_code),
-                _short(a.host or "-", 16),
-                span((a.ended_at - a.started_at).total_seconds()) if a.ended_at and a.started_at else age(a.started_at),
-                a.reason or "-",
-            )
-            for a in rows
-        ],
-    )
 
 
 @click.command()
@@ -228,16 +204,20 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
 
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@click.option("--counted", is_flag=True, help="As one more of the retries it has; refused when they are spent.")
 @talks
-def retry(face: Face, job_ids: Sequence[str]) -> None:
-    """Queue failed or cancelled jobs again, their budgets fresh.
+def retry(face: Face, job_ids: Sequence[str], counted: bool) -> None:
+    """Queue failed or cancelled jobs again, and say whether it counted.
+
+    Without --counted it does not count: all budgets begin anew.
 
     \b
-    Example:
+    Examples:
       holdfast retry 06ch2v8wq1m4kz7d9x3t
+      holdfast retry --counted 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        _each(face, job_ids, client.retry)
+        _each(face, job_ids, lambda job_id: client.retry(job_id, counted=counted))
 
 
 def _each(face: Face, job_ids: Sequence[str], act: Any) -> None:

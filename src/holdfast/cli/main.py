@@ -23,12 +23,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "jobs": ("jobs", "jobs", "List jobs."),
     "show": ("jobs", "show", "Show one job: state, attempts, and why."),
     "logs": ("follow", "logs", "Print a job's output; -f follows it."),
-    "attempts": ("jobs", "attempts", "List a job's attempts, with cause and reason."),
+    "attempts": ("attempts", "attempts", "List a job's attempts, with cause and reason."),
     "why": ("jobs", "why", "Say what holds a job, and what to do about it."),
     "cancel": ("jobs", "cancel", "Cancel jobs."),
     "retry": ("jobs", "retry", "Queue failed or cancelled jobs again."),
     "events": ("events", "events", "Show what happened; -f follows."),
     "hosts": ("hosts", "hosts", "List hosts; drain, quarantine or end them."),
+    "projects": ("projects", "projects", "List projects: quotas in use, retry defaults; change them."),
+    "retries": ("retries", "retries", "Say who holds retries back; hold or release them."),
     "queues": ("queues", "queues", "List queues; change, pause and resume them."),
     "config": ("config", "config", "Show every setting and where its value came from."),
     "token": ("token", "token", "Make, list and revoke tokens."),
@@ -49,7 +51,7 @@ Examples:
 
 \b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
-5 not authorised, 6 controller unreachable. `run` exits with the job's code.
+5 not authorised, 6 controller unreachable, 7 over quota. `run` exits with the job's code.
 """
 
 

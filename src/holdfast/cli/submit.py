@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.face import Face, note, talks
+from holdfast.cli.policy_flags import CONTAINER_OPTIONS, POLICY_OPTIONS, read_policy
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _OPTIONS = (
     click.option("--silence-limit", metavar="TIME", help="Silence after a beat that needs no confirmation, or off."),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option("--watchdog-cap", type=int, help="Watchdog trips it is requeued after."),
+    *POLICY_OPTIONS,
+    *CONTAINER_OPTIONS,
     click.option("--lease-ttl", metavar="TIME", help="A host's right to run it, 15s to 1h."),
     click.option("--idempotency-key", metavar="KEY", help="The same key again returns the first job."),
     click.option("--start-at", metavar="TIME", help="Not before: +10m, 2027-01-31T18:00 or Unix seconds."),
@@ -85,6 +88,7 @@ def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, st
             fields["start_at"] = parse_start(fields["start_at"], now)
         except ValueError as error:
             raise ValidationError(f"start_at: {error}", field="start_at") from None
+    read_policy(fields, options)
     _merge(fields, "labels", _read_labels(options["labels"]))
     _merge(fields, "env", _read_env(options["env"], environ))
     _merge(fields, "secrets", _read_secrets(options["secrets"], environ))
@@ -119,7 +123,7 @@ def _read_command(fields: dict[str, Any], command: Sequence[str], shell: str | N
     elif shell is not None:
         fields.pop("argv", None)
         fields["shell"] = shell
-    elif not fields.get("argv") and fields.get("shell") is None:
+    elif not fields.get("argv") and fields.get("shell") is None and fields.get("image") is None:
         raise ValidationError(
             "no command given. Write it after `--`, as in `holdfast run -- python train.py`, "
             'or use --shell "LINE" or --file job.toml',
@@ -221,6 +225,8 @@ def submit(face: Face, **options: Any) -> None:
       holdfast submit --gpus 1 --time-limit 2h -- python train.py --lr 3e-4
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
+      holdfast submit --max-retries 3 --retry-delay 30s --retry-backoff exponential -- python fetch.py
+      holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
     """
     with face.client() as client:
