@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.responses import Response
 
 from holdfast.controller.endpoints import Call
@@ -25,11 +27,13 @@ async def get_metrics(call: Call) -> Response:
     """The metrics. A store that is away leaves the counters and takes the gauges out."""
     controller = call.controller
     try:
-        gauges = await controller.store.read_gauges()
+        gauges, waiting = await asyncio.gather(controller.store.read_gauges(), controller.store.count_waiting())
     except Unavailable as error:
         controller.outages.note_failure(error)
-        gauges = None
-    page = controller.metrics.render(gauges, controller.wakes.waiting_polls, controller.leading_since is not None)
+        gauges, waiting = None, {}
+    page = controller.metrics.render(
+        gauges, waiting, controller.wakes.waiting_polls, controller.leading_since is not None
+    )
     return Response(page, 200, None, CONTENT_TYPE)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -17,6 +19,7 @@ class _StoreGauges(Collector):
 
     def __init__(self) -> None:
         self.gauges: Gauges | None = None
+        self.waiting: Mapping[tuple[str, str], int] = {}
 
     def collect(self) -> list[GaugeMetricFamily]:
         found = self.gauges
@@ -28,7 +31,11 @@ class _StoreGauges(Collector):
         hosts = GaugeMetricFamily("holdfast_hosts", "Hosts by state.", labels=("state",))
         for state, count in sorted(found.hosts.items()):
             hosts.add_metric((state,), count)
+        held = sum(count for (_, cause), count in self.waiting.items() if cause == "retries_held")
+        backing_off = sum(count for (_, cause), count in self.waiting.items() if cause == "back_off")
         plain = (
+            ("retries_held", "Jobs whose retry a kill switch holds back.", held),
+            ("retries_backing_off", "Jobs that wait for the time of their retry.", backing_off),
             ("dead_hosts", "Hosts flagged dead: no heartbeat while work runs there.", found.dead_hosts),
             ("busy_cpu_slots", "CPU slots under live leases.", found.busy_cpu_slots),
             ("busy_gpus", "GPUs under live leases.", found.busy_gpus),
@@ -82,9 +89,13 @@ class Metrics:
         )
         self.store_up = Gauge("holdfast_store_up", "1 when the last scrape could read the store.", registry=r)
 
-    def render(self, gauges: Gauges | None, waiting_polls: int, leading: bool) -> bytes:
-        """The page. `gauges` None: the store could not be read, and unknown is shown as absent, never as zero."""
-        self._stored.gauges = gauges
+    def render(
+        self, gauges: Gauges | None, waiting: Mapping[tuple[str, str], int], waiting_polls: int, leading: bool
+    ) -> bytes:
+        """The page. `waiting`: as `Store.count_waiting` has it.
+
+        `gauges` None: the store could not be read, and unknown is shown as absent, never as zero."""
+        self._stored.gauges, self._stored.waiting = gauges, waiting
         self.store_up.set(0 if gauges is None else 1)
         self.waiting_polls.set(waiting_polls)
         self.leading.set(1 if leading else 0)

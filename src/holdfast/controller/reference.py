@@ -103,7 +103,7 @@ def _say_type(answer: Any, endpoint: Endpoint) -> str:
 def render_metrics_page() -> str:
     """The metrics page."""
     metrics = Metrics()
-    metrics.render(_NO_GAUGES, 0, False)
+    metrics.render(_NO_GAUGES, {}, 0, False)
     rows = []
     for family in metrics.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
