@@ -38,6 +38,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings import Value
 from holdfast.core.spec import JobSpec
+from holdfast.store.interface_webhooks import WebhookStore
 from holdfast.wire.agent import Forensics, HostFacts
 
 
@@ -199,9 +200,10 @@ class Gauges(Struct, frozen=True, kw_only=True):
     total_gpus: int
     oldest_queued_seconds: float
     oldest_transaction_seconds: float
+    webhook_deliveries: Mapping[str, int] = {}  # pending, dead
 
 
-class Store(Protocol):
+class Store(WebhookStore, Protocol):
     """The one truth."""
 
     # ---- life

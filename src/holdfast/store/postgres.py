@@ -16,18 +16,22 @@ from holdfast.store.postgres_hints import HintsPart
 from holdfast.store.postgres_hosts import HostsPart
 from holdfast.store.postgres_jobs import JobsPart
 from holdfast.store.postgres_logs import LogsPart
+from holdfast.store.postgres_projects import ProjectsPart
 from holdfast.store.postgres_records import RecordsPart
+from holdfast.store.postgres_release import ReleasePart
 from holdfast.store.postgres_session import Session, Tx
 from holdfast.store.postgres_settings import SettingsPart
 from holdfast.store.postgres_sync import SyncPart
 from holdfast.store.postgres_upkeep import UpkeepPart
+from holdfast.store.postgres_webhooks import WebhooksPart
 
 PING_SECONDS = 1.0
 
 
 class PostgresStore(
-    SettingsPart, JobsPart, AdmissionPart, HostsPart, SyncPart, DrainsPart, RecordsPart, LogsPart, UpkeepPart, HintsPart
-):
+    SettingsPart, ProjectsPart, JobsPart, ReleasePart, AdmissionPart, HostsPart, SyncPart, DrainsPart, RecordsPart, LogsPart,
+    WebhooksPart, UpkeepPart, HintsPart,
+):  # fmt: skip
     """A `Store` on one database.
 
     dsn: what libpq takes. max_connections: of the pool; leadership and hints take three more.

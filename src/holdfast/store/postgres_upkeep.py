@@ -34,6 +34,7 @@ class UpkeepPart:
                 total_cpu_slots=sum(row["cpu_slots"] for row in alive), total_gpus=sum(row["gpus"] for row in alive),
                 oldest_queued_seconds=max(0.0, await tx.value("gauge_oldest_queued", {"now": now})),
                 oldest_transaction_seconds=await tx.value("gauge_oldest_transaction"),
+                webhook_deliveries=await tx.one("count_deliveries") or {},
             )  # fmt: skip
 
         return await self.session.transact(work)

@@ -5,6 +5,9 @@ alter table jobs add column best_step bigint;
 alter table jobs add column no_progress integer not null default 0 check (no_progress >= 0);
 alter table jobs add column retry_events boolean not null default true; -- as the policy said when the last retry was decided
 alter table jobs add constraint jobs_retry_at check (retry_at is null or state = 'waiting');
+-- Retries and start times are looked for apart: many due retries that a rate limit holds back must not be in the way.
+drop index jobs_waiting;
+create index jobs_due on jobs (wait_cause, wait_until) where state = 'waiting';
 -- A project's unfinished jobs, for its quotas, and retries that wait, for the kill switch.
 create index jobs_of_project on jobs (project, state) where ended_at is null;
 create index jobs_held on jobs (project, id) where state = 'waiting' and wait_cause = 'retries_held';
@@ -23,15 +26,19 @@ create table projects (
 alter table cluster add column rules text not null default '';
 
 create table webhooks (
-  id         text primary key,
-  url        text not null,
-  secret     text not null,                     -- signs every delivery; shown once
-  events     text[] not null default '{}',      -- patterns of event kinds, "job.*"; empty: all
-  project    text,                              -- null: every project
-  state      text not null default 'active' constraint webhooks_state_check check (state in ('active', 'paused')),
-  name       text not null default '',
-  cursor     text not null default '',          -- the last event looked at: an event id; empty: from its creation on
-  created_at timestamptz not null
+  id               text primary key,
+  name             text not null default '',
+  url              text not null,
+  secret           text not null, -- signs every delivery, so it is kept as it is; shown once
+  old_secret       text,          -- signs too until then, after a rotation
+  old_secret_until timestamptz,
+  events           text[] not null default '{}', -- patterns of event kinds, "job.*"; empty: all
+  project          text,                         -- null: every project
+  state            text not null default 'active' constraint webhooks_state_check check (state in ('active', 'paused')),
+  reason           text not null default '',     -- why it is paused
+  cursor           text not null,                -- the last event looked at
+  created_at       timestamptz not null,
+  constraint webhooks_old_secret check ((old_secret is null) = (old_secret_until is null))
 );
 
 create table webhook_deliveries (
@@ -40,8 +47,9 @@ create table webhook_deliveries (
   event_id     text not null,
   event_kind   text not null,
   job_id       text,
+  lane         text not null generated always as (coalesce(job_id, '')) stored, -- what is kept in order together
   seq          bigint generated always as identity, -- the order of events, as the hook's cursor passed them
-  payload      jsonb not null,
+  body         text not null, -- text, not jsonb: every try sends, and signs, the same bytes
   state        text not null default 'pending' constraint webhook_deliveries_state_check check (state in
     ('pending', 'delivered', 'dead')),
   tries        integer not null default 0 check (tries >= 0),
@@ -51,8 +59,11 @@ create table webhook_deliveries (
   created_at   timestamptz not null,
   delivered_at timestamptz,
   unique (webhook_id, event_id),
-  constraint webhook_deliveries_due check ((state = 'pending') = (next_at is not null))
+  constraint webhook_deliveries_due check ((state = 'pending') = (next_at is not null)),
+  constraint webhook_deliveries_delivered check ((state = 'delivered') = (delivered_at is not null))
 ) with (fillfactor = 70);
-create index webhook_deliveries_due_at on webhook_deliveries (next_at) where state = 'pending';
-create index webhook_deliveries_order on webhook_deliveries (webhook_id, job_id, seq) where state = 'pending';
-create index webhook_deliveries_of_hook on webhook_deliveries (webhook_id, seq);
+create index webhook_deliveries_due_at on webhook_deliveries (webhook_id, next_at, seq) where state = 'pending';
+create index webhook_deliveries_order on webhook_deliveries (webhook_id, lane, seq) where state = 'pending';
+create index webhook_deliveries_dead on webhook_deliveries (webhook_id) where state = 'dead';
+create index webhook_deliveries_of_hook on webhook_deliveries (webhook_id, id);
+create index webhook_deliveries_created on webhook_deliveries (created_at) where state <> 'pending';

@@ -1,0 +1,312 @@
+"""Webhooks, as values: which events a hook wants, what is sent and signed, and what an answer means.
+
+HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those behind it wait, also
+        while it fails; other jobs' go on. Events that belong to no job are one such lane of their own.
+HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent and not recorded is
+        sent again: at least once, under the same delivery id.
+HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are about, and a dead
+        delivery of one leaves no event: two broken hooks cannot keep each other busy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.core.records import EventRecord, Record
+
+MAX_PENDING = 10_000  # of one hook: beyond it, its cursor waits
+HOOK_WINDOW = 8  # deliveries of one hook under way at once
+TOTAL_WINDOW = 32  # of all hooks
+JITTER_RATIO = 0.25
+ABOUT_HOOKS = "webhook."
+GONE = 410
+_MAX_ERROR_CHARS = 300
+
+
+class WebhookState(StrEnum):
+    """A paused hook sends nothing and its cursor stands still, so nothing is lost and nothing piles up."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+
+
+class DeliveryState(StrEnum):
+    """Where one delivery stands (HOOK-2)."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+class WebhookRecord(Record, frozen=True, kw_only=True):
+    """A hook as it may be shown: never its secret.
+
+    events: patterns of kinds ("job.*"); none: all. project: only that project's events; None: all of the cluster's.
+    reason: why it is paused. old_secret_until: until when the secret before the last rotation signs too.
+    pending, dead: deliveries.
+    """
+
+    id: str
+    name: str
+    url: str
+    events: tuple[str, ...]
+    project: str | None
+    state: WebhookState
+    reason: str
+    created_at: datetime
+    old_secret_until: datetime | None = None
+    pending: int = 0
+    dead: int = 0
+
+
+class DeliveryRecord(Record, frozen=True, kw_only=True):
+    """One event on its way to one hook. tries: those made; status and error: what came of the last one."""
+
+    id: str
+    webhook_id: str
+    event_id: str
+    event_kind: str
+    job_id: str | None
+    state: DeliveryState
+    tries: int
+    next_at: datetime | None = None
+    status: int | None = None
+    error: str = ""
+    created_at: datetime
+    delivered_at: datetime | None = None
+
+
+class JobSummary(Record, frozen=True, kw_only=True):
+    """What a delivery says of the event's job, as it was when the delivery was written."""
+
+    id: str
+    name: str
+    project: str
+    queue: str
+    state: str
+    reason: str
+    attempt: int
+    labels: dict[str, str]
+
+
+class Payload(Record, frozen=True, kw_only=True):
+    """The body of a delivery. job: None for an event of no job, and where the job has been deleted since."""
+
+    delivery: str
+    webhook: str
+    event: EventRecord
+    job: JobSummary | None = None
+
+
+class Subscription(Record, frozen=True, kw_only=True):
+    """What of the event record one hook still has to see. room: how many more deliveries may be pending."""
+
+    webhook_id: str
+    cursor: str
+    events: tuple[str, ...]
+    project: str | None
+    room: int
+
+
+class NewDelivery(Record, frozen=True, kw_only=True):
+    """A delivery to be written. The bytes of `body` are decided here, once: every try sends the same."""
+
+    id: str
+    event_id: str
+    event_kind: str
+    job_id: str | None
+    body: str
+
+
+class DeliveryBatch(Record, frozen=True, kw_only=True):
+    """A hook's new deliveries and its cursor's step, one transaction; nothing is written unless the cursor stands at `before`."""
+
+    webhook_id: str
+    before: str
+    after: str
+    deliveries: tuple[NewDelivery, ...]
+
+
+class DueDelivery(Record, frozen=True, kw_only=True):
+    """A delivery whose time has come, with what is needed to send it. secrets: all that sign, the present one first."""
+
+    id: str
+    webhook_id: str
+    lane: str  # the job's id; empty: events of no job
+    seq: int
+    tries: int
+    url: str
+    secrets: tuple[str, ...]
+    body: str
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """What came of one try. status None: no answer; `error` says why. retry_after_seconds: the receiver's wish."""
+
+    status: int | None = None
+    error: str = ""
+    retry_after_seconds: float | None = None
+    seconds: float = 0.0
+
+
+class BackOff(Record, frozen=True, kw_only=True):
+    """How the wait between tries grows: doubling from `first_seconds` up to `ceiling_seconds`."""
+
+    first_seconds: float = 5.0
+    ceiling_seconds: float = 3600.0
+
+
+class Tried(Record, frozen=True, kw_only=True):
+    """A try to be recorded, where the delivery is still pending after `tries` tries. pause: the hook pauses, and why."""
+
+    delivery_id: str
+    webhook_id: str
+    tries: int
+    state: DeliveryState
+    delay_seconds: float = 0.0
+    status: int | None = None
+    error: str = ""
+    pause: str | None = None
+
+
+# ---- which events, and what is sent
+
+
+def is_wanted(hook: Subscription, event: EventRecord) -> bool:
+    """Whether a hook gets an event, by its patterns and its project (HOOK-3)."""
+    if hook.project is not None and event.project != hook.project:
+        return False
+    patterns = hook.events or ("*",)
+    if event.kind.startswith(ABOUT_HOOKS):
+        if event.data.get("webhook_id") == hook.webhook_id:
+            return False
+        patterns = tuple(p for p in patterns if p.startswith(ABOUT_HOOKS))
+    return any(event.kind.startswith(p[:-1]) if p.endswith("*") else event.kind == p for p in patterns)
+
+
+def plan_deliveries(
+    hook: Subscription, events: Sequence[EventRecord], jobs: Mapping[str, JobSummary], ids: Iterator[str]
+) -> DeliveryBatch:
+    """The deliveries for the events a hook wants, in their order, at most its room; the cursor stops where the room ends."""
+    after, found = hook.cursor, list[NewDelivery]()
+    for event in events:
+        if is_wanted(hook, event):
+            if len(found) >= hook.room:
+                break
+            number = next(ids)
+            payload = Payload(delivery=number, webhook=hook.webhook_id, event=event, job=jobs.get(event.job_id or ""))
+            found.append(
+                NewDelivery(id=number, event_id=event.id, event_kind=event.kind, job_id=event.job_id,
+                            body=msgspec.json.encode(payload).decode())
+            )  # fmt: skip
+        after = event.id
+    return DeliveryBatch(webhook_id=hook.webhook_id, before=hook.cursor, after=after, deliveries=tuple(found))
+
+
+def plan_sends(
+    due: Sequence[DueDelivery], flying: Collection[DueDelivery], windows: Mapping[str, int], total: int
+) -> list[DueDelivery]:
+    """Which deliveries to send now: one a lane, the oldest (HOOK-1), within each hook's window and `total`, hooks in turn."""
+    taken = {(d.webhook_id, d.lane) for d in flying}
+    used = Counter(d.webhook_id for d in flying)
+    lanes: dict[tuple[str, str], DueDelivery] = {}
+    for delivery in sorted(due, key=lambda d: d.seq):
+        lane = (delivery.webhook_id, delivery.lane)
+        if lane not in taken:
+            lanes.setdefault(lane, delivery)
+    of_hook: dict[str, list[DueDelivery]] = {}
+    for delivery in lanes.values():
+        waiting = of_hook.setdefault(delivery.webhook_id, [])
+        if len(waiting) + used[delivery.webhook_id] < windows.get(delivery.webhook_id, HOOK_WINDOW):
+            waiting.append(delivery)
+    found: list[DueDelivery] = []
+    room = total - len(flying)
+    while room > len(found) and any(of_hook.values()):
+        for waiting in of_hook.values():
+            if waiting and len(found) < room:
+                found.append(waiting.pop(0))
+    return found
+
+
+def sign(secret: str, timestamp: int, body: bytes) -> str:
+    """HMAC-SHA256 of `{timestamp}.{body}`, in hex."""
+    return hmac.new(secret.encode(), str(timestamp).encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def make_headers(
+    webhook_id: str, delivery_id: str, secrets: Sequence[str], timestamp: int, body: bytes
+) -> dict[str, str]:
+    """The headers of one try. While a rotated secret still holds, both sign."""
+    return {
+        "Content-Type": "application/json",
+        "Holdfast-Webhook-Id": webhook_id,
+        "Holdfast-Delivery": delivery_id,
+        "Holdfast-Timestamp": str(timestamp),
+        "Holdfast-Signature": ",".join(f"v1={sign(secret, timestamp, body)}" for secret in secrets),
+    }
+
+
+# ---- what an answer means
+
+
+def back_off(policy: BackOff, tries: int, chance: float) -> float:
+    """Seconds until the next try after `tries` failed ones: up to a quarter less than the doubling says, so that tries spread."""
+    base = min(policy.first_seconds * 2.0 ** min(max(tries, 1) - 1, 60), policy.ceiling_seconds)
+    return base * (1.0 - JITTER_RATIO * chance)
+
+
+def judge_try(due: DueDelivery, answer: Answer, max_tries: int, policy: BackOff, chance: float) -> Tried:
+    """What becomes of a delivery after one more try.
+
+    2xx alone is success. 410 pauses the hook, and the delivery waits for its resumption. Retry-After is honoured
+    between the back-off and its ceiling: a receiver may slow us down, neither hurry us nor stop us.
+    """
+    tried = due.tries + 1
+    status, error = answer.status, answer.error[:_MAX_ERROR_CHARS]
+    if status is not None and 200 <= status < 300:
+        state, delay = DeliveryState.DELIVERED, 0.0
+    elif tried >= max_tries and status != GONE:
+        state, delay = DeliveryState.DEAD, 0.0
+    else:
+        state, delay = DeliveryState.PENDING, back_off(policy, tried, chance)
+        if answer.retry_after_seconds is not None:
+            delay = max(delay, min(answer.retry_after_seconds, policy.ceiling_seconds))
+    pause = "the receiver answered 410 Gone: nobody wants these events there any more" if status == GONE else None
+    if state is not DeliveryState.DELIVERED and not error:
+        error = f"the receiver answered {status}"
+    return Tried(
+        delivery_id=due.id, webhook_id=due.webhook_id, tries=due.tries, state=state, delay_seconds=delay, status=status,
+        error=error, pause=pause,
+    )  # fmt: skip
+
+
+def next_window(window: int, answer: Answer) -> int:
+    """How many deliveries of a hook may be under way after an answer: halved by a receiver in trouble, one more by one that is well.
+
+    A receiver that is down is asked by one delivery at a time instead of by every job at once.
+    """
+    if answer.status is None or answer.status >= 500 or answer.status == 429:
+        return max(1, window // 2)
+    return min(HOOK_WINDOW, window + 1)
+
+
+def read_retry_after(text: str, now: datetime) -> float | None:
+    """Seconds that a Retry-After header asks for (a number, or an HTTP date); None for what is neither."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) < 10 else math.inf
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return max(0.0, (when - now).total_seconds())

@@ -1,0 +1,133 @@
+-- name: insert_webhook
+-- The cursor begins at the oldest transaction that may still commit: events already visible are older, and none that
+-- commits from now on is missed (STORE-4). A repeated id is a repeated call.
+insert into webhooks (id, name, url, secret, events, project, cursor, created_at)
+values (%(id)s, %(name)s, %(url)s, %(secret)s, %(events)s, %(project)s,
+        lpad(to_hex(pg_snapshot_xmin(pg_current_snapshot())::text::bigint), 12, '0') || '-000000000000', %(now)s)
+on conflict (id) do nothing
+returning id;
+
+-- name: list_webhooks
+-- Counts come from the partial indexes: what was delivered is not looked at.
+select w.id, w.name, w.url, w.events, w.project, w.state, w.reason, w.created_at, w.old_secret_until,
+       (select count(*) from webhook_deliveries d where d.webhook_id = w.id and d.state = 'pending') as pending,
+       (select count(*) from webhook_deliveries d where d.webhook_id = w.id and d.state = 'dead') as dead
+from webhooks w
+where %(id)s::text is null or w.id = %(id)s
+order by w.created_at, w.id;
+
+-- name: lock_webhooks
+-- In id order, as every writer of several locks them.
+select id, name, url, events, project, state, reason, created_at, old_secret_until
+from webhooks where id = any(%(ids)s) order by id for update;
+
+-- name: read_webhook_target
+select url, secret, case when old_secret_until > coalesce(%(now)s, clock_timestamp()) then old_secret end as old_secret
+from webhooks where id = %(id)s;
+
+-- name: write_webhook
+update webhooks set name = %(name)s, url = %(url)s, events = %(events)s, project = %(project)s where id = %(id)s;
+
+-- name: rotate_webhook
+-- A grace of nothing: the old secret is over now.
+update webhooks set
+  old_secret = case when %(grace)s::double precision > 0 then secret end,
+  old_secret_until = case when %(grace)s::double precision > 0 then %(now)s::timestamptz + make_interval(secs => %(grace)s) end,
+  secret = %(secret)s
+where id = %(id)s;
+
+-- name: pause_webhook
+update webhooks set state = 'paused', reason = %(reason)s where id = %(id)s;
+
+-- name: resume_webhook
+update webhooks set state = 'active', reason = '' where id = %(id)s;
+
+-- name: hurry_deliveries
+update webhook_deliveries set next_at = %(now)s where webhook_id = %(id)s and state = 'pending' and next_at > %(now)s;
+
+-- name: delete_webhook
+delete from webhooks where id = %(id)s;
+
+-- name: list_subscriptions
+-- Counting stops at the bound: a hook with a full house has no room, however full it is.
+select w.id as webhook_id, w.cursor, w.events, w.project, %(max)s - p.pending as room
+from webhooks w cross join lateral (
+  select count(*)::integer as pending from (
+    select from webhook_deliveries d where d.webhook_id = w.id and d.state = 'pending' limit %(max)s) bounded) p
+where w.state = 'active' and p.pending < %(max)s
+order by w.id;
+
+-- name: summarize_jobs
+select id, name, project, queue, state, reason, attempts as attempt, labels
+from jobs where id = any(%(ids)s);
+
+-- name: move_cursors
+-- Guarded by the cursor: of two leaders that read the same events one writes.
+update webhooks w set cursor = x.after
+from jsonb_to_recordset(%(rows)s::jsonb) as x(webhook_id text, before text, after text)
+where w.id = x.webhook_id and w.cursor = x.before and w.state = 'active'
+returning w.id;
+
+-- name: insert_deliveries
+-- The recordset keeps the array's order, so `seq` follows the order of events.
+insert into webhook_deliveries (id, webhook_id, event_id, event_kind, job_id, body, next_at, created_at)
+select x.id, x.webhook_id, x.event_id, x.event_kind, x.job_id, x.body, %(now)s, %(now)s
+from jsonb_to_recordset(%(rows)s::jsonb) as x(id text, webhook_id text, event_id text, event_kind text, job_id text, body text)
+on conflict (webhook_id, event_id) do nothing;
+
+-- name: list_due
+-- HOOK-1: the oldest pending one of its lane alone. Per hook at most a few, so that one hook's crowd hides nobody else's.
+select d.id, d.webhook_id, d.lane, d.seq, d.tries, d.body, w.url, w.secret,
+       case when w.old_secret_until > coalesce(%(now)s, clock_timestamp()) then w.old_secret end as old_secret
+from webhooks w cross join lateral (
+  select p.* from webhook_deliveries p
+  where p.webhook_id = w.id and p.state = 'pending' and p.next_at <= coalesce(%(now)s, clock_timestamp())
+    and not exists (select from webhook_deliveries o
+                    where o.webhook_id = p.webhook_id and o.lane = p.lane and o.state = 'pending' and o.seq < p.seq)
+    and p.id <> all(%(flying)s::text[])
+  order by p.next_at, p.seq
+  limit %(per_hook)s) d
+where w.state = 'active'
+order by d.next_at, d.seq;
+
+-- name: record_tries
+-- Guarded by the count of tries: a second sender's word of the same try changes nothing.
+update webhook_deliveries d set
+  state = x.state, tries = d.tries + 1, status = x.status, error = x.error,
+  next_at = case when x.state = 'pending' then %(now)s::timestamptz + make_interval(secs => x.delay_seconds) end,
+  delivered_at = case when x.state = 'delivered' then %(now)s::timestamptz end
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  delivery_id text, tries integer, state text, delay_seconds double precision, status integer, error text)
+where d.id = x.delivery_id and d.state = 'pending' and d.tries = x.tries
+returning d.id, d.webhook_id, d.event_id, d.event_kind, d.state, d.tries, d.error;
+
+-- name: list_deliveries
+select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at
+from webhook_deliveries
+where webhook_id = %(webhook_id)s and (%(states)s::text[] is null or state = any(%(states)s))
+  and (%(before)s::text is null or id < %(before)s)
+order by id desc
+limit %(limit)s;
+
+-- name: get_delivery
+select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at, body
+from webhook_deliveries where webhook_id = %(webhook_id)s and id = %(id)s;
+
+-- name: redeliver
+update webhook_deliveries set
+  state = 'pending', tries = case when state = 'pending' then tries else 0 end, next_at = %(now)s, delivered_at = null
+where webhook_id = %(webhook_id)s and id = %(id)s
+returning id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at;
+
+-- name: redeliver_dead
+update webhook_deliveries set state = 'pending', tries = 0, next_at = %(now)s
+where webhook_id = %(webhook_id)s and state = 'dead';
+
+-- name: count_deliveries
+select count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'dead') as dead
+from webhook_deliveries where state in ('pending', 'dead');
+
+-- name: prune_deliveries
+delete from webhook_deliveries where id in (
+  select id from webhook_deliveries where state <> 'pending' and created_at < %(before)s
+  order by created_at limit %(limit)s for update skip locked);
