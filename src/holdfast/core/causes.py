@@ -45,7 +45,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.NONZERO_EXIT: Budget.RETRIES,
     Cause.OOM_KILLED: Budget.RETRIES,
     Cause.IMAGE_PULL_FAILURE: Budget.RETRIES,
-    Cause.START_TIMEOUT: Budget.RETRIES,
+    Cause.START_TIMEOUT: Budget.NOTHING,  # it has a back-off of its own (BUDGET-5)
     Cause.UNKNOWN: Budget.RETRIES,
     Cause.AGENT_TRANSIENT: Budget.INFRA,
     Cause.GPU_FAULT: Budget.INFRA,

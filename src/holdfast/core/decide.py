@@ -6,6 +6,8 @@ BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the 
 BUDGET-3  A cause charged to nothing requeues without limit; a cause that is never retried ends the job.
 BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before it is charged.
 RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got no further.
+BUDGET-5  A start that failed before every task ran is charged to no budget: it has a back-off of its own, 60 s doubling to
+          1 h, and after `start_failure_limit` of them in a row the job is parked until a person says otherwise.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge stands.
 """
 
@@ -36,13 +38,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_trip: Literal["requeue", "fail"] = "requeue"
     no_progress_limit: int | None = 3
     budget_reset_seconds: float | None = None
+    start_failure_limit: int = 8
     held: str | None = None
 
 
 class Charges(msgspec.Struct, frozen=True, kw_only=True):
     """What the job's budgets have been charged before this attempt's end, and how far it ever got.
 
+    Of a gang, the first three are those of the rank that is to be charged (GANG-4).
     no_progress: attempts in a row, before this one, that got no further than `best_step`.
+    start_failures: starts in a row that failed.
     """
 
     retries: int = 0
@@ -50,6 +55,7 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
     infra: int = 0
     best_step: int | None = None
     no_progress: int = 0
+    start_failures: int = 0
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +73,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     event: the edge of the job's machine. outcome: of the attempt. front: back to the front of the queue.
     avoid_host: keep the next attempt away from the trigger's host where another fits.
     delay_seconds: with BACK_OFF only. retry: "scheduled", or "exhausted" where a budget that there was is spent.
+    parked: with BACK_OFF: no time brings it back, a person does. reset: all budgets began anew before this charge.
     policy: the one that was in force. announce: write the job.retry_* event. held: as in `Policy`.
     """
 
@@ -86,6 +93,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     policy: RetryPolicy | None = None
     announce: bool = True
     held: str | None = None
+    parked: bool = False
+    reset: bool = False
 
 
 def decide_success(charges: Charges, attempt: int) -> Decision:
@@ -110,10 +119,14 @@ def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, 
     refusal = _refuse(found, budget, policy, ending)
     if refusal is not None:
         return case.end(charges, f"{found.message}; {refusal}")
+    if found.cause is Cause.START_TIMEOUT:
+        return _back_off_start(case, charges)
+    charges = msgspec.structs.replace(charges, start_failures=0)
     if budget is Budget.NOTHING:
         return case.requeue(charges, f"requeued at no charge: {found.message}", avoid=False)
     if policy.budget_reset_seconds is not None and ending.ran_seconds >= policy.budget_reset_seconds:
         charges = Charges(best_step=charges.best_step)
+        case.reset = True
     charges = count_progress(charges, ending.step)
     limit = policy.no_progress_limit
     if limit is not None and charges.no_progress >= limit:
@@ -147,6 +160,21 @@ def _refuse(found: Classified, budget: Budget, policy: Policy, ending: Ending) -
     if found.cause not in policy.retry.eligible_causes:
         return f"{found.cause} is not among the causes it is retried for"
     return None
+
+
+FIRST_START_DELAY_SECONDS = 60.0
+MAX_START_DELAY_SECONDS = 3600.0
+
+
+def _back_off_start(case: _Case, charges: Charges) -> Decision:
+    failures = charges.start_failures + 1
+    after = msgspec.structs.replace(charges, start_failures=failures)
+    if failures >= case.policy.start_failure_limit:
+        text = f"{case.found.message}; parked after {failures} failed starts in a row, until `holdfast retry` lets it go on"
+        return case.park(after, text)
+    delay = min(FIRST_START_DELAY_SECONDS * 2 ** min(failures - 1, 10), MAX_START_DELAY_SECONDS)
+    text = f"{case.found.message}; failed start {failures} of {case.policy.start_failure_limit}, tried again in {delay:.0f} s"
+    return case.back_off_start(after, text, delay)
 
 
 def _charge_watchdog(case: _Case, charges: Charges) -> Decision:
@@ -189,6 +217,7 @@ class _Case:
         self.budget = budget
         self.policy = policy
         self.ending = ending
+        self.reset = False
 
     def end(
         self, charges: Charges, reason: str, event: JobEvent = JobEvent.FAIL, outcome: Outcome = Outcome.FAILED,
@@ -203,33 +232,38 @@ class _Case:
         return self._make(JobEvent.REQUEUE, Outcome.REQUEUED, charges, reason, front=True, avoid_host=avoid)
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
-        return self._back_off(charges, reason, delay_seconds, avoid=True, retry="scheduled")
+        """A retry keeps its old place in its queue: it waited already, and pushes nobody aside."""
+        return self._back_off(charges, reason, delay_seconds, avoid=True, front=False, retry="scheduled")
+
+    def back_off_start(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
+        return self._make(
+            JobEvent.BACK_OFF, Outcome.REQUEUED, charges, reason, avoid_host=True, delay_seconds=delay_seconds
+        )
+
+    def park(self, charges: Charges, reason: str) -> Decision:
+        return self._make(JobEvent.BACK_OFF, Outcome.REQUEUED, charges, reason, parked=True)
 
     def _back_off(
-        self,
-        charges: Charges,
-        reason: str,
-        delay_seconds: float,
-        *,
-        avoid: bool,
+        self, charges: Charges, reason: str, delay_seconds: float, *, avoid: bool, front: bool = True,
         retry: Literal["scheduled"] | None = None,
-    ) -> Decision:
+    ) -> Decision:  # fmt: skip
         held = self.policy.held
         text = reason if held is None else f"{reason}; held, for {held} holds all retries"
         return self._make(
-            JobEvent.BACK_OFF, Outcome.REQUEUED, charges, text, front=True, avoid_host=avoid,
+            JobEvent.BACK_OFF, Outcome.REQUEUED, charges, text, front=front, avoid_host=avoid,
             delay_seconds=delay_seconds, retry=retry, held=held,
         )  # fmt: skip
 
     def _make(
         self, event: JobEvent, outcome: Outcome, charges: Charges, reason: str, *, front: bool = False,
         avoid_host: bool = False, delay_seconds: float = 0.0, retry: Literal["scheduled", "exhausted"] | None = None,
-        held: str | None = None,
+        held: str | None = None, parked: bool = False,
     ) -> Decision:  # fmt: skip
         found = self.found
         return Decision(
             event=event, outcome=outcome, cause=found.cause, rule=found.rule, charged_to=self.budget, charges=charges,
-            reason=reason, exit_code=found.exit_code, front=front, avoid_host=avoid_host or (front and found.avoid_host),
+            reason=reason, exit_code=found.exit_code, front=front, avoid_host=avoid_host or found.avoid_host,
             quarantine_host=found.rule in PROOF_AGAINST_HOST, delay_seconds=delay_seconds, retry=retry,
             policy=self.policy.retry, announce=self.policy.retry.emit_retry_events, held=held,
+            parked=parked, reset=self.reset,
         )  # fmt: skip

@@ -127,7 +127,10 @@ class TaskRecord(Record, frozen=True, kw_only=True):
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):
-    """How one rank of an ended attempt ended; kept in the attempt's row."""
+    """How one rank of an ended attempt ended; kept in the attempt's row.
+
+    trigger: it began the fall. cascade: it fell because another did.
+    """
 
     rank: int
     host: str | None
@@ -138,6 +141,7 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     message: str = ""
     evidence: dict[str, str | int | float | bool | None] = {}
     trigger: bool = False
+    cascade: bool = False
     facts: TaskFacts | None = None
 
 
