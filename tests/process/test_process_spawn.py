@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import ValidationError
 from holdfast.process.spawn import SpawnRequest, read_start, spawn
-from holdfast.process.watch import Exit, Watcher
+from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -170,6 +170,21 @@ def test_a_task_that_ends_before_it_is_asked_about_is_not_missed(watcher: Watche
         read_start(child, make_request(tmp_path, "true"))
     assert {found.pid for found in watcher.collect()} == {child.pid for child in children}
     assert watcher.collect() == []
+
+
+def test_one_collect_takes_so_many_and_the_next_the_rest(watcher: Watcher) -> None:
+    """WATCH-3."""
+    pids = []
+    for _ in range(MAX_EXITS + 10):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        pids.append(pid)
+    for pid in pids:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its status is left to `collect`
+    first, rest = watcher.collect(), watcher.collect()
+    assert (len(first), len(rest)) == (MAX_EXITS, 10)
+    assert sorted(found.pid for found in first + rest) == sorted(pids)
 
 
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:

@@ -128,14 +128,14 @@ class _Guardian:
         self._groups = open_group_home(config.host_id) if config.use_groups else None
         home.record_group_folder(self._groups.path if self._groups else "")
         self._beats, beat_path = home.open_beat_socket()
-        self._handle(self._watcher.fileno(), self._collect)
+        self._handle(self._watcher.fileno(), lambda _: None)  # being woken is all: every turn collects
         self._agent = self._make_agent(beat_path)
         self._tasks = HostTasks(
             forest=self._forest,
             watcher=self._watcher,
             group_home=self._groups,
             kill_limit_seconds=config.kill_limit_seconds,
-            oom_score_adj=_shield_from_oom(),
+            oom_score_adj=shield_from_oom(),
             signaller=signaller,
             tell=self._agent.tell,
             note=write_note,
@@ -199,6 +199,7 @@ class _Guardian:
 
     def _turn(self) -> float:
         """Do what is due; return how long nothing will be."""
+        reaped = self._collect()
         for _ in range(min(_REQUESTS_PER_TURN, len(self._asked))):
             self._obey(self._asked.popleft())
         now, boot_now = time.monotonic(), read_boottime()
@@ -212,7 +213,7 @@ class _Guardian:
             self._notifier.next_at - now,
             *(ending.next_at - boot_now for ending in self._agent_endings),
         ]
-        return 0.0 if self._asked else max(0.0, min(waits))
+        return 0.0 if self._asked or reaped else max(0.0, min(waits))
 
     # ---- what comes in
 
@@ -234,14 +235,17 @@ class _Guardian:
             elif number in (signal.SIGTERM, signal.SIGINT):
                 self._begin_close()
 
-    def _collect(self, _events: int) -> None:
-        for found in self._watcher.collect():
+    def _collect(self) -> bool:
+        """Reap what has ended, orphans of tasks included (WATCH-2). True when that was anything: there may be more (WATCH-3)."""
+        exits = self._watcher.collect()
+        for found in exits:
             if self._agent.take_exit(found.pid, found.exit_code, found.signal):
                 self._forest.note_exit(found.pid)
                 self._asked.clear()  # the next agent asks for a snapshot and begins from there
                 self._end_agent_tree()
             else:
                 self._tasks.take_exit(found)
+        return bool(exits)
 
     def _hear_agent(self, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -338,20 +342,22 @@ class _Guardian:
                 pass  # closed already: the kernel forgot it by itself
 
 
-def _shield_from_oom() -> int | None:
+def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None:
     """Make the guardian the last to go when memory runs out.
 
-    Returns what tasks must be set back to, if it worked.
+    Returns what tasks must be set to, None where they may keep what they inherit. A shield is never theirs, whether it was
+    put up here or by a service manager (`OOMScoreAdjust`): the host's memory running out must cost a job, not sshd.
     """
-    path = Path("/proc/self/oom_score_adj")
     try:
         before = int(path.read_text())
-        if before <= _GUARDIAN_OOM_SCORE:
-            return None
-        path.write_text(str(_GUARDIAN_OOM_SCORE))
     except (OSError, ValueError):
         return None
-    return before
+    try:
+        if before > _GUARDIAN_OOM_SCORE:
+            path.write_text(str(_GUARDIAN_OOM_SCORE))
+    except OSError:  # an ordinary user may not lower it
+        return 0 if before < 0 else None
+    return max(before, 0)
 
 
 if __name__ == "__main__":
