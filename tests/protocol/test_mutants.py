@@ -23,8 +23,8 @@ from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
 from holdfast.store import memory_hosts, moves
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_hosts import MemoryHosts
-from holdfast.store.memory_jobs import MemoryAdmission
 from holdfast.store.memory_state import MemoryState
 from holdfast.store.reports import Draft
 from holdfast.store.room import Room

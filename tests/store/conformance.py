@@ -105,6 +105,7 @@ async def test_an_epoch_is_never_given_twice(rig: Rig) -> None:
         seen.append((await rig.job(job_id)).epoch)
         await rig.sync(ended=[(key, fails())])
         await rig.complete(max_retries=9)
+        await rig.release()
         seen.append((await rig.job(job_id)).epoch)
     await rig.admit()
     rig.tick(60)
@@ -297,7 +298,7 @@ async def test_completing_twice_does_it_once(rig: Rig) -> None:
     from holdfast.core.decide import Policy
     from holdfast.core.drain import plan_completion
 
-    plan = plan_completion(snap.job, snap.tasks, Policy())
+    plan = plan_completion(snap.job, snap.tasks, Policy(), (), chance=0.0)
     assert plan is not None
     assert await rig.store.complete_drain(job_id, snap.job.epoch + 1, plan, now=rig.now) is False
     assert await rig.store.complete_drain(job_id, snap.job.epoch, plan, now=rig.now) is True
@@ -511,8 +512,8 @@ async def test_start_times_release_jobs(rig: Rig) -> None:
         START + timedelta(seconds=60),
     )
     assert (await rig.job(past)).state is JobState.QUEUED
-    assert await rig.store.release_due(now=rig.tick(59)) == 0
-    assert await rig.store.release_due(now=rig.tick(1)) == 1
+    assert (await rig.store.release_due(now=rig.tick(59))).started == 0
+    assert (await rig.store.release_due(now=rig.tick(1))).started == 1
     assert (await rig.job(due)).state is JobState.QUEUED
     assert await rig.kinds(due) == ["job.submitted", "job.released"]
 
@@ -593,7 +594,7 @@ async def test_one_failing_task_drains_its_siblings(rig: Rig) -> None:
     await rig.sync(where[2], ended=[(rest[1], fails(1))])
     assert await rig.complete(max_retries=1) == [gang]
     job = await rig.job(gang)
-    assert (job.state, job.retries_charged, job.exit_code) == (JobState.QUEUED, 1, 5)
+    assert (job.state, job.retries_charged, job.exit_code) == (JobState.WAITING, 1, 5)
     (attempt,) = await rig.store.list_attempts(gang)
     assert [m.state for m in attempt.members] == [TaskState.FAILED, TaskState.PREEMPTED, TaskState.FAILED]
     assert [m.trigger for m in attempt.members] == [True, False, False]
@@ -777,15 +778,15 @@ async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
 
 
 async def test_settings_and_queues(rig: Rig) -> None:
-    revision, cluster, queues = await rig.store.read_settings()
-    assert cluster == {}
-    assert queues["gpu"] == {"time_limit_seconds": 8100.0}
+    before = await rig.store.read_settings()
+    assert before.cluster == {}
+    assert before.queues["gpu"] == {"time_limit_seconds": 8100.0}
     after = await rig.store.write_cluster_settings({"grace_seconds": "20s", "watchdog_cap": 5}, now=rig.now)
-    assert after > revision
+    assert after > before.revision
     assert await rig.store.write_cluster_settings({"watchdog_cap": 5}, now=rig.now) == after  # nothing new
-    assert (await rig.store.read_settings())[1] == {"grace_seconds": 20.0, "watchdog_cap": 5}
+    assert (await rig.store.read_settings()).cluster == {"grace_seconds": 20.0, "watchdog_cap": 5}
     await rig.store.write_cluster_settings({}, ["watchdog_cap"], now=rig.now)
-    assert (await rig.store.read_settings())[1] == {"grace_seconds": 20.0}
+    assert (await rig.store.read_settings()).cluster == {"grace_seconds": 20.0}
     with pytest.raises(ValidationError):
         await rig.store.write_cluster_settings({"no_such": 1}, now=rig.now)
     with pytest.raises(ValidationError):

@@ -15,12 +15,14 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.store.interface import Beat, HostSync, HostSynced, NewJob, Store
+from holdfast.store.interface import Beat, HostSync, HostSynced, NewJob, Released, Store
 from holdfast.wire.agent import HostFacts
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OK = TaskFacts(exit_code=0, runtime_seconds=1.5)
+RETRY_FIELDS = frozenset(RetryPolicy.__struct_fields__)
 STOPPED = TaskFacts(signal=15, stopped=True)
 
 
@@ -62,7 +64,7 @@ class Rig:
 
     async def admit(self, limit: int = 100, ttl: float = 300.0) -> list[str]:
         snap = await self.store.read_admission(limit, now=self.now)
-        plan = plan_admission(snap.candidates, snap.hosts, snap.headroom)
+        plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
         return await self.store.reserve(plan.placements, {p.job_id: ttl for p in plan.placements}, now=self.now)
 
     async def sync(
@@ -91,15 +93,31 @@ class Rig:
         assert (await self.job(job_id)).state == "running"
         return job_id, key
 
-    async def complete(self, **policy: Any) -> list[str]:
-        """Complete every drain that is ready."""
+    async def complete(self, *, chance: float = 0.0, **policy: Any) -> list[str]:
+        """Complete every drain that is ready. `policy`: fields of the policy and of its `RetryPolicy`; no delay unless said."""
+        retry = RetryPolicy(**{"retry_delay": 0.0, **{k: v for k, v in policy.items() if k in RETRY_FIELDS}})
+        others = {name: value for name, value in policy.items() if name not in RETRY_FIELDS}
         done = []
         for snap in await self.store.list_drains(100):
-            plan = plan_completion(snap.job, snap.tasks, Policy(**policy))
+            plan = plan_completion(snap.job, snap.tasks, Policy(retry=retry, **others), (), chance=chance)
             assert plan is not None
             if await self.store.complete_drain(snap.job.id, snap.job.epoch, plan, now=self.now):
                 done.append(snap.job.id)
         return done
+
+    async def release(self, retry_limit: int | None = None) -> Released:
+        """What the leader does with waiting jobs at every tick."""
+        return await self.store.release_due(retry_limit, now=self.now)
+
+    async def fail(self, job_id: str, facts: TaskFacts | None = None, *, host: str = "h1", **policy: Any) -> JobRecord:
+        """Admit a queued job, run it, and have it fail and be decided."""
+        assert job_id in await self.admit()
+        key = await self.key(job_id)
+        await self.sync(host)
+        await self.sync(host, live=[key], started=[key])
+        await self.sync(host, ended=[(key, facts or fails())])
+        assert job_id in await self.complete(**policy)
+        return await self.job(job_id)
 
     async def set_queue(self, name: str, **changes: Any) -> dict[str, Any]:
         return (await self.store.put_queue(name, changes, now=self.now)).settings

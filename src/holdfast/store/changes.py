@@ -1,4 +1,4 @@
-"""What both stores make of changes to settings and queues: the check, the merge, and the events."""
+"""What both stores make of changes to settings, queues and projects: the check, the merge, and the events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.store.rows import NewEvent
 
 
 def check_changes(
-    changes: Mapping[str, Value], unset: Sequence[str], scope: Literal["queue", "cluster"]
+    changes: Mapping[str, Value], unset: Sequence[str], scope: Literal["queue", "project", "cluster"]
 ) -> dict[str, Value]:
     """The checked changes. Raises ValidationError for an unknown name in `unset` too."""
     for name in unset:
@@ -33,6 +33,11 @@ def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEve
         message=f"cluster settings changed: {names}",
         data={"set": dict(changes), "unset": list(unset)},
     )
+
+
+def rules_event() -> NewEvent:
+    """The event of changed rules of classification."""
+    return NewEvent(kind="settings.changed", message="the rules of classification changed", data={"rules": True})
 
 
 def queue_event(name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool) -> NewEvent:
@@ -75,4 +80,32 @@ def queue_in_use(name: str) -> Conflict:
     """The error for a queue with unfinished jobs."""
     return Conflict(
         f"queue {name} still has unfinished jobs; cancel them or let them end, then delete it", code="queue_in_use"
+    )
+
+
+def project_event(name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool) -> NewEvent:
+    """The event of a project that got settings of its own, or other ones."""
+    text = f"project {name} created" if created else f"project {name} changed: {', '.join(sorted({*changes, *unset}))}"
+    return NewEvent(
+        kind="project.changed",
+        project=name,
+        message=text,
+        data={"set": dict(changes), "unset": list(unset), "created": created},
+    )
+
+
+def forgotten_event(name: str) -> NewEvent:
+    """The event of a project whose settings are gone."""
+    return NewEvent(kind="project.changed", project=name, message=f"project {name} deleted", data={"deleted": True})
+
+
+def no_project(name: str) -> NotFound:
+    """The error for a project without settings of its own."""
+    return NotFound(f"project {name!r} has no settings of its own; `holdfast projects` lists those that have")
+
+
+def project_in_use(name: str) -> Conflict:
+    """The error for a project with unfinished jobs."""
+    return Conflict(
+        f"project {name} still has unfinished jobs; cancel them or let them end, then delete it", code="project_in_use"
     )

@@ -19,9 +19,12 @@ from holdfast.store.event_ids import format_event_id, no_token, parse_event_id
 from holdfast.store.hub import HintHub
 from holdfast.store.interface import Gauges
 from holdfast.store.log_plan import Range, no_attempt, plan_append, window
+from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_hosts import MemoryHosts
-from holdfast.store.memory_jobs import MemoryAdmission, MemoryJobs, MemorySettings
+from holdfast.store.memory_jobs import MemoryJobs
+from holdfast.store.memory_settings import MemoryProjects, MemorySettings
 from holdfast.store.memory_state import MemoryState, MemoryStream, MemoryToken
+from holdfast.store.memory_webhooks import MemoryWebhooks
 from holdfast.wire.agent import Forensics
 
 
@@ -159,7 +162,9 @@ class MemoryLogs:
         ]  # fmt: skip
 
 
-class MemoryStore(MemorySettings, MemoryJobs, MemoryAdmission, MemoryHosts, MemoryRecords, MemoryLogs):
+class MemoryStore(
+    MemorySettings, MemoryProjects, MemoryJobs, MemoryAdmission, MemoryHosts, MemoryRecords, MemoryLogs, MemoryWebhooks
+):
     """A `Store` in memory. `clock` stands for the database's; `environment` as for `PostgresStore`."""
 
     def __init__(
@@ -168,6 +173,7 @@ class MemoryStore(MemorySettings, MemoryJobs, MemoryAdmission, MemoryHosts, Memo
         self.state = MemoryState(clock)
         self.environment = dict(environment or {})
         self._hub = HintHub()
+        self._init_webhooks()
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -211,7 +217,7 @@ class MemoryStore(MemorySettings, MemoryJobs, MemoryAdmission, MemoryHosts, Memo
             busy_cpu_slots=sum(t.cpu_slots for t in live), busy_gpus=sum(len(t.devices) for t in live),
             total_cpu_slots=sum(h.cpu_slots for h in alive), total_gpus=sum(len(h.gpus) for h in alive),
             oldest_queued_seconds=max(0.0, (at - min(queued)).total_seconds()) if queued else 0.0,
-            oldest_transaction_seconds=0.0,
+            oldest_transaction_seconds=0.0, webhook_deliveries=await self.count_deliveries(),
         )  # fmt: skip
 
     async def prune(self, history_days: float, *, limit: int = 1000, now: datetime | None = None) -> int:

@@ -1,153 +1,41 @@
-"""Settings, queues, jobs and admission in memory."""
+"""Jobs, their tasks and attempts in memory."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.placement import Candidate, JobPlacement, silence_seconds
-from holdfast.core.records import AttemptRecord, JobRecord, QueueRecord, TaskRecord
-from holdfast.core.settings import Value, resolve
-from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
-from holdfast.core.transitions import JOB, TASK, sources, step
+from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.settings import Value
+from holdfast.core.states import AttemptState, JobEvent, JobState
+from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
-from holdfast.store import moves
-from holdfast.store.changes import (
-    check_changes,
-    deleted_event,
-    merge_layer,
-    no_queue,
-    pause_reason,
-    paused_event,
-    queue_event,
-    queue_in_use,
-    resumed_event,
-    settings_event,
-)
-from holdfast.store.interface import AdmissionSnapshot, JobFilter, NewJob, Submitted
-from holdfast.store.memory_state import UNFINISHED, MemoryJob, MemoryQueue, MemoryState
-from holdfast.store.moves import LIVE_JOB_STATES, last_beat
-from holdfast.store.registration import drain_jobs_for
-from holdfast.store.room import Room, name_hosts, plan_headroom, serves
-from holdfast.store.rows import JobRow, NewEvent, TaskRow
+from holdfast.store import dispatch, moves
+from holdfast.store.interface import JobFilter, NewJob, Released, Submitted
+from holdfast.store.memory_state import UNFINISHED, MemoryJob, MemoryState
+from holdfast.store.moves import BACK_OFF, RETRIES_HELD, last_beat
+from holdfast.store.quotas import check_quota, read_quota
+from holdfast.store.rows import JobRow, NewEvent
 from holdfast.store.submission import (
     DUE,
     SUBMITTED,
     WAITS_FOR_START,
     check_revivable,
-    expired_reason,
     hash_spec,
     no_job,
     refuse_mismatch,
     refuse_queue,
-    run_out_reason,
 )
-
-
-class MemorySettings:
-    """Settings and queues."""
-
-    state: MemoryState
-
-    async def read_settings(self) -> tuple[int, dict[str, Value], dict[str, dict[str, Value]]]:
-        """See `Store.read_settings`."""
-        s = self.state
-        return s.settings_rev, dict(s.settings), {q.name: dict(q.settings) for q in s.queues.values()}
-
-    async def write_cluster_settings(
-        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
-    ) -> int:
-        """See `Store.write_cluster_settings`."""
-        checked = check_changes(changes, unset, "cluster")
-        merged = merge_layer(self.state.settings, checked, unset)
-        if merged != self.state.settings:
-            self.state.settings = merged
-            self.state.settings_rev += 1
-            self.state.log([settings_event(checked, unset)], self.state.at(now))
-        return self.state.settings_rev
-
-    async def list_queues(self) -> list[QueueRecord]:
-        """See `Store.list_queues`."""
-        counts: dict[str, dict[str, int]] = {}
-        for state in UNFINISHED:
-            word = state.value if state in (JobState.WAITING, JobState.QUEUED) else "running"
-            for job_id in self.state.by_state[state]:
-                of = counts.setdefault(self.state.jobs[job_id].row.queue, {})
-                of[word] = of.get(word, 0) + 1
-        return [
-            QueueRecord(
-                name=q.name, settings=dict(q.settings), paused_at=q.paused_at, paused_reason=q.paused_reason,
-                created_at=q.created_at, **counts.get(q.name, {}),
-            )
-            for _, q in sorted(self.state.queues.items())
-        ]  # fmt: skip
-
-    async def get_queue(self, name: str) -> QueueRecord:
-        """See `Store.get_queue`."""
-        self._queue(name)
-        return next(q for q in await self.list_queues() if q.name == name)
-
-    def _queue(self, name: str) -> MemoryQueue:
-        if name not in self.state.queues:
-            raise no_queue(name)
-        return self.state.queues[name]
-
-    async def put_queue(
-        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
-    ) -> QueueRecord:
-        """See `Store.put_queue`."""
-        checked = check_changes(changes, unset, "queue")
-        at, queue = self.state.at(now), self.state.queues.get(name)
-        before = {} if queue is None else queue.settings
-        merged = merge_layer(before, checked, unset)
-        if queue is None or merged != before:
-            created = queue is None
-            queue = queue or MemoryQueue(name=name, settings={}, created_at=at)
-            queue.settings = merged
-            self.state.queues[name] = queue
-            self.state.settings_rev += 1
-            self.state.log([queue_event(name, checked, unset, created=created)], at)
-        return await self.get_queue(name)
-
-    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
-        """See `Store.delete_queue`."""
-        self._queue(name)
-        if any(self.state.jobs[i].row.queue == name for state in UNFINISHED for i in self.state.by_state[state]):
-            raise queue_in_use(name)
-        del self.state.queues[name]
-        self.state.settings_rev += 1
-        self.state.log([deleted_event(name)], self.state.at(now))
-
-    async def pause_queue(self, name: str, reason: str, *, hard: bool, now: datetime | None = None) -> list[str]:
-        """See `Store.pause_queue`."""
-        at, queue = self.state.at(now), self._queue(name)
-        if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
-            queue.paused_at, queue.paused_reason, queue.hard = queue.paused_at or at, reason, hard
-            self.state.log([paused_event(name, reason, hard)], at)
-        if not hard:
-            return []
-        running = [*self.state.by_state[JobState.RESERVED], *self.state.by_state[JobState.RUNNING]]
-        m = self.state.load([i for i in running if self.state.jobs[i].row.queue == name], at)
-        drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
-        self.state.commit(m)
-        return drained
-
-    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
-        """See `Store.resume_queue`."""
-        queue = self._queue(name)
-        if queue.paused_at is not None:
-            queue.paused_at, queue.paused_reason, queue.hard = None, "", False
-            self.state.log([resumed_event(name)], self.state.at(now))
 
 
 class MemoryJobs:
     """Jobs, tasks and attempts."""
 
     state: MemoryState
+    environment: Mapping[str, Value]
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
         """See `Store.submit_jobs`."""
@@ -175,12 +63,23 @@ class MemoryJobs:
                         raise Conflict(f"job {job.id} is there already, with another spec")
                     raise refuse_mismatch(job.spec.project, key, earlier)
             stands_for.append(earlier or job.id)
+        self._check_quotas([(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()])
         for job, digest in planned.values():
             self._insert(job, digest, at)
         return [
             Submitted(job=s.job_record(found), created=found == job.id)
             for job, found in zip(jobs, stands_for, strict=True)
         ]
+
+    def _check_quotas(self, asked: Sequence[tuple[str, int]]) -> None:
+        """QUOTA-1. `asked`: project and GPUs of each job that is to be added."""
+        s = self.state
+        below = [("cluster", s.settings), ("environment", self.environment)]
+        for name in sorted({project for project, _ in asked}):
+            found = s.projects.get(name)
+            quota = read_quota({} if found is None else found.settings, below)
+            if quota is not None:
+                check_quota(name, quota, s.use_of(name), [gpus for project, gpus in asked if project == name])
 
     def _insert(self, job: NewJob, digest: str, at: datetime) -> None:
         s, spec = self.state, job.spec
@@ -227,10 +126,18 @@ class MemoryJobs:
             (not filter.states or row.state in filter.states)
             and filter.queue in (None, row.queue) and filter.project in (None, row.project)
             and filter.name in (None, job.name) and filter.cause in (None, row.cause)
+            and (filter.min_retries is None or self._retries(row) >= filter.min_retries)
+            and (filter.max_retries is None or self._retries(row) <= filter.max_retries)
             and filter.labels.items() <= job.labels.items()
             and (filter.before is None or job_id < filter.before)
             and (filter.host_id is None or any(t.host_id == filter.host_id and t.state.holds_lease for t in tasks))
         )  # fmt: skip
+
+    def _retries(self, row: JobRow) -> int:
+        """Retries made or decided: the charge of the failure that ended a job is none."""
+        if row.ended_at is None:
+            return row.retries_charged
+        return max((attempt.retry_count for attempt in self.state.attempts.get(row.id, [])), default=0)
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         """See `Store.count_jobs`."""
@@ -239,6 +146,15 @@ class MemoryJobs:
             for job_id in self.state.by_state[state]:
                 place = (self.state.jobs[job_id].row.queue, state.value)
                 counts[place] = counts.get(place, 0) + 1
+        return counts
+
+    async def count_waiting(self) -> dict[tuple[str, str], int]:
+        """See `Store.count_waiting`."""
+        counts: dict[tuple[str, str], int] = {}
+        for job_id in self.state.by_state[JobState.WAITING]:
+            row = self.state.jobs[job_id].row
+            place = (row.project, row.wait_cause or "")
+            counts[place] = counts.get(place, 0) + 1
         return counts
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
@@ -280,7 +196,9 @@ class MemoryJobs:
         self.state.commit(m)
         return self.state.job_record(job_id)
 
-    async def revive_job(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+    async def revive_job(
+        self, job_id: str, reason: str, *, counted: bool = False, now: datetime | None = None
+    ) -> JobRecord:
         """See `Store.revive_job`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
@@ -289,7 +207,9 @@ class MemoryJobs:
         check_revivable(job_id, job.state)
         if job.queue not in self.state.queues:
             raise refuse_queue(job.queue)
-        moves.revive(m, job, reason)
+        self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
+        chain = self.state.attempts.get(job_id, [])
+        moves.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
         self.state.commit(m)
         return self.state.job_record(job_id)
 
@@ -307,139 +227,32 @@ class MemoryJobs:
         self.state.commit(m)
         return True
 
-    async def release_due(self, *, now: datetime | None = None) -> int:
+    async def release_due(self, retry_limit: int | None = None, *, now: datetime | None = None) -> Released:
         """See `Store.release_due`."""
-        at, waiting = self.state.at(now), list(self.state.by_state[JobState.WAITING])
-        m = self.state.load([i for i in waiting if self._is_due(i, at)], at)
+        s, at = self.state, self.state.at(now)
+        off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
+        switches = dispatch.Switches(s.settings, self.environment, off)
+        m = s.load(s.by_state[JobState.WAITING], at)
+        retries, done = [], {"started": 0, "held": 0}
         for job in m.jobs.values():
-            m.move_job(job, JobEvent.RELEASE, DUE)
-            job.wait_cause, job.wait_until, job.queued_at = None, None, at
-            m.log("job.released", job, DUE)
-        self.state.commit(m)
-        return len(m.jobs)
-
-    def _is_due(self, job_id: str, at: datetime) -> bool:
-        until = self.state.jobs[job_id].row.wait_until
-        return until is not None and until <= at
-
-
-class MemoryAdmission:
-    """From queued to reserved, and back."""
-
-    state: MemoryState
-    environment: Mapping[str, Value]
-
-    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
-        """See `Store.read_admission`."""
-        s, at = self.state, self.state.at(now)
-        cluster = [("cluster", s.settings), ("environment", self.environment)]
-        dead, interval = (
-            float(resolve(name, cluster).value or 0) for name in ("dead_host_seconds", "sync_interval_seconds")
-        )
-        silence = timedelta(seconds=silence_seconds(dead, interval))
-        active = [
-            h for _, h in sorted(s.hosts.items()) if h.state is HostState.ACTIVE and h.heartbeat_at >= at - silence
-        ]
-        hosts = [s.capacity(h) for h in active]
-        live: dict[str, int] = {}
-        for state in LIVE_JOB_STATES:
-            for job_id in s.by_state[state]:
-                queue = s.jobs[job_id].row.queue
-                live[queue] = live.get(queue, 0) + 1
-        limits: dict[str, int | None] = {}
-        for q in s.queues.values():
-            value = resolve("max_running", [("queue", q.settings), *cluster]).value
-            limits[q.name] = None if value is None else int(value)
-        headroom = plan_headroom(limits, live)
-        served = serves(hosts)
-        lanes: dict[str, list[MemoryJob]] = {
-            q.name: [] for q in s.queues.values()
-            if q.paused_at is None and headroom.get(q.name, 1) > 0 and served(q.name)
-        }  # fmt: skip
-        for job_id in s.by_state[JobState.QUEUED]:
-            job = s.jobs[job_id]
-            if job.row.queue in lanes:
-                lanes[job.row.queue].append(job)
-        tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
-        return AdmissionSnapshot(
-            candidates=tuple(_candidate(job) for job in sorted((j for top in tops for j in top), key=_order)),
-            hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev,
-        )  # fmt: skip
-
-    async def reserve(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
-    ) -> list[str]:
-        """See `Store.reserve`."""
-        s, at = self.state, self.state.at(now)
-        ids = {t.host_id for p in placements for t in p.tasks}
-        room = Room(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE)
-        applied = []
-        for p in placements:
-            job = s.jobs.get(p.job_id)
-            if job is None or job.row.state not in sources(JOB, JobEvent.RESERVE) or job.row.epoch != p.epoch:
+            held = switches.held_by(job.project)
+            if job.wait_cause == RETRIES_HELD and held is None:
+                dispatch.resume_retry(m, job)
+            if job.wait_until is None or job.wait_until > at:
                 continue
-            queue = s.queues.get(job.row.queue)
-            if queue is not None and queue.paused_at is not None:
-                continue
-            if len(p.tasks) == job.row.tasks and room.take(p, (job.gpus, job.cpu_slots, job.memory_bytes)):
-                self._reserve(job, p, ttls[p.job_id], room, at)
-                applied.append(p.job_id)
-        return applied
-
-    def _reserve(self, job: MemoryJob, placement: JobPlacement, ttl: float, room: Room, at: datetime) -> None:
-        s = self.state
-        m = s.load([job.row.id], at)
-        row = m.jobs[job.row.id]
-        ranks = sorted(placement.tasks, key=lambda t: t.rank)
-        hosts = name_hosts(room.name(t.host_id) for t in ranks)
-        m.move_job(row, JobEvent.RESERVE, f"reserved on {hosts}")
-        row.epoch += 1
-        row.attempts += 1
-        row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
-        for place in ranks:
-            task = TaskRow(
-                job_id=row.id, rank=place.rank, epoch=row.epoch, attempt=row.attempts,
-                state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE), queue=row.queue, gpus=job.gpus,
-                cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, host_id=place.host_id,
-                incarnation=place.incarnation, devices=place.devices, lease_ttl_seconds=ttl,
-            )  # fmt: skip
-            s.put_task(task)
-            m.tasks[row.id][place.rank] = task
-        attempt = AttemptRecord(
-            job_id=row.id, number=row.attempts, parent=row.attempts - 1 or None, epoch=row.epoch,
-            state=AttemptState.RESERVED, reason=row.reason, host=hosts, host_ids=tuple(t.host_id for t in ranks),
-            reserved_at=at,
-        )  # fmt: skip
-        s.attempts.setdefault(row.id, []).append(attempt)
-        m.log("job.reserved", row, row.reason)
-        s.commit(m)
-
-    async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
-        """See `Store.expire_reservations`."""
-        s, at = self.state, self.state.at(now)
-        before = at - timedelta(seconds=reservation_seconds)
-        found = [
-            i for i in s.by_state[JobState.RESERVED]
-            if s.attempts[i][-1].reserved_at <= before and any(t.offered_at is None for t in s.tasks[i].values())
-        ]  # fmt: skip
-        m = s.load(found, at)
-        for job in m.jobs.values():
-            if all(t.offered_at is None for t in m.ranks(job)):
-                moves.expire(m, job, expired_reason(reservation_seconds))
+            if job.wait_cause != BACK_OFF:
+                done["started"] += 1
+                m.move_job(job, JobEvent.RELEASE, DUE)
+                job.wait_cause, job.wait_until, job.queued_at = None, None, at
+                m.log("job.released", job, DUE)
+            elif held is not None:
+                done["held"] += 1
+                dispatch.hold_due(m, job, held)
             else:
-                moves.run_out(m, job, run_out_reason(reservation_seconds))
+                retries.append(job)
+        retries.sort(key=lambda job: (job.wait_until, job.id))
+        for job in retries[:retry_limit]:
+            dispatch.dispatch_retry(m, job)
         s.commit(m)
-        return list(m.jobs)
-
-
-def _order(job: MemoryJob) -> tuple[int, int]:
-    return (-job.priority, job.ord)
-
-
-def _candidate(job: MemoryJob) -> Candidate:
-    row = job.row
-    return Candidate(
-        job_id=row.id, epoch=row.epoch, queue=row.queue, priority=job.priority, tasks=row.tasks, gpus=job.gpus,
-        cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, avoid_hosts=row.avoid_hosts,
-        lease_ttl_seconds=job.spec.lease_ttl_seconds,
-    )  # fmt: skip
+        count = len(retries[:retry_limit])
+        return Released(retries=count, left=count < len(retries), **done)

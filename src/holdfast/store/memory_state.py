@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.core.settings import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, JobState
 from holdfast.store.moves import LIVE_JOB_STATES, Moves, last_beat
+from holdfast.store.quotas import Use
 from holdfast.store.rows import AttemptChange, JobRow, NewEvent, TaskRow
 from holdfast.wire.agent import Forensics
 
@@ -74,6 +75,14 @@ class MemoryQueue(msgspec.Struct, kw_only=True):
     hard: bool = False
 
 
+class MemoryProject(msgspec.Struct, kw_only=True, frozen=True):
+    """A project's own settings."""
+
+    name: str
+    settings: dict[str, Value]
+    created_at: datetime
+
+
 class MemoryStream(msgspec.Struct, kw_only=True):
     """A log stream and its chunks by offset."""
 
@@ -101,6 +110,8 @@ class MemoryState:
         created = self.clock()
         self.settings: dict[str, Value] = {}
         self.settings_rev = 1
+        self.rules = ""
+        self.projects: dict[str, MemoryProject] = {}
         self.queues = {
             name: MemoryQueue(name=name, settings=dict(layer), created_at=created)
             for name, layer in BUILTIN_QUEUES.items()
@@ -190,11 +201,23 @@ class MemoryState:
         task = self.tasks.get(key.job_id, {}).get(key.rank)
         return task if task is not None and task.epoch == key.epoch else None
 
+    def use_of(self, project: str) -> Use:
+        """What a project's unfinished jobs take."""
+        found = [job for job in self._unfinished() if job.row.project == project]
+        running = [job for job in found if job.row.state in LIVE_JOB_STATES]
+        return Use(
+            jobs=len(found), gpus=sum(job.gpus * job.row.tasks for job in found), running_jobs=len(running),
+            running_gpus=sum(job.gpus * job.row.tasks for job in running),
+        )  # fmt: skip
+
+    def _unfinished(self) -> Iterator[MemoryJob]:
+        return (self.jobs[job_id] for state in UNFINISHED for job_id in self.by_state[state])
+
     def job_record(self, job_id: str) -> JobRecord:
         """A job as readers see it: while an attempt lives, with its newest beat."""
         job = self.jobs[job_id]
         row = {name: getattr(job.row, name) for name in job.row.__struct_fields__}
-        for hidden in ("drain_hard", "drain_operator_stop", "to_place"):
+        for hidden in ("drain_hard", "drain_operator_stop", "retry_events", "to_place"):
             del row[hidden]
         beat = last_beat(self.tasks.get(job_id, {}).values()) if job.row.state in LIVE_JOB_STATES else None
         if beat is not None:

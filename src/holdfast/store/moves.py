@@ -187,9 +187,14 @@ def _succeed(m: Moves, job: JobRow) -> None:
     m.move_job(job, JobEvent.SUCCEED, decision.reason)
     _end_job(m, job)
     m.log("job.succeeded", job, job.reason, exit_code=0)
+    _announce_success(m, job)
+    _clear(m, job)
+
+
+def _announce_success(m: Moves, job: JobRow) -> None:
+    """A job that was charged a retry has succeeded; its policy said whether that is told when the retry was decided."""
     if job.retries_charged and job.retry_events:
         m.log("job.retry_succeeded", job, job.reason, retry_count=job.retries_charged)
-    _clear(m, job)
 
 
 # ---- drains
@@ -222,6 +227,7 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     _end_attempt(m, job, change, completion)
     m.move_job(job, decision.event, decision.reason)
+    made = job.retries_charged  # retries made: the charge of a failure that no retry follows is not one of them
     job.retries_charged, job.watchdog_charged = decision.charges.retries, decision.charges.watchdog
     job.infra_charged, job.no_progress = decision.charges.infra, decision.charges.no_progress
     job.best_step = decision.charges.best_step
@@ -231,13 +237,11 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     _leave_drain(job)
     delay = None
     if job.state is JobState.QUEUED:
-        job.queued_at = m.now
+        job.queued_at = change.next_at = m.now
     elif job.state is JobState.WAITING:
         delay = decision.delay_seconds
-        job.retry_at = change.next_at = m.now + timedelta(seconds=delay)
-        job.wait_cause = BACK_OFF if decision.held is None else RETRIES_HELD
-        job.wait_until = job.retry_at if decision.held is None else None  # the kill switch has no time of its own
-        job.retry_events = decision.announce
+        _wait_for_retry(m, job, decision)
+        change.next_at = job.retry_at
     else:
         _end_job(m, job)
     if decision.front and job.ended_at is None:
@@ -247,20 +251,42 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
         kind, job, decision.reason, task=trigger, cause=decision.cause and str(decision.cause), rule=decision.rule,
         charged_to=decision.charged_to and str(decision.charged_to), exit_code=decision.exit_code, delay_seconds=delay,
     )  # fmt: skip
-    _announce_retry(m, job, decision)
+    if job.state is JobState.SUCCEEDED:
+        _announce_success(m, job)
+    _announce_retry(m, job, decision, made if decision.retry == "exhausted" else job.retries_charged)
+    if job.state is JobState.WAITING and decision.held is not None:
+        hold_retry(m, job, decision.held)
     job.epoch += 1
     _clear(m, job)
     return suspect if decision.quarantine_host else None
 
 
-def _announce_retry(m: Moves, job: JobRow, decision: Decision) -> None:
+def _wait_for_retry(m: Moves, job: JobRow, decision: Decision) -> None:
+    """The row a back-off is: what is due when, or what a kill switch holds for as long as it is thrown."""
+    job.retry_at = m.now + timedelta(seconds=decision.delay_seconds)
+    job.wait_cause = BACK_OFF if decision.held is None else RETRIES_HELD
+    job.wait_until = job.retry_at if decision.held is None else None  # the kill switch has no time of its own
+    if decision.retry is not None:
+        job.retry_events = decision.announce
+
+
+def hold_retry(m: Moves, job: JobRow, held: str) -> None:
+    """Tell that a kill switch holds the job's retry, once for each time it is held."""
+    due_at = job.retry_at or m.now
+    m.log(
+        "job.retry_held", job, job.reason, retry_count=job.retries_charged, cause=job.cause and str(job.cause),
+        due_at=due_at.isoformat(), held_by=held,
+    )  # fmt: skip
+
+
+def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int) -> None:
     """The events webhooks and people follow retries by. A job that never asked for any has none of them."""
     if decision.retry is None or not decision.announce:
         return
     cause = decision.cause and str(decision.cause)
     m.log(
         f"job.retry_{decision.retry}", job, decision.reason, cause=cause, charged_to=str(decision.charged_to),
-        retry_count=job.retries_charged, max_retries=decision.policy and decision.policy.max_retries,
+        retry_count=retry_count, max_retries=decision.policy and decision.policy.max_retries,
         due_at=job.retry_at and job.retry_at.isoformat(),
     )  # fmt: skip
 
@@ -371,14 +397,21 @@ def _release_tasks(m: Moves, job: JobRow) -> None:
     _clear(m, job)
 
 
-def revive(m: Moves, job: JobRow, reason: str) -> None:
-    """A person's `retry`: queued again at the back, its charges reset. The caller has checked the state."""
+def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
+    """A person's `retry`: queued again at the back. The caller has checked the state.
+
+    made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
+    its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
+    """
     m.move_job(job, JobEvent.REVIVE, reason)
-    job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
-    job.best_step = None
-    job.ended_at, job.queued_at, job.to_place, job.avoid_hosts = None, m.now, "back", ()
+    if made is None:
+        job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
+        job.best_step, job.retry_events, job.avoid_hosts = None, True, ()
+    else:
+        job.retries_charged = made + 1
+    job.ended_at, job.queued_at, job.to_place = None, m.now, "back"
     job.trigger_rank = None
-    m.log("job.revived", job, reason)
+    m.log("job.revived", job, reason, counted=made is not None, retry_count=job.retries_charged)
 
 
 def lapse(m: Moves, leading_since: datetime) -> list[str]:

@@ -8,14 +8,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.placement import Candidate, Capacity, JobPlacement, silence_seconds
+from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft, silence_seconds
 from holdfast.core.settings import Value, resolve
 from holdfast.core.states import JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.store import moves
 from holdfast.store.interface import AdmissionSnapshot
 from holdfast.store.postgres_moves import load_moves, write_moves
-from holdfast.store.postgres_session import Session, Tx, to_json
+from holdfast.store.postgres_projects import lock_quotas, read_quotas, read_quotas_left
+from holdfast.store.postgres_session import Rows, Session, Tx, to_json
+from holdfast.store.quotas import Allotment, sets_quota
 from holdfast.store.room import Room, name_hosts, plan_headroom, serves
 from holdfast.store.submission import expired_reason, run_out_reason
 
@@ -50,10 +52,14 @@ class AdmissionPart:
                 q["name"] for q in queues
                 if not q["paused"] and headroom.get(q["name"], 1) > 0 and served(q["name"])
             ]  # fmt: skip
-            rows = await tx.rows("read_candidates", {"queues": names, "limit": limit}) if names else []
+            quotas: dict[str, QuotaLeft] = {}
+            if revision["limited"] or sets_quota(self.environment):
+                queued = [row["name"] for row in await tx.rows("list_queued_projects")]
+                quotas = await read_quotas_left(tx, await read_quotas(tx, queued, self.environment))
+            rows = await _read_candidates(tx, names, quotas, limit) if names else []
             return AdmissionSnapshot(
                 candidates=tuple(msgspec.convert(row, Candidate) for row in rows), hosts=tuple(hosts),
-                headroom=headroom, settings_rev=revision["settings_rev"],
+                headroom=headroom, settings_rev=revision["settings_rev"], quotas=quotas,
             )  # fmt: skip
 
         return await self.session.single(work)
@@ -78,7 +84,8 @@ class AdmissionPart:
             paused = [row["name"] for row in queues if row["paused"]]
             room = Room(_as_capacity(row) for row in capacity)
             needs = {row["id"]: row for row in needed}
-            fitting = [p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room)]
+            allotment = await self._allot(tx, needed)
+            fitting = [p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)]
             if not fitting:
                 return []
             jobs, tasks = _reservation_rows(fitting, ttls, room)
@@ -92,6 +99,16 @@ class AdmissionPart:
             return [row["id"] for row in rows]
 
         return await self.session.transact(work)
+
+    async def _allot(self, tx: Tx, needed: Rows) -> Allotment:
+        """What the projects concerned may still start, under their locks where they have quotas: leaders that race for a
+        moment cannot exceed one together."""
+        if not (any(row["limited"] for row in needed) or (needed and sets_quota(self.environment))):
+            return Allotment({})
+        quotas = await read_quotas(tx, {row["project"] for row in needed}, self.environment)
+        if quotas:
+            await lock_quotas(tx, quotas)
+        return Allotment(await read_quotas_left(tx, quotas))
 
     async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
         """See `Store.expire_reservations`."""
@@ -139,10 +156,28 @@ def _as_capacity(row: Mapping[str, Any]) -> Capacity:
     )  # fmt: skip
 
 
-def _fits(placement: JobPlacement, need: dict[str, Any], room: Room) -> bool:
+def _fits(placement: JobPlacement, need: dict[str, Any], room: Room, allotment: Allotment) -> bool:
     if placement.epoch != need["epoch"] or len(placement.tasks) != need["tasks"]:
         return False
-    return room.take(placement, (need["gpus"], need["cpu_slots"], need["memory_bytes"]))
+    gpus = need["gpus"] * need["tasks"]
+    if not allotment.allows(need["project"], gpus):
+        return False
+    if not room.take(placement, (need["gpus"], need["cpu_slots"], need["memory_bytes"])):
+        return False
+    allotment.take(need["project"], gpus)
+    return True
+
+
+async def _read_candidates(tx: Tx, queues: Sequence[str], quotas: Mapping[str, QuotaLeft], limit: int) -> Rows:
+    if not quotas:
+        return await tx.rows("read_candidates", {"queues": queues, "limit": limit})
+    return await tx.rows(
+        "read_candidates_in_quota",
+        {
+            "queues": queues, "limit": limit, "projects": list(quotas), "jobs_left": [q.jobs for q in quotas.values()],
+            "gpus_left": [q.gpus for q in quotas.values()],
+        },
+    )  # fmt: skip
 
 
 def _reservation_rows(

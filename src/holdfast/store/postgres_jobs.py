@@ -1,8 +1,8 @@
-"""Jobs in PostgreSQL: submitted, read, cancelled, drained, released."""
+"""Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,15 +10,17 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.settings import Value
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
 from holdfast.store import moves
 from holdfast.store.interface import JobFilter, NewJob, Submitted
 from holdfast.store.postgres_moves import load_moves, write_moves
+from holdfast.store.postgres_projects import check_quotas
 from holdfast.store.postgres_session import Session, Tx, to_json
+from holdfast.store.quotas import sets_quota
 from holdfast.store.submission import (
-    DUE,
     SUBMITTED,
     WAITS_FOR_START,
     check_revivable,
@@ -28,13 +30,12 @@ from holdfast.store.submission import (
     refuse_queue,
 )
 
-RELEASE_BATCH = 1000
-
 
 class JobsPart:
     """The part of the store that is about jobs."""
 
     session: Session
+    environment: Mapping[str, Value]
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
         """See `Store.submit_jobs`."""
@@ -57,9 +58,14 @@ class JobsPart:
                 for name in names:
                     if name not in there:
                         raise refuse_queue(name)
-                await tx.rows("insert_jobs", params)  # a queue may have come since; what is there is passed over
+                # A queue may have come since; what is there is passed over.
+                written = [*written, *await tx.rows("insert_jobs", params)]
                 ids = await _find_earlier(tx, jobs, hashes)
                 records = await read_jobs(tx, ids)
+            if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
+                # After the rows are written, for nothing is waited for while the project's lock is held.
+                asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
+                await check_quotas(tx, asked, self.environment, written=[row["id"] for row in written])
             return [
                 Submitted(job=records[found], created=found == job.id) for job, found in zip(jobs, ids, strict=True)
             ]
@@ -80,7 +86,8 @@ class JobsPart:
             params = {
                 "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
                 "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
-                "cause": filter.cause, "host_id": filter.host_id, "before": filter.before, "limit": filter.limit,
+                "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
+                "host_id": filter.host_id, "before": filter.before, "limit": filter.limit,
             }  # fmt: skip
             ids = [row["id"] for row in await tx.rows("list_job_ids", params, prepare=False)]
             found = await read_jobs(tx, ids)
@@ -126,18 +133,28 @@ class JobsPart:
 
         return await self.session.transact(work)
 
-    async def revive_job(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+    async def revive_job(
+        self, job_id: str, reason: str, *, counted: bool = False, now: datetime | None = None
+    ) -> JobRecord:
         """See `Store.revive_job`."""
 
         async def work(tx: Tx) -> JobRecord:
-            m = await load_moves(tx, [job_id], await tx.now(now))
-            if job_id not in m.jobs:
+            at = await tx.now(now)
+            found = (await read_jobs(tx, [job_id])).get(job_id)
+            if found is None:
                 raise no_job(job_id)
-            job = m.jobs[job_id]
+            check_revivable(job_id, found.state)
+            # The project's lock comes before the job's; what it was is checked again under both.
+            await check_quotas(tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[])
+            m = await load_moves(tx, [job_id], at)
+            job = m.jobs.get(job_id)
+            if job is None:
+                raise no_job(job_id)
             check_revivable(job_id, job.state)
             if not await tx.rows("hold_queues", {"names": [job.queue]}):
                 raise refuse_queue(job.queue)
-            moves.revive(m, job, reason)
+            made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
+            moves.revive(m, job, reason, made=made)
             await write_moves(tx, m)
             return (await read_jobs(tx, [job_id]))[job_id]
 
@@ -160,20 +177,6 @@ class JobsPart:
             return True
 
         return await self.session.transact(work)
-
-    async def release_due(self, *, now: datetime | None = None) -> int:
-        """See `Store.release_due`."""
-
-        async def work(tx: Tx) -> int:
-            at = await tx.now(now)
-            return int(await tx.value("release_due", {"now": at, "limit": RELEASE_BATCH, "reason": DUE}))
-
-        total = 0
-        while True:
-            released = await self.session.transact(work)
-            total += released
-            if released < RELEASE_BATCH:
-                return total
 
 
 def _new_row(job: NewJob, digest: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import QueueRecord
@@ -19,8 +20,10 @@ from holdfast.store.changes import (
     queue_event,
     queue_in_use,
     resumed_event,
+    rules_event,
     settings_event,
 )
+from holdfast.store.interface import SettingsLayers
 from holdfast.store.postgres_moves import load_moves, write_events, write_moves
 from holdfast.store.postgres_session import Session, Tx, to_json
 from holdfast.store.registration import drain_jobs_for
@@ -31,14 +34,18 @@ class SettingsPart:
 
     session: Session
 
-    async def read_settings(self) -> tuple[int, dict[str, Value], dict[str, dict[str, Value]]]:
+    async def read_settings(self) -> SettingsLayers:
         """See `Store.read_settings`."""
 
-        async def work(tx: Tx) -> tuple[int, dict[str, Value], dict[str, dict[str, Value]]]:
+        async def work(tx: Tx) -> SettingsLayers:
             # The revision first: a change between the reads is then seen again, never missed.
-            row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}}
-            queues = {q["name"]: q["settings"] for q in await tx.rows("read_queues")}
-            return row["settings_rev"], row["settings"], queues
+            row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
+            queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
+            return SettingsLayers(
+                revision=row["settings_rev"], cluster=row["settings"], rules=row["rules"],
+                queues={q["name"]: q["settings"] for q in queues},
+                projects={p["name"]: p["settings"] for p in projects},
+            )  # fmt: skip
 
         return await self.session.single(work)
 
@@ -50,13 +57,25 @@ class SettingsPart:
 
         async def work(tx: Tx) -> int:
             at = await tx.now(now)
-            row = await tx.one("lock_cluster")
-            if row is None:
-                raise NotFound("the cluster's row is gone from the database; restore a backup")
+            row = await _lock_cluster(tx)
             if merge_layer(row["settings"], checked, unset) == row["settings"]:
                 return int(row["settings_rev"])
             revision = int(await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)}))
             await write_events(tx, [settings_event(checked, unset)], at)
+            return revision
+
+        return await self.session.transact(work)
+
+    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+        """See `Store.write_rules`."""
+
+        async def work(tx: Tx) -> int:
+            at = await tx.now(now)
+            row = await _lock_cluster(tx)
+            if row["rules"] == text:
+                return int(row["settings_rev"])
+            revision = int(await tx.value("write_rules", {"rules": text}))
+            await write_events(tx, [rules_event()], at)
             return revision
 
         return await self.session.transact(work)
@@ -134,6 +153,13 @@ class SettingsPart:
                 await write_events(tx, [resumed_event(name)], at)
 
         await self.session.transact(work)
+
+
+async def _lock_cluster(tx: Tx) -> dict[str, Any]:
+    row = await tx.one("lock_cluster")
+    if row is None:
+        raise NotFound("the cluster's row is gone from the database; restore a backup")
+    return row
 
 
 async def _read_queues(tx: Tx) -> list[QueueRecord]:

@@ -32,6 +32,7 @@ class Draft:
         self.acked: list[TaskKey] = []
         self.refused: list[TaskKey] = []
         self.succeeded: list[str] = []
+        self.retried: list[str] = []
         self.draining: list[str] = []
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
         self._started = [k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended]
@@ -74,7 +75,7 @@ class Draft:
             host_id=self.sync.host_id, status=self.status, offers=tuple(self.offers), preempts=tuple(self.preempts),
             renewed=tuple(self.renewed), lost=tuple(sorted(set(self.lost))), acked=tuple(sorted(set(self.acked))),
             refused=tuple(sorted(set(self.refused))),
-            succeeded=tuple(dict.fromkeys(self.succeeded)), draining=tuple(dict.fromkeys(self.draining)),
+            succeeded=tuple(dict.fromkeys(self.succeeded)), retried=tuple(dict.fromkeys(self.retried)), draining=tuple(dict.fromkeys(self.draining)),
         )  # fmt: skip
 
 
@@ -130,6 +131,8 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
+                    if job.retries_charged:
+                        d.retried.append(job.id)
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)
     return repeats

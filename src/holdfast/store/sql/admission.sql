@@ -26,7 +26,7 @@ order by h.id;
 
 -- name: read_candidates
 -- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
-select c.id as job_id, c.epoch, c.queue, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
+select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
@@ -37,8 +37,25 @@ cross join lateral (
 ) c
 order by c.priority desc, c.ord;
 
+-- name: read_candidates_in_quota
+-- As above, without the jobs their projects' quotas forbid now: a project at its limit would fill the list with what
+-- cannot start, and the other projects' jobs behind it would never be looked at.
+select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
+       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds
+from unnest(%(queues)s::text[]) as q(name)
+cross join lateral (
+  select j.* from jobs j
+  left join unnest(%(projects)s::text[], %(jobs_left)s::bigint[], %(gpus_left)s::bigint[]) as l(project, jobs, gpus)
+    on l.project = j.project
+  where j.state = 'queued' and j.queue = q.name
+    and (l.jobs is null or l.jobs > 0) and (l.gpus is null or j.gpus = 0 or l.gpus >= j.gpus::bigint * j.tasks)
+  order by j.priority desc, j.ord
+  limit %(limit)s
+) c
+order by c.priority desc, c.ord;
+
 -- name: read_revision
-select settings_rev, settings from cluster;
+select settings_rev, settings, rules from cluster;
 
 -- name: begin_admission
 -- The revision, and whether there is anything to admit at all: one look into the partial index. Only then the queues,
@@ -52,7 +69,11 @@ select c.settings_rev, c.settings, w.queued as anything_queued, coalesce(%(now)s
          select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
            select j.queue, count(*) as n from jobs j where j.state in ('reserved', 'running', 'draining') group by j.queue
          ) l
-       ) end as live
+       ) end as live,
+       case when w.queued then
+         c.settings ?| array['quota_jobs', 'quota_gpus']
+         or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
+       end as limited
 from cluster c cross join (select exists (select from jobs where state = 'queued') as queued) w;
 
 -- name: share_queues
@@ -114,4 +135,7 @@ order by j.id;
 
 -- name: read_needs
 -- Before the jobs are locked: reserve_jobs guards by the epoch, and under one epoch a queued job's needs do not change.
-select id, epoch, tasks, gpus, cpu_slots, memory_bytes from jobs where id = any(%(ids)s) and state = 'queued';
+select id, epoch, project, tasks, gpus, cpu_slots, memory_bytes,
+       exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
+         or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
+from jobs where id = any(%(ids)s) and state = 'queued';

@@ -7,6 +7,8 @@ select name from queues where name = any(%(names)s) order by name for key share;
 -- name: insert_jobs
 -- "on conflict do nothing" without a target: a repeated id is a repeated call, a repeated key an earlier submission.
 -- The queues are held as by hold_queues; where one is missing nothing is written.
+-- `limited`: whether the project's or the cluster's settings say anything of quotas, so that the check of them costs
+-- nothing where there are none.
 with clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), held as materialized (
@@ -37,7 +39,9 @@ with clock as materialized (
   from written w cross join clock c
 )
 select id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels, spec, epoch,
-       attempts, wait_cause, wait_until, created_at, queued_at, revision
+       attempts, wait_cause, wait_until, created_at, queued_at, revision,
+       exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
+         or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
 from written;
 
 -- name: find_submitted
@@ -69,6 +73,12 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(name)s::text is null or j.name = %(name)s)
   and (%(labels)s::jsonb is null or j.labels @> %(labels)s)
   and (%(cause)s::text is null or j.cause = %(cause)s)
+  -- Retries made or decided: the charge of the failure that ended a job is none, so of an ended job its last attempt says.
+  and ((%(min_retries)s::integer is null and %(max_retries)s::integer is null)
+       or coalesce((select a.retry_count from attempts a
+                    where j.ended_at is not null and a.job_id = j.id and a.number = j.attempts),
+                   case when j.ended_at is null then j.retries_charged else 0 end)
+          between coalesce(%(min_retries)s, 0) and coalesce(%(max_retries)s, 2147483647))
   and (%(host_id)s::text is null or j.id in (
     select t.job_id from tasks t
     where t.host_id = %(host_id)s and t.state in ('reserved', 'running', 'preempting')))
@@ -121,19 +131,6 @@ select count(*) from (
   limit 10000
 ) ahead;
 
--- name: release_due
--- In batches, skipping rows another replica is releasing.
-with due as (
-  select id from jobs where state = 'waiting' and wait_until <= %(now)s
-  order by wait_until limit %(limit)s
-  for update skip locked
-), released as (
-  update jobs j set state = 'queued', wait_cause = null, wait_until = null, queued_at = %(now)s, reason = %(reason)s,
-         revision = j.revision + 1
-  from due where j.id = due.id
-  returning j.id, j.attempts, j.epoch, j.queue, j.project
-), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, queue, project, message)
-  select %(now)s, 'job.released', r.id, nullif(r.attempts, 0), r.epoch, r.queue, r.project, %(reason)s from released r
-)
-select count(*) from released;
+-- name: last_retry_count
+-- How many retries a job had made before its last attempt. The job is locked.
+select a.retry_count from attempts a where a.job_id = %(id)s order by a.number desc limit 1;

@@ -4,7 +4,10 @@ update cluster set settings = (settings || %(changes)s::jsonb) - %(unset)s::text
 returning settings_rev;
 
 -- name: lock_cluster
-select settings_rev, settings from cluster for update;
+select settings_rev, settings, rules from cluster for update;
+
+-- name: write_rules
+update cluster set rules = %(rules)s, settings_rev = settings_rev + 1 returning settings_rev;
 
 -- name: lock_queue
 select name, settings, paused_at, paused_reason, hard, created_at from queues where name = %(name)s for no key update;

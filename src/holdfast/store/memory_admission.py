@@ -1,0 +1,162 @@
+"""Admission in memory: from queued to reserved, and back."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core.placement import Candidate, JobPlacement, QuotaLeft, silence_seconds
+from holdfast.core.records import AttemptRecord
+from holdfast.core.settings import Value, resolve
+from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
+from holdfast.core.transitions import JOB, TASK, sources, step
+from holdfast.store import moves
+from holdfast.store.interface import AdmissionSnapshot
+from holdfast.store.memory_state import MemoryJob, MemoryState
+from holdfast.store.moves import LIVE_JOB_STATES
+from holdfast.store.quotas import Allotment, quota_left, read_quota
+from holdfast.store.room import Room, name_hosts, plan_headroom, serves
+from holdfast.store.rows import TaskRow
+from holdfast.store.submission import expired_reason, run_out_reason
+
+
+class MemoryAdmission:
+    """From queued to reserved, and back."""
+
+    state: MemoryState
+    environment: Mapping[str, Value]
+
+    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
+        """See `Store.read_admission`."""
+        s, at = self.state, self.state.at(now)
+        cluster = [("cluster", s.settings), ("environment", self.environment)]
+        dead, interval = (
+            float(resolve(name, cluster).value or 0) for name in ("dead_host_seconds", "sync_interval_seconds")
+        )
+        silence = timedelta(seconds=silence_seconds(dead, interval))
+        active = [
+            h for _, h in sorted(s.hosts.items()) if h.state is HostState.ACTIVE and h.heartbeat_at >= at - silence
+        ]
+        hosts = [s.capacity(h) for h in active]
+        live: dict[str, int] = {}
+        for state in LIVE_JOB_STATES:
+            for job_id in s.by_state[state]:
+                queue = s.jobs[job_id].row.queue
+                live[queue] = live.get(queue, 0) + 1
+        quotas = self._quotas_left({s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]})
+        limits: dict[str, int | None] = {}
+        for q in s.queues.values():
+            value = resolve("max_running", [("queue", q.settings), *cluster]).value
+            limits[q.name] = None if value is None else int(value)
+        headroom, allotment = plan_headroom(limits, live), Allotment(quotas)
+        served = serves(hosts)
+        lanes: dict[str, list[MemoryJob]] = {
+            q.name: [] for q in s.queues.values()
+            if q.paused_at is None and headroom.get(q.name, 1) > 0 and served(q.name)
+        }  # fmt: skip
+        for job_id in s.by_state[JobState.QUEUED]:
+            job = s.jobs[job_id]
+            if job.row.queue in lanes and allotment.allows(job.row.project, job.gpus * job.row.tasks):
+                lanes[job.row.queue].append(job)
+        tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
+        return AdmissionSnapshot(
+            candidates=tuple(_candidate(job) for job in sorted((j for top in tops for j in top), key=_order)),
+            hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev, quotas=quotas,
+        )  # fmt: skip
+
+    def _quotas_left(self, projects: Iterable[str]) -> dict[str, QuotaLeft]:
+        """What each of `projects` that has a quota may still start (QUOTA-2)."""
+        s, left = self.state, {}
+        below = [("cluster", s.settings), ("environment", self.environment)]
+        for name in projects:
+            found = s.projects.get(name)
+            quota = read_quota({} if found is None else found.settings, below)
+            if quota is not None:
+                left[name] = quota_left(quota, s.use_of(name))
+        return left
+
+    async def reserve(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+    ) -> list[str]:
+        """See `Store.reserve`."""
+        s, at = self.state, self.state.at(now)
+        ids = {t.host_id for p in placements for t in p.tasks}
+        room = Room(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE)
+        allotment = Allotment(
+            self._quotas_left({s.jobs[p.job_id].row.project for p in placements if p.job_id in s.jobs})
+        )
+        applied = []
+        for p in placements:
+            job = s.jobs.get(p.job_id)
+            if job is None or job.row.state not in sources(JOB, JobEvent.RESERVE) or job.row.epoch != p.epoch:
+                continue
+            queue = s.queues.get(job.row.queue)
+            if queue is not None and queue.paused_at is not None:
+                continue
+            gpus = job.gpus * job.row.tasks
+            if len(p.tasks) != job.row.tasks or not allotment.allows(job.row.project, gpus):
+                continue
+            if room.take(p, (job.gpus, job.cpu_slots, job.memory_bytes)):
+                allotment.take(job.row.project, gpus)
+                self._reserve(job, p, ttls[p.job_id], room, at)
+                applied.append(p.job_id)
+        return applied
+
+    def _reserve(self, job: MemoryJob, placement: JobPlacement, ttl: float, room: Room, at: datetime) -> None:
+        s = self.state
+        m = s.load([job.row.id], at)
+        row = m.jobs[job.row.id]
+        ranks = sorted(placement.tasks, key=lambda t: t.rank)
+        hosts = name_hosts(room.name(t.host_id) for t in ranks)
+        m.move_job(row, JobEvent.RESERVE, f"reserved on {hosts}")
+        row.epoch += 1
+        row.attempts += 1
+        row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
+        for place in ranks:
+            task = TaskRow(
+                job_id=row.id, rank=place.rank, epoch=row.epoch, attempt=row.attempts,
+                state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE), queue=row.queue, gpus=job.gpus,
+                cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, host_id=place.host_id,
+                incarnation=place.incarnation, devices=place.devices, lease_ttl_seconds=ttl,
+            )  # fmt: skip
+            s.put_task(task)
+            m.tasks[row.id][place.rank] = task
+        attempt = AttemptRecord(
+            job_id=row.id, number=row.attempts, parent=row.attempts - 1 or None, epoch=row.epoch,
+            state=AttemptState.RESERVED, retry_count=row.retries_charged, reason=row.reason, host=hosts, host_ids=tuple(t.host_id for t in ranks),
+            reserved_at=at,
+        )  # fmt: skip
+        s.attempts.setdefault(row.id, []).append(attempt)
+        m.log("job.reserved", row, row.reason)
+        s.commit(m)
+
+    async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+        """See `Store.expire_reservations`."""
+        s, at = self.state, self.state.at(now)
+        before = at - timedelta(seconds=reservation_seconds)
+        found = [
+            i for i in s.by_state[JobState.RESERVED]
+            if s.attempts[i][-1].reserved_at <= before and any(t.offered_at is None for t in s.tasks[i].values())
+        ]  # fmt: skip
+        m = s.load(found, at)
+        for job in m.jobs.values():
+            if all(t.offered_at is None for t in m.ranks(job)):
+                moves.expire(m, job, expired_reason(reservation_seconds))
+            else:
+                moves.run_out(m, job, run_out_reason(reservation_seconds))
+        s.commit(m)
+        return list(m.jobs)
+
+
+def _order(job: MemoryJob) -> tuple[int, int]:
+    return (-job.priority, job.ord)
+
+
+def _candidate(job: MemoryJob) -> Candidate:
+    row = job.row
+    return Candidate(
+        job_id=row.id, epoch=row.epoch, queue=row.queue, project=row.project, priority=job.priority, tasks=row.tasks, gpus=job.gpus,
+        cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, avoid_hosts=row.avoid_hosts,
+        lease_ttl_seconds=job.spec.lease_ttl_seconds,
+    )  # fmt: skip
