@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "beat": ("beat", "beat", "From inside a job: say that the work moved forward."),
     "server": ("parts", "server", "Run the controller alone."),
     "agent": ("parts", "agent", "Run an agent that joins a controller."),
+    "host-manager": ("host_manager", "host_manager", "Make this machine a host of a policy script."),
     "db": ("db", "db", "Migrate the database, or see where it stands."),
     "version": ("version", "version", "Print the version."),
 }

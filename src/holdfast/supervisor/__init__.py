@@ -1,1 +1,76 @@
-"""The supervisor: mechanisms for a policy script over live hosts. Usable alone."""
+"""The supervisor: mechanisms for a policy script over live hosts. Usable alone.
+
+    from holdfast.supervisor import Context, as_completed
+
+    with Context(log_format="logs/{name}.txt") as ctx:
+        print("start managers with:", *ctx.manager_command())
+        hosts = ctx.request_hosts(2)
+        group = ctx.create_process_group(hosts, ["python", "train.py"], processes_per_host=8, name="train{rank}")
+        for future in as_completed([process.returncode() for process in group]):
+            print(future.whom, "ended with", future.result())
+
+Inside a process, `get_message_queue()` talks to the script. A process that only does that loads neither ZeroMQ nor the
+context.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
+from typing import TYPE_CHECKING, Any
+
+from holdfast.supervisor.failures import ContextClosed, HostLost, ProcessEnded, ProcessFailedToStart
+from holdfast.supervisor.futures import Future, as_completed, wait
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.context import Context
+    from holdfast.supervisor.events import Event
+    from holdfast.supervisor.groups import Process, ProcessGroup
+    from holdfast.supervisor.hosts import Host
+    from holdfast.supervisor.messages import MessageQueue, get_message_queue
+    from holdfast.supervisor.status import Status
+
+__all__ = [
+    "ALL_COMPLETED",
+    "FIRST_COMPLETED",
+    "FIRST_EXCEPTION",
+    "CancelledError",
+    "Context",
+    "ContextClosed",
+    "Event",
+    "Future",
+    "Host",
+    "HostLost",
+    "MessageQueue",
+    "Process",
+    "ProcessEnded",
+    "ProcessFailedToStart",
+    "ProcessGroup",
+    "Status",
+    "as_completed",
+    "get_message_queue",
+    "wait",
+]
+
+_HOMES = {
+    "Context": "context",
+    "Event": "events",
+    "Host": "hosts",
+    "MessageQueue": "messages",
+    "Process": "groups",
+    "ProcessGroup": "groups",
+    "Status": "status",
+    "get_message_queue": "messages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast.supervisor' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"holdfast.supervisor.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -57,9 +57,9 @@ def encode_value(value: Any) -> bytes:
     Raises:
         ValidationError: it holds something outside the set; says what.
     """
-    if isinstance(value, dict | list | tuple):
-        _check(value, _MAX_DEPTH)
-    elif not isinstance(value, str | bytes | bytearray | memoryview | int | float | None):
+    if isinstance(value, dict | list | tuple) or not isinstance(
+        value, str | bytes | bytearray | memoryview | int | float | None
+    ):
         _check(value, _MAX_DEPTH)
     try:
         return _encoder.encode(value)

@@ -10,7 +10,7 @@ whatever was heard before: a heartbeat (no messages), or `Hello`, `Who`, `Welcom
 instead. `acknowledged` is the last sequence taken from the peer, in order, nothing missing.
 
 Times are wall-clock seconds where they are shown to people and never compared. A message longer than
-`MAX_INLINE_BYTES` travels as parts with `more` set, the last without, so that heartbeats pass between them.
+`MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _unpack = _HEADER.unpack_from
 
 Word = Annotated[str, Meta(max_length=256)]
 Count = Annotated[int, Meta(ge=0, le=2**32)]
-Id = Annotated[int, Meta(ge=0, le=2**63)]
+Id = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -140,7 +140,8 @@ class Deliver(Message, frozen=True, tag=6):
     group: Id
     rank: Count
     data: bytes
-    more: bool = False
+    part: Count = 0
+    last: bool = True
 
 
 class Dropped(Message, frozen=True, tag=7):
@@ -245,7 +246,8 @@ class Send(Message, frozen=True, tag=6):
     group: Id
     rank: Count | None
     data: bytes
-    more: bool = False
+    part: Count = 0
+    last: bool = True
 
 
 class Forget(Message, frozen=True, tag=7):
@@ -337,21 +339,30 @@ def decode_down(frame: bytes) -> list[Down]:
         raise ValidationError(f"a frame holds what no supervisor says: {error}") from error
 
 
-def cut_parts(data: bytes) -> list[tuple[bytes, bool]]:
-    """A message's bytes as (part, more): one part up to `MAX_INLINE_BYTES`, else parts of `PART_BYTES`.
+class Cut(NamedTuple):
+    """One part of a message; most messages are one."""
+
+    data: bytes
+    part: int
+    last: bool
+
+
+def cut_parts(data: bytes) -> list[Cut]:
+    """A message's bytes in one part up to `MAX_INLINE_BYTES`, else in parts of `PART_BYTES`.
 
     Raises TooLarge over `MAX_MESSAGE_BYTES`.
     """
     size = len(data)
     if size <= MAX_INLINE_BYTES:
-        return [(data, False)]
+        return [Cut(data, 0, True)]
     if size > MAX_MESSAGE_BYTES:
         raise TooLarge(f"a message of {size} bytes is over the limit of {MAX_MESSAGE_BYTES}; put it in a file")
-    return [(data[at : at + PART_BYTES], at + PART_BYTES < size) for at in range(0, size, PART_BYTES)]
+    starts = range(0, size, PART_BYTES)
+    return [Cut(data[at : at + PART_BYTES], part, at + PART_BYTES >= size) for part, at in enumerate(starts)]
 
 
 class Assembler:
-    """Puts the parts of one sender's messages together again."""
+    """Puts the parts of one sender's messages together again. A tail whose head was lost is dropped."""
 
     __slots__ = ("_parts", "_size")
 
@@ -359,16 +370,21 @@ class Assembler:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def add(self, data: bytes, more: bool) -> bytes | None:
-        """Take a part; return the whole message with its last one. Raises TooLarge over `MAX_MESSAGE_BYTES`."""
-        if not more and not self._parts:
-            return data
+    def add(self, data: bytes, part: int, last: bool) -> bytes | None:
+        """Take a part; return the whole message with its last one."""
+        if part == 0:
+            self._parts, self._size = [], 0
+            if last:
+                return data
+        elif part != len(self._parts):
+            self._parts, self._size = [], 0
+            return None
         self._size += len(data)
         if self._size > MAX_MESSAGE_BYTES:
             self._parts, self._size = [], 0
-            raise TooLarge(f"a message in parts is over the limit of {MAX_MESSAGE_BYTES} bytes")
+            return None
         self._parts.append(data)
-        if more:
+        if not last:
             return None
         whole = b"".join(self._parts)
         self._parts, self._size = [], 0

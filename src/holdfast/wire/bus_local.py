@@ -94,10 +94,11 @@ class Enter(Local, frozen=True, tag=1):
 
 
 class Part(Local, frozen=True, tag=2):
-    """A message, or a part of one with more to come."""
+    """A message, or a part of one."""
 
     data: bytes
-    more: bool = False
+    part: int = 0
+    last: bool = True
 
 
 WardenRequest = Start | SignalTree | StopTree | Alive

@@ -1,0 +1,364 @@
+"""The context: what a policy script opens first, and everything it asks of its fleet."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.errors import ValidationError
+from holdfast.supervisor.bus import Bus
+from holdfast.supervisor.events import Event, EventLog
+from holdfast.supervisor.futures import Future
+from holdfast.supervisor.groups import DEFAULT_GRACE_SECONDS, GroupSpec, Process, ProcessGroup
+from holdfast.supervisor.hosts import Demand, Host
+from holdfast.supervisor.keys import make_keys, write_manager_key
+from holdfast.supervisor.local import LocalManagers
+from holdfast.supervisor.machine import find_address
+from holdfast.supervisor.roster import EXIT_REPLACED, EXIT_RETURNED, HostRoster
+from holdfast.supervisor.roster_crew import CrewRoster
+from holdfast.supervisor.session_fleet import Fleet, Rules
+from holdfast.supervisor.state import REATTACH_SECONDS, RunState, StateFolder
+from holdfast.supervisor.status import Status, StatusLine, read_status, render_metrics
+
+logger = logging.getLogger("holdfast.supervisor")
+
+_ANYWHERE = ("*", "0.0.0.0", "::")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_GOODBYE_SECONDS = 3.0
+_NUMBERS_PER_EPOCH = 1 << 24
+
+
+class Context:
+    """One policy script over any number of hosts. A context manager; `shutdown` ends everything.
+
+    bind, port: where managers dial; port 0 takes a free one (the same again with a state folder). advertise: this machine's
+    address as managers reach it; found out when None.
+    log_format: where a process's output goes, with `{name}`, `{rank}` and `{hostname}`; None is the manager's own output.
+    log_interval: seconds between status lines in the log "holdfast.supervisor"; None is none.
+    state_dir: a folder of this run. A script started again with it finds its hosts and running groups.
+    orphan_grace: seconds for which managers keep their processes when the script is gone; needs a state folder.
+    encrypt: False speaks plain TCP, on loopback only unless `allow_plain_network`.
+    key_file: where managers' key is written (0600); in the state folder, or a temporary one, when None.
+    event_file: JSON lines of everything that happens.
+
+    Raises:
+        ValidationError: settings that do not go together.
+        Unavailable: the port cannot be had.
+        Conflict: another script uses the state folder.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        bind: str = "0.0.0.0",
+        advertise: str | None = None,
+        log_format: str | None = None,
+        log_interval: float | None = 10.0,
+        state_dir: str | os.PathLike[str] | None = None,
+        orphan_grace: float = 0.0,
+        encrypt: bool = True,
+        allow_plain_network: bool = False,
+        key_file: str | os.PathLike[str] | None = None,
+        event_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if orphan_grace and state_dir is None:
+            raise ValidationError(
+                "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"
+            )
+        if not encrypt and not allow_plain_network and bind not in _LOOPBACK:
+            raise ValidationError(
+                f"plain TCP on {bind} would let anybody on the network run programs: keep encrypt=True, "
+                "bind to 127.0.0.1, or say allow_plain_network=True",
+                field="encrypt",
+            )
+        self.log_format = os.path.abspath(log_format) if log_format is not None else None
+        self._local = LocalManagers()
+        self._closed = False
+        self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
+        self._scratch = None if key_file or self._folder else Path(tempfile.mkdtemp(prefix="holdfast-run-"))
+        earlier = self._folder.load() if self._folder is not None else None
+        self._state = earlier or RunState.begin(make_keys(secrets.token_hex(16), encrypt), port)
+        self._state.epoch += 1
+        self._events = EventLog(Path(event_file) if event_file is not None else None)
+        rules = Rules(orphan_grace_seconds=orphan_grace)
+        fleet = Fleet(self._state.run, self._state.epoch, rules, _make_session, time.monotonic())
+        first = self._state.epoch * _NUMBERS_PER_EPOCH
+        self._crew = CrewRoster(fleet, self._events, first)
+        self._roster = HostRoster(fleet, self._crew, self._events)
+        self._next_host = self._state.next_host
+        self._next_group = first
+        self._begin(bind, port, advertise, key_file, log_interval)
+
+    def _begin(
+        self,
+        bind: str,
+        port: int,
+        advertise: str | None,
+        key_file: str | os.PathLike[str] | None,
+        log_interval: float | None,
+    ) -> None:
+        state, folder = self._state, self._folder
+        try:
+            address = "0.0.0.0" if bind == "*" else bind
+            self._bus = Bus(address, port or state.port, state.keys, self._roster.fleet, self._roster)
+        except BaseException:
+            self._clean_up()
+            raise
+        self._crew.bus = self._bus
+        state.port = self._bus.port
+        self._advertise = advertise or (find_address("") if bind in _ANYWHERE else bind)
+        self.key_file = Path(
+            key_file or ((folder.path if folder else self._scratch) or Path()) / "manager-key"
+        ).absolute()
+        write_manager_key(self.key_file, state.keys)
+        if folder is not None:
+            state.revive(self._roster, self._crew)
+            self._roster.expect_until = time.monotonic() + REATTACH_SECONDS
+            folder.keep(state, self._roster, self._crew)
+            self._roster.changed = self._crew.changed = folder.mark
+            folder.save()
+        self._status_line = StatusLine(self, log_interval)
+        self._bus.start()
+        self._status_line.start()
+        atexit.register(self._at_exit)
+
+    # ---- hosts
+
+    def request_hosts(
+        self,
+        n: int,
+        *,
+        gpus: int = 0,
+        labels: Mapping[str, str] | None = None,
+        exclude: Iterable[str] = (),
+    ) -> list[Host]:
+        """Ask for `n` hosts: handles at once, attached first come, first served as managers check in.
+
+        gpus: at least that many each. labels: all of them. exclude: machine names not wanted.
+        """
+        if n < 0:
+            raise ValidationError(f"{n} hosts cannot be asked for", field="n")
+        demand = Demand.make(gpus, labels, exclude)
+        hosts = [Host(self._next_host + index, demand) for index in range(n)]
+        self._next_host += n
+        self._roster.request(hosts)
+        return hosts
+
+    def return_hosts(self, hosts: Iterable[Host], error: str | None = None) -> None:
+        """Give hosts back: their processes end, their managers exit with 0, or, with an `error`, not with 0.
+
+        Returning a host that is lost, or was returned, does nothing.
+        """
+        code = EXIT_RETURNED if error is None else EXIT_REPLACED
+        self._roster.give_back(list(hosts), code, error or "it was given back by the script", False)
+
+    def replace_hosts(self, hosts: Iterable[Host], reason: str = "it was replaced by the script") -> list[Host]:
+        """Give hosts up for others: their managers exit with `EXIT_REPLACED` (72), whatever the reason, so that a cluster
+        scheduler replaces the machine. Returns as many new handles, with the same demands.
+
+        The machines are not handed out again, should a new manager check in from one (`forgive_machine` lifts that); a
+        machine that runs several managers of this run, and the script's own, are not barred.
+        """
+        old = list(hosts)
+        self._roster.give_back(old, EXIT_REPLACED, reason, True)
+        fresh = [Host(self._next_host + index, host._demand) for index, host in enumerate(old)]
+        self._next_host += len(fresh)
+        self._roster.request(fresh)
+        return fresh
+
+    def forgive_machine(self, hostname: str) -> None:
+        """Let a machine that was replaced be handed out again."""
+        self._roster.forgive(hostname)
+
+    def hosts(self) -> list[Host]:
+        """Every handle that is not lost, those of an earlier script with the same state folder included."""
+        return [host for host in list(self._roster.hosts.values()) if not host.connection_lost()]
+
+    # ---- processes
+
+    def create_process_group(
+        self,
+        hosts: Iterable[Host],
+        args: Sequence[str | os.PathLike[str]],
+        processes_per_host: int = 1,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        name: str = "p{rank}",
+        simulate: bool = False,
+    ) -> ProcessGroup:
+        """Start `len(hosts) × processes_per_host` processes; rank = index of the host × processes per host + local rank.
+
+        Hosts need not be attached yet: each starts its part when it is. Each process has the manager's environment, `env`,
+        and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE. `{rank}` in `name` is padded with zeros.
+        simulate: managers only pretend (see `holdfast.supervisor.simulated`).
+        """
+        chosen = list(hosts)
+        if len(set(chosen)) != len(chosen):
+            raise ValidationError("a host is named twice; say processes_per_host instead", field="hosts")
+        if processes_per_host < 1:
+            raise ValidationError("processes_per_host must be 1 or more", field="processes_per_host")
+        if isinstance(args, str) or not args:
+            raise ValidationError("args is a list: the program, then its arguments", field="args")
+        spec = GroupSpec(
+            args=[os.fspath(word) for word in args],
+            processes_per_host=processes_per_host,
+            env=dict(env or {}),
+            cwd=os.path.abspath(cwd) if cwd is not None else None,
+            name=name,
+            log=self.log_format,
+            simulate=simulate,
+        )
+        self._next_group += 1
+        return self._crew.create_group(self._next_group, chosen, spec)
+
+    def groups(self) -> list[ProcessGroup]:
+        """Every group not forgotten, those of an earlier script with the same state folder included."""
+        return list(self._crew.groups.values())
+
+    def signal(self, processes: Iterable[Process], sig: int, group: bool = True) -> Future[int]:
+        """Send a signal to any processes in one call; the value is how many were there to get it."""
+        return self._crew.signal(list(processes), int(sig), group)
+
+    def end(self, processes: Iterable[Process], grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
+        """TERM to whole trees, KILL after the grace, in one call. Returns every `returncode()`."""
+        chosen = list(processes)
+        self._crew.stop(chosen, grace_seconds)
+        return [process.returncode() for process in chosen]
+
+    # ---- managers
+
+    @property
+    def port(self) -> int:
+        """Where managers dial."""
+        return self._bus.port
+
+    @property
+    def address(self) -> str:
+        """What managers on other machines dial."""
+        where = f"[{self._advertise}]" if ":" in self._advertise else self._advertise
+        return f"tcp://{where}:{self.port}"
+
+    def manager_command(self, address: str | None = None) -> list[str]:
+        """The command that starts a host manager for this context, by hand, `srun`, ssh or anything.
+
+        The key file it names must be readable there; else hand its content over in HOLDFAST_SUPERVISOR_KEY.
+        """
+        url = address or self.address
+        return [sys.executable, "-m", "holdfast", "host-manager", url, "--key-file", str(self.key_file)]
+
+    def start_local_managers(self, n: int, *, gpus: int = 0, labels: Mapping[str, str] | None = None) -> list[int]:
+        """Start `n` managers on this machine, named local-0 and so on, for laptops and tests. Returns their pids."""
+        more = ["--gpus", str(gpus)]
+        for key, value in (labels or {}).items():
+            more += ["--label", f"{key}={value}"]
+        return self._local.start(self.manager_command(self._loopback()) + more, n)
+
+    def start_simulated_hosts(self, n: int, processes: int = 1) -> list[int]:
+        """Start `n` simulated hosts in so many processes on this machine, for tests of scale."""
+        return self._local.start_simulated(self.manager_command(self._loopback()), n, processes)
+
+    def _loopback(self) -> str:
+        if self._advertise in _LOOPBACK or ":" in self._advertise:
+            return self.address
+        return f"tcp://127.0.0.1:{self.port}"
+
+    # ---- seeing
+
+    def status(self) -> Status:
+        """Counts of hosts and processes, rates and loop times, now."""
+        return read_status(self._roster, self._crew, self._bus, self._status_line.window)
+
+    def render_metrics(self) -> str:
+        """The same in Prometheus' text format."""
+        return render_metrics(self.status(), self._roster, self._bus)
+
+    def on_event(self, listener: Callable[[Event], object]) -> None:
+        """Call `listener(event)` for everything that happens from now on, in a thread of its own."""
+        self._events.listen(listener)
+
+    # ---- the end
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """End every process (TERM, 5 s, KILL) and every manager, and wait for them. True if all said goodbye in time.
+
+        Every handle is lost, every pending future fails; what is asked afterwards raises ContextClosed. A state folder
+        is emptied: the run is over.
+        """
+        if self._closed:
+            return True
+        limit = self._roster.fleet.rules.kill_grace_seconds + _GOODBYE_SECONDS if timeout is None else timeout
+        self._close_doors()
+        self._bus.call(self._roster.end_all, EXIT_RETURNED, "the script is done")
+        deadline = time.monotonic() + limit
+        done: Future[None] = Future("the goodbyes")
+        self._bus.call(self._roster.when_closed, done)
+        with contextlib.suppress(TimeoutError):
+            done.result(limit)
+        complete = done.done()
+        self._local.end(max(0.0, deadline - time.monotonic()) + 1.0)
+        self._bus.stop(5.0)
+        if self._folder is not None:
+            self._folder.remove()
+        self._clean_up()
+        return complete
+
+    def detach(self) -> None:
+        """Leave without ending anything: managers keep their processes for `orphan_grace`, and the next script with the
+        same state folder goes on. Without a grace they end by themselves when they notice.
+        """
+        if self._closed:
+            return
+        self._close_doors()
+        self._bus.stop(5.0)
+        if self._folder is not None:
+            self._folder.save()
+        self._clean_up()
+
+    def _close_doors(self) -> None:
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        self._crew.closed = True
+        self._status_line.stop()
+
+    def _clean_up(self) -> None:
+        self._events.close()
+        if self._folder is not None:
+            self._folder.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @property
+    def _may_come_back(self) -> bool:
+        return self._roster.fleet.rules.orphan_grace_seconds > 0
+
+    def _at_exit(self) -> None:
+        if self._may_come_back:
+            self.detach()
+        else:
+            self.shutdown()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and self._may_come_back:
+            self.detach()
+        else:
+            self.shutdown()
+
+
+def _make_session() -> int:
+    return secrets.randbits(62) | 1

@@ -1,0 +1,220 @@
+"""Messages of one process that wait for the script, and the script's waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast.errors import ValidationError
+from holdfast.supervisor.futures import Future
+from holdfast.supervisor.values import decode_value
+from holdfast.wire.bus import Assembler
+
+MAX_WAITING_MESSAGES = 10_000
+MAX_WAITING_BYTES = 256 << 20
+
+Filter = Callable[[Any], Any]
+# Shared by all inboxes: each use is a few instructions, and there are thousands of them.
+_lock = threading.Lock()
+
+
+class Target(Protocol):
+    """Where one message goes."""
+
+    def settle(self, index: int, value: Any) -> bool:
+        """Take it; False when it is not wanted any more."""
+
+    def fail(self, index: int, error: BaseException) -> None:
+        """It will not come."""
+
+
+class _One:
+    """A single future as a target."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+    def settle(self, index: int, value: Any) -> bool:
+        return self.future.set_result(value)
+
+    def fail(self, index: int, error: BaseException) -> None:
+        self.future.set_exception(error)
+
+
+class Gather:
+    """One message from each of many; the future's value is the list of them, in the order of the processes."""
+
+    __slots__ = ("_left", "_values", "future")
+
+    def __init__(self, count: int, future: Future[list[Any]]) -> None:
+        self.future = future
+        self._left = count
+        self._values: list[Any] = [None] * count
+
+    def settle(self, index: int, value: Any) -> bool:
+        """Take one; the last completes it."""
+        if self.future.done():
+            return False
+        self._values[index] = value
+        with _lock_of_gathers:
+            self._left -= 1
+            complete = self._left == 0
+        if complete:
+            self.future.set_result(self._values)
+        return True
+
+    def fail(self, index: int, error: BaseException) -> None:
+        """One that will not come fails the whole."""
+        self.future.set_exception(error)
+
+
+_lock_of_gathers = threading.Lock()
+
+
+class Inbox:
+    """A bounded buffer with filters. Any thread may wait; the bus's thread fills it.
+
+    INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to two, never to none.
+    INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never silently.
+    """
+
+    __slots__ = ("_assembler", "_bytes", "_end", "_messages", "_waits", "dropped")
+
+    def __init__(self) -> None:
+        self._assembler: Assembler | None = None
+        self._messages: deque[bytes] | None = None
+        self._bytes = 0
+        self._waits: deque[tuple[Filter | None, Target, int]] | None = None
+        self._end: BaseException | None = None
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._messages) if self._messages is not None else 0
+
+    def wait(self, accept: Filter | None, target: Target, index: int = 0) -> None:
+        """Give `target` the first message that `accept` takes, one that waits already before one that comes."""
+        with _lock:
+            if self._messages is not None:
+                for at, data in enumerate(self._messages):
+                    try:
+                        value = decode_value(data)
+                        taken = accept is None or accept(value)
+                    except Exception as error:
+                        if isinstance(error, ValidationError):
+                            self._remove(at)
+                        target.fail(index, error)
+                        return
+                    if taken:
+                        self._remove(at)
+                        break
+                else:
+                    value, taken = None, False
+            else:
+                value, taken = None, False
+            if not taken:
+                if self._end is None:
+                    if self._waits is None:
+                        self._waits = deque()
+                    self._waits.append((accept, target, index))
+                    return
+                end = self._end
+        if taken:
+            target.settle(index, value)
+        else:
+            target.fail(index, end)
+
+    def add_part(self, data: bytes, part: int, last: bool) -> bool:
+        """Take a part of a message. False when something was dropped for it."""
+        if part or not last:
+            if self._assembler is None:
+                self._assembler = Assembler()
+            whole = self._assembler.add(data, part, last)
+            if whole is None:
+                return True
+            data, self._assembler = whole, None
+        return self._add(data)
+
+    def _add(self, data: bytes) -> bool:
+        with _lock:
+            waits = self._waits
+            if waits is not None:
+                entry = self._match(data, waits)
+                if entry is not None:
+                    return True
+            if self._messages is None:
+                self._messages = deque()
+            self._messages.append(data)
+            self._bytes += len(data)
+            fits = True
+            while len(self._messages) > MAX_WAITING_MESSAGES or (
+                self._bytes > MAX_WAITING_BYTES and len(self._messages) > 1
+            ):
+                self._bytes -= len(self._messages.popleft())
+                self.dropped += 1
+                fits = False
+        return fits
+
+    def _match(self, data: bytes, waits: deque[tuple[Filter | None, Target, int]]) -> Target | None:
+        """Hand a message to the oldest wait that takes it (INBOX-1)."""
+        try:
+            value = decode_value(data)
+        except ValidationError as error:
+            _, target, index = waits.popleft()
+            self._drop_empty()
+            target.fail(index, error)
+            return target
+        for at, (accept, target, index) in enumerate(waits):
+            if accept is not None:
+                try:
+                    if not accept(value):
+                        continue
+                except Exception as error:
+                    del waits[at]
+                    self._drop_empty()
+                    target.fail(index, error)
+                    return self._match(data, waits) if waits else None
+            del waits[at]
+            if target.settle(index, value):
+                self._drop_empty()
+                return target
+            return self._match(data, waits) if waits else self._drop_empty()  # it was cancelled: on to the next
+        return None
+
+    def _drop_empty(self) -> None:
+        if not self._waits:
+            self._waits = None
+
+    def _remove(self, at: int) -> None:
+        assert self._messages is not None
+        self._bytes -= len(self._messages[at])
+        del self._messages[at]
+        if not self._messages:
+            self._messages = None
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Forget the wait of a cancelled future."""
+        with _lock:
+            if self._waits is not None:
+                kept = [wait for wait in self._waits if not (isinstance(wait[1], _One) and wait[1].future is future)]
+                self._waits = deque(kept) or None
+
+    def end(self, error: BaseException) -> None:
+        """No more will come: fail every wait, now and later. What is in the buffer stays."""
+        with _lock:
+            if self._end is not None:
+                return
+            self._end = error
+            waits, self._waits = self._waits, None
+        for _, target, index in waits or ():
+            target.fail(index, error)
+
+
+def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
+    """A future for one message."""
+    future: Future[Any] = Future(about, whom, on_cancel=inbox.cancel)
+    inbox.wait(accept, _One(future))
+    return future

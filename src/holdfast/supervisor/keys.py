@@ -1,0 +1,96 @@
+"""The keys of one run: made afresh for it, handed to managers by file (0600) or environment.
+
+The supervisor has a key pair, all managers of the run share another. A manager's file holds no secret of the supervisor's.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import ValidationError
+
+KEY_VARIABLE = "HOLDFAST_SUPERVISOR_KEY"
+
+
+class ManagerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What a manager needs: whom to trust, and what to show. Without encryption the run alone."""
+
+    run: str
+    server_public: str = ""
+    client_public: str = ""
+    client_secret: str = ""
+
+
+class RunKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Both key pairs, in Z85 text; empty without encryption."""
+
+    run: str
+    server_public: str = ""
+    server_secret: str = ""
+    client_public: str = ""
+    client_secret: str = ""
+
+    def for_managers(self) -> ManagerKey:
+        """The part that managers get."""
+        return ManagerKey(
+            run=self.run,
+            server_public=self.server_public,
+            client_public=self.client_public,
+            client_secret=self.client_secret,
+        )
+
+
+def make_keys(run: str, encrypt: bool) -> RunKeys:
+    """Make the keys of a run."""
+    if not encrypt:
+        return RunKeys(run=run)
+    import zmq
+
+    server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
+    client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
+    return RunKeys(
+        run=run,
+        server_public=server_public,
+        server_secret=server_secret,
+        client_public=client_public,
+        client_secret=client_secret,
+    )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read, whole or not at all, on disk before it has its name."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def write_manager_key(path: Path, keys: RunKeys) -> None:
+    """Write what managers need to `path`."""
+    write_private(path, msgspec.json.encode(keys.for_managers()) + b"\n")
+
+
+def parse_manager_key(text: str | bytes) -> ManagerKey:
+    """Read what `write_manager_key` wrote, from a file or the environment.
+
+    Raises:
+        ValidationError: it is no such key.
+    """
+    try:
+        key = msgspec.json.decode(text, type=ManagerKey)
+    except msgspec.MsgspecError as error:
+        raise ValidationError(f"this is no manager key: {error}", field="key_file") from error
+    lengths = {len(key.server_public), len(key.client_public), len(key.client_secret)}
+    if lengths not in ({40}, {0}):
+        raise ValidationError("a manager key has three parts of 40 characters", field="key_file")
+    return key

@@ -1,0 +1,51 @@
+"""Host managers started by the script itself on its own machine, and ended with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+
+class LocalManagers:
+    """Managers that are children of this process."""
+
+    def __init__(self) -> None:
+        self.running: list[subprocess.Popen[bytes]] = []
+        self._count = 0
+
+    def start(self, command: list[str], n: int) -> list[int]:
+        """Start `n`, each under a name of its own; their pids."""
+        started = []
+        for _ in range(n):
+            started.append(self._start([*command, "--name", f"local-{self._count}"]))
+            self._count += 1
+        return started
+
+    def start_simulated(self, command: list[str], n: int, processes: int) -> list[int]:
+        """Start `n` simulated hosts, spread over `processes`; the pids of these."""
+        shares = [n // processes + (index < n % processes) for index in range(processes)]
+        return [self._start([*command, "--simulate", str(share)]) for share in shares if share]
+
+    def _start(self, command: list[str]) -> int:
+        # A session of its own: the terminal's Ctrl-C is for the script, which then ends them in order.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.running.append(process)
+        return process.pid
+
+    def end(self, timeout_seconds: float) -> None:
+        """Wait for all, then TERM, then KILL."""
+        deadline = time.monotonic() + timeout_seconds
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            for process in self.running:
+                if number is not None and process.poll() is None:
+                    process.send_signal(number)
+            for process in self.running:
+                try:
+                    process.wait(max(0.05, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    continue
+            if all(process.poll() is not None for process in self.running):
+                break
+            deadline = time.monotonic() + 2.0
+        self.running = [process for process in self.running if process.poll() is None]

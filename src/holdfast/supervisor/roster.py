@@ -1,0 +1,253 @@
+"""Who is there and what runs where: the handles of the script joined with the sessions of the fleet.
+
+Public functions may be called by any thread; they hand their work to the bus's thread, which alone changes anything.
+
+ROSTER-1  A handle is given a manager once; when that is lost the handle is lost.
+ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the reason.
+ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the machine of a replaced one.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+
+from holdfast.supervisor.events import EventLog
+from holdfast.supervisor.futures import Future
+from holdfast.supervisor.hosts import Demand, Host
+from holdfast.supervisor.roster_crew import CrewRoster
+from holdfast.supervisor.session_fleet import Fleet, Peer
+from holdfast.wire.bus import Bye, End, Hello, Stop, Up, encode_message
+
+EXIT_RETURNED = 0
+EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
+EXIT_GIVEN_UP = 73
+_FOREVER = float("inf")
+
+
+class HostRoster:
+    """All hosts of one context."""
+
+    def __init__(self, fleet: Fleet, crew: CrewRoster, events: EventLog) -> None:
+        self.fleet = fleet
+        self.crew = crew
+        self.hosts: dict[int, Host] = {}
+        self.idle: OrderedDict[bytes, Peer] = OrderedDict()
+        self.excluded: dict[str, str] = {}
+        self.closing: dict[bytes, Peer] = {}  # told to end, goodbye awaited
+        self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
+        self.expect_until = 0.0
+        self.changed: Callable[[], None] = lambda: None  # the state file listens
+        self.ending = False
+        self._when_closed: list[Future[None]] = []
+        self._events = events
+        self._waiting: dict[Demand, deque[Host]] = {}
+
+    # ---- hosts, asked by the script
+
+    def request(self, hosts: Sequence[Host]) -> None:
+        """Have these handles attached as managers check in."""
+        for host in hosts:
+            self.hosts[host.number] = host
+        self.crew.ask(self._request, hosts)
+
+    def give_back(self, hosts: Sequence[Host], code: int, reason: str, bad_machine: bool) -> None:
+        """End the managers of these hosts; the handles are lost with that reason."""
+        self.crew.ask(self._give_back, hosts, code, reason, bad_machine)
+
+    def forgive(self, hostname: str) -> None:
+        """Let a machine that was replaced be given out again."""
+        self.crew.ask(self._forgive, hostname)
+
+    def _forgive(self, hostname: str) -> None:
+        if self.excluded.pop(hostname, None) is not None:
+            for peer in [peer for peer in self.idle.values() if peer.facts.hostname == hostname]:
+                self._offer(peer)
+
+    def _request(self, hosts: Sequence[Host]) -> None:
+        demands: dict[Demand, list[Host]] = {}
+        for host in hosts:
+            if host._reason is None:
+                demands.setdefault(host._demand, []).append(host)
+        for demand, wanting in demands.items():
+            queue = self._waiting.setdefault(demand, deque())
+            queue.extend(wanting)
+            for peer in [peer for peer in self.idle.values() if self._may_have(peer, demand)]:
+                if not queue:
+                    break
+                del self.idle[peer.identity]
+                self._attach(queue.popleft(), peer)
+            if not queue:
+                del self._waiting[demand]
+        self.changed()
+
+    def _may_have(self, peer: Peer, demand: Demand) -> bool:
+        return peer.facts.hostname not in self.excluded and demand.fits(peer.facts)
+
+    def _offer(self, peer: Peer) -> None:
+        """Give a manager to the longest waiting handle it fits, or keep it."""
+        fitting = [(queue[0].number, demand) for demand, queue in self._waiting.items() if self._may_have(peer, demand)]
+        if not fitting:
+            self.idle[peer.identity] = peer
+            return
+        self.idle.pop(peer.identity, None)
+        _, demand = min(fitting, key=lambda pair: pair[0])
+        queue = self._waiting[demand]
+        host = queue.popleft()
+        if not queue:
+            del self._waiting[demand]
+        self._attach(host, peer)
+        self.changed()
+
+    def _attach(self, host: Host, peer: Peer) -> None:
+        host._attach(peer, peer.facts)
+        early, host._early = host._early, []
+        for message in early:
+            self.fleet.push_ordered(peer, message)
+        self._events.say("host attached", host=peer.facts.hostname, number=host.number)
+
+    def _give_back(self, hosts: Sequence[Host], code: int, reason: str, bad_machine: bool) -> None:
+        for host in hosts:
+            peer = host._peer
+            if bad_machine and host._facts is not None:
+                self._exclude(host, reason)
+            if host._reason is not None:
+                continue
+            if peer is not None:
+                self._tell_end(peer, code, reason)
+            elif self.expected.pop(host._identity, None) is not None:
+                self.fleet.bar(host._identity, code, reason)
+            else:
+                self._unqueue(host)
+            self._lose(host, reason)
+        self.changed()
+
+    def _exclude(self, host: Host, reason: str) -> None:
+        """ROSTER-3. Not where the name says nothing: several managers on one machine, or the script's own."""
+        assert host._facts is not None
+        name = host._facts.hostname
+        others = any(
+            peer.facts.hostname == name and peer is not host._peer and peer.identity not in self.closing
+            for peer in self.fleet.peers.values()
+        )
+        if not others and name != socket.gethostname():
+            self.excluded[name] = reason
+            self._events.say("machine excluded", host=name, reason=reason)
+
+    def _unqueue(self, host: Host) -> None:
+        queue = self._waiting.get(host._demand)
+        if queue is not None and host in queue:
+            queue.remove(host)
+            if not queue:
+                del self._waiting[host._demand]
+
+    def _tell_end(self, peer: Peer, code: int, reason: str) -> None:
+        """Say it within the session; the manager says goodbye when nothing of it runs."""
+        self.closing[peer.identity] = peer
+        self.idle.pop(peer.identity, None)
+        order = End(self.fleet.run, code, reason, self.fleet.rules.kill_grace_seconds)
+        self.fleet.push(peer, encode_message(order))
+
+    def end_all(self, code: int, reason: str) -> None:
+        """Tell every manager to end, waiting ones too. In the bus's thread."""
+        self.ending = True
+        for host in list(self.hosts.values()):
+            if host._reason is None:
+                if host._peer is not None:
+                    self._tell_end(host._peer, code, reason)
+                self._lose(host, reason)
+        for identity in self.expected:
+            self.fleet.bar(identity, code, reason)
+        self.expected.clear()
+        self._waiting.clear()
+        for peer in list(self.idle.values()):
+            self._tell_end(peer, code, reason)
+
+    def when_closed(self, future: Future[None]) -> None:
+        """Settle `future` once every manager told to end has said goodbye or fallen silent. In the bus's thread."""
+        self._when_closed.append(future)
+        self._check_closed()
+
+    def _check_closed(self) -> None:
+        if not self.closing:
+            waiting, self._when_closed = self._when_closed, []
+            for future in waiting:
+                future.set_result(None)
+
+    def adopt(self, host: Host) -> None:
+        """Take a handle over from an earlier script. Before the bus starts."""
+        self.hosts[host.number] = host
+        if host._reason is not None:
+            return
+        if host._identity:
+            self.expected[host._identity] = host
+        else:
+            self._waiting.setdefault(host._demand, deque()).append(host)
+
+    # ---- what the bus says
+
+    def take_came(self, peer: Peer, hello: Hello) -> None:
+        """A manager checked in: one of an earlier script goes on, another is offered to whoever waits."""
+        if self.ending:
+            self._tell_end(peer, EXIT_RETURNED, "the script is done")
+            return
+        host = self.expected.pop(peer.identity, None)
+        if host is None:
+            strange = [report.group for report in hello.groups]
+            for group in strange:  # no script knows them any more
+                stop = Stop(group, None, self.fleet.rules.kill_grace_seconds)
+                self.fleet.push(peer, encode_message(stop))
+            name = peer.facts.hostname
+            if name in self.excluded:
+                self._events.say("excluded machine waits", host=name, reason=self.excluded[name])
+            self._offer(peer)
+            return
+        host._attach(peer, peer.facts)
+        self._events.say("host attached again", host=peer.facts.hostname, number=host.number)
+        self.crew.take_reports(host, hello.groups)
+
+    def take_silent(self, peer: Peer) -> None:
+        """A manager fell silent: it is lost (FLEET-1)."""
+        silence = f"nothing was heard of it for {time.monotonic() - peer.heard_at:.1f} s"
+        self.fleet.give_up(peer, EXIT_GIVEN_UP, f"the supervisor gave this host up: {silence}")
+        self._drop_peer(peer, silence)
+
+    def take_messages(self, peer: Peer, messages: list[Up]) -> None:
+        """Messages of a manager."""
+        host = peer.host
+        for message in messages:
+            if isinstance(message, Bye):
+                self.fleet.bar(peer.identity, message.code, "it had said goodbye")
+                self.fleet.dismiss(peer)
+                self._drop_peer(peer, message.reason)
+            elif isinstance(host, Host):
+                self.crew.take_message(host, message)
+
+    def _drop_peer(self, peer: Peer, reason: str) -> None:
+        self.idle.pop(peer.identity, None)
+        if self.closing.pop(peer.identity, None) is not None:
+            self._check_closed()
+        if isinstance(peer.host, Host):
+            self._lose(peer.host, reason)
+            self.changed()
+
+    def turn(self, now: float) -> float:
+        """Give up whoever was expected and did not come."""
+        if not self.expected:
+            return _FOREVER
+        if now < self.expect_until:
+            return self.expect_until
+        for identity, host in list(self.expected.items()):
+            reason = "it did not come back to the script that was started again"
+            self.fleet.bar(identity, EXIT_GIVEN_UP, reason)
+            del self.expected[identity]
+            self._lose(host, reason)
+        self.changed()
+        return _FOREVER
+
+    def _lose(self, host: Host, reason: str) -> None:
+        error = host._lose(reason)
+        self._events.say("host lost", host=error.hostname, number=host.number, reason=reason)
+        self.crew.take_loss(host, error)

@@ -1,0 +1,187 @@
+"""A reliable, ordered channel over frames that may be lost, doubled or swapped, sans I/O. Both ends use it.
+
+LINK-1  Every message pushed is taken by the peer once, in the order of its lane, as long as the session lasts.
+LINK-2  No more than `WINDOW_BYTES` are on their way unacknowledged, so a heartbeat never waits behind more than that.
+LINK-3  What is short overtakes what is bulky, but user messages never overtake each other.
+
+Frames are numbered; the peer acknowledges the last one taken in order, on every frame it sends. A frame beyond a gap is
+not taken; the peer asks for the missing ones, or the sender sends them again when acknowledgements stand still for
+`RESEND_SECONDS`. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from holdfast.wire.bus import FLAG_RESEND, Header, encode_body, encode_header
+
+WINDOW_BYTES = 32 << 20
+BATCH_BYTES = 1 << 20
+BATCH_MESSAGES = 4096
+ACK_BYTES = WINDOW_BYTES // 8
+RESEND_SECONDS = 2.0
+_BULKY_BYTES = 64 << 10
+_ASK_SECONDS = 1.0
+
+
+class Link:
+    """One end of one session."""
+
+    __slots__ = (
+        "_acked",
+        "_asked_at",
+        "_bulk",
+        "_inflight",
+        "_next",
+        "_progress_at",
+        "_quick",
+        "_taken",
+        "_unacked",
+        "_untold_bytes",
+        "queued_bytes",
+        "resent",
+        "session",
+    )
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self.resent = 0  # frames sent again, ever
+        self.queued_bytes = 0  # not sent for the first time yet
+        self._next = 1
+        self._acked = 0
+        self._taken = 0  # the last of the peer's sequence numbers taken
+        self._untold_bytes = 0
+        self._inflight = 0
+        self._progress_at = 0.0
+        self._asked_at = -1e9
+        self._quick: deque[bytes] | None = None
+        self._bulk: deque[bytes] | None = None
+        self._unacked: deque[tuple[int, int, Sequence[bytes]]] | None = None
+
+    # ---- what goes out
+
+    def push(self, message: bytes) -> None:
+        """Queue an encoded message that need not wait for bulky ones."""
+        self.queued_bytes += len(message)
+        if self._quick is None:
+            self._quick = deque()
+        self._quick.append(message)
+
+    def push_ordered(self, message: bytes) -> None:
+        """Queue an encoded message that must come after all ordered ones before it."""
+        if self._bulk is not None or len(message) > _BULKY_BYTES:
+            self.queued_bytes += len(message)
+            if self._bulk is None:
+                self._bulk = deque()
+            self._bulk.append(message)
+        else:
+            self.push(message)
+
+    @property
+    def queued(self) -> bool:
+        """True while something waits to be sent for the first time."""
+        return self._quick is not None or self._bulk is not None
+
+    @property
+    def unacknowledged(self) -> bool:
+        """True while something sent, or waiting, was not acknowledged."""
+        return self._unacked is not None or self.queued
+
+    def take_frames(self, now: float) -> list[bytes]:
+        """The frames that may go out now (LINK-2)."""
+        frames: list[bytes] = []
+        while (self._quick is not None or self._bulk is not None) and self._inflight < WINDOW_BYTES:
+            batch = self._take_batch()
+            body = encode_body(batch)
+            self.queued_bytes = 0 if not self.queued else self.queued_bytes - len(body)
+            if self._unacked is None:
+                self._unacked = deque()
+                self._progress_at = now
+            self._unacked.append((self._next, len(body), batch))
+            self._inflight += len(body)
+            frames.append(self._seal(self._next, body))
+            self._next += 1
+        return frames
+
+    def _take_batch(self) -> deque[bytes] | list[bytes]:
+        quick, bulk = self._quick, self._bulk
+        if quick is not None and bulk is None and len(quick) == 1:
+            self._quick = None
+            return quick
+        batch: list[bytes] = []
+        size = 0
+        for lane in (quick, bulk):
+            # LINK-3: a bulky one goes alone, and only when nothing quick waits.
+            if lane is None or (lane is bulk and batch):
+                continue
+            while lane and len(batch) < BATCH_MESSAGES and (not batch or size + len(lane[0]) <= BATCH_BYTES):
+                size += len(lane[0])
+                batch.append(lane.popleft())
+        if not quick:
+            self._quick = None
+        if not bulk:
+            self._bulk = None
+        return batch
+
+    def take_back(self) -> list[bytes]:
+        """Everything that was not acknowledged, in order, for the next session. This one is over."""
+        messages = [message for _, _, batch in self._unacked or () for message in batch]
+        messages += [*(self._quick or ()), *(self._bulk or ())]
+        self._unacked = self._quick = self._bulk = None
+        self.queued_bytes = 0
+        return messages
+
+    def make_heartbeat(self) -> bytes:
+        """A frame without messages: it says that this end lives, and what it has taken."""
+        self._untold_bytes = 0
+        return encode_header(self.session, 0, self._taken)
+
+    def take_resends(self, now: float) -> list[bytes]:
+        """Frames to send again, where acknowledgements have stood still for too long."""
+        if self._unacked is None or now - self._progress_at < RESEND_SECONDS:
+            return []
+        return self._resend(now)
+
+    def _resend(self, now: float) -> list[bytes]:
+        assert self._unacked is not None
+        self._progress_at = now
+        self.resent += len(self._unacked)
+        return [self._seal(sequence, encode_body(batch)) for sequence, _, batch in self._unacked]
+
+    def _seal(self, sequence: int, body: bytes) -> bytes:
+        self._untold_bytes = 0
+        return encode_header(self.session, sequence, self._taken) + body
+
+    # ---- what comes in
+
+    def take_header(self, header: Header, size: int, now: float) -> tuple[bool, list[bytes]]:
+        """Judge a frame of this session: (act on its messages, frames to send back at once)."""
+        replies: list[bytes] = []
+        if header.acknowledged > self._acked:
+            self._acknowledge(header.acknowledged, now)
+        if header.flags & FLAG_RESEND and self._unacked is not None:
+            replies += self._resend(now)
+        if header.sequence == 0:
+            return False, replies
+        if header.sequence == self._taken + 1:
+            self._taken += 1
+            self._untold_bytes += size
+            if self._untold_bytes >= ACK_BYTES:
+                replies.append(self.make_heartbeat())
+            return True, replies
+        if header.sequence > self._taken + 1 and now - self._asked_at >= _ASK_SECONDS:
+            self._asked_at = now
+            replies.append(encode_header(self.session, 0, self._taken, FLAG_RESEND))
+        return False, replies
+
+    def _acknowledge(self, sequence: int, now: float) -> None:
+        if sequence >= self._next or self._unacked is None:
+            return  # acknowledges what was never sent: no word of our peer
+        self._acked = sequence
+        self._progress_at = now
+        unacked = self._unacked
+        while unacked and unacked[0][0] <= sequence:
+            self._inflight -= unacked.popleft()[1]
+        if not unacked:
+            self._unacked = None

@@ -1,0 +1,133 @@
+"""Processes that are only pretended, for tests of scale: no fork, no pid, the real messages.
+
+What one does is said by the first word of its command: `echo` sends every message back, `exit CODE` ends at once, `sleep
+SECONDS` ends with 0 after that time; anything else runs until it is signalled. TERM, INT, HUP and KILL end it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import signal
+
+from holdfast.wire.bus import (
+    Deliver,
+    Down,
+    Ending,
+    Exited,
+    Forget,
+    GroupReport,
+    Launch,
+    Launched,
+    Running,
+    Send,
+    Signal,
+    Signalled,
+    Stop,
+    Up,
+)
+
+_DEADLY = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
+_INF = float("inf")
+
+
+class _Group:
+    __slots__ = ("echo", "ended", "first_rank", "living")
+
+    def __init__(self, launch: Launch) -> None:
+        self.first_rank = launch.first_rank
+        self.living = set(range(launch.first_rank, launch.first_rank + launch.count))
+        self.ended: list[Ending] = []
+        self.echo = launch.args[:1] == ["echo"]
+
+
+class SimulatedProcesses:
+    """All pretended processes of one host."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, _Group] = {}
+        self._due: list[tuple[float, int, int]] = []
+
+    def take(self, message: Down, now: float) -> list[Up] | None:
+        """Carry a message out; None where it is not for a simulated group."""
+        if isinstance(message, Send):
+            group = self._groups.get(message.group)
+            return None if group is None else self._take_send(group, message)
+        if isinstance(message, Launch):
+            return self._launch(message, now) if message.simulate else None
+        if isinstance(message, Signal):
+            group = self._groups.get(message.group)
+            return None if group is None else self._signal(group, message)
+        if isinstance(message, Stop):
+            group = self._groups.get(message.group)
+            return None if group is None else self._end(message.group, self._meant(group, message.ranks), -15)
+        if isinstance(message, Forget):
+            for number in message.groups:
+                self._groups.pop(number, None)
+        return None
+
+    def _take_send(self, group: _Group, message: Send) -> list[Up]:
+        if not group.echo:
+            return []
+        number, data, part, last = message.group, message.data, message.part, message.last
+        if message.rank is None:
+            return [Deliver(number, rank, data, part, last) for rank in sorted(group.living)]
+        return [Deliver(number, message.rank, data, part, last)] if message.rank in group.living else []
+
+    def _launch(self, launch: Launch, now: float) -> list[Up]:
+        if launch.group in self._groups:
+            return []
+        group = self._groups[launch.group] = _Group(launch)
+        first = launch.first_rank
+        started: list[Up] = [
+            Launched(launch.group, [Running(rank, rank + 1, now) for rank in range(first, first + launch.count)])
+        ]
+        verb = launch.args[0] if launch.args else ""
+        if verb == "exit":
+            code = int(launch.args[1]) if len(launch.args) > 1 else 0
+            started += self._end(launch.group, sorted(group.living), code)
+        elif verb == "sleep":
+            for rank in group.living:
+                heapq.heappush(self._due, (now + float(launch.args[1]), launch.group, rank))
+        return started
+
+    def _signal(self, group: _Group, message: Signal) -> list[Up]:
+        ranks = self._meant(group, message.ranks)
+        ended = self._end(message.group, ranks, -message.number) if message.number in _DEADLY else []
+        return [Signalled(message.request, len(ranks)), *ended]
+
+    def _meant(self, group: _Group, ranks: list[int] | None) -> list[int]:
+        return sorted(group.living if ranks is None else group.living & set(ranks))
+
+    def _end(self, number: int, ranks: list[int], code: int) -> list[Up]:
+        group = self._groups[number]
+        endings = [Ending(rank, code if code >= 0 else None, -code if code < 0 else None) for rank in ranks]
+        group.living.difference_update(ranks)
+        group.ended += endings
+        return [Exited(number, endings)] if endings else []
+
+    def end_all(self) -> list[Up]:
+        """End what still runs."""
+        return [up for number, group in self._groups.items() for up in self._end(number, sorted(group.living), -15)]
+
+    def tick(self, now: float) -> list[Up]:
+        """End those whose time is over."""
+        said: list[Up] = []
+        while self._due and self._due[0][0] <= now:
+            _, number, rank = heapq.heappop(self._due)
+            if number in self._groups and rank in self._groups[number].living:
+                said += self._end(number, [rank], 0)
+        return said
+
+    @property
+    def next_at(self) -> float:
+        """When `tick` has something to do."""
+        return self._due[0][0] if self._due else _INF
+
+    def report(self) -> list[GroupReport]:
+        """Everything known, for `Hello`."""
+        return [
+            GroupReport(
+                group=number, running=[Running(rank, rank + 1, 0.0) for rank in sorted(group.living)], ended=group.ended
+            )
+            for number, group in self._groups.items()
+        ]
