@@ -46,11 +46,12 @@ def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
     due = job.retry_at or job.wait_until
     when = "" if due is None else f" at {due:%Y-%m-%d %H:%M:%S} UTC"
     late = 0.0 if due is None else (found.now - due).total_seconds()
-    if job.wait_cause == "back_off" or found.policy.held is None:
+    backs_off = job.wait_cause == "back_off" or found.policy.held is None
+    if backs_off:
         left = "" if due is None else f" ({say_span(-late)} from now)" if late < 0 else " (any moment now)"
         yield WhyLine(code="back_off", message=f"it backs off, {which}{after}{when}{left}: {job.reason}",
                       hint=f"holdfast show --policy {job.id}")  # fmt: skip
-    yield from explain_hold(found)
+    yield from explain_hold(found, "it will be held" if backs_off else f"it is held, {which}{after}, due{when}")
     if found.policy.held is None and job.wait_cause == "back_off" and late > 2.0 and found.rate_limit is not None:
         yield WhyLine(
             code="retry_rate_limit",
@@ -60,7 +61,7 @@ def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
         )
 
 
-def explain_hold(found: Circumstances) -> Iterator[WhyLine]:
+def explain_hold(found: Circumstances, what: str) -> Iterator[WhyLine]:
     """Every kill switch that holds this job's retry, and how to release each."""
     job = found.job
     for source, project, given in found.holders:
@@ -72,7 +73,7 @@ def explain_hold(found: Circumstances) -> Iterator[WhyLine]:
         else:
             hint = "holdfast retries release" + (f" --project {project}" if project else "")
         whose = f"project {project}" if project else f"the {source}"
-        yield WhyLine(code="retries_held", message=f"{whose} holds all retries{because}", hint=hint)
+        yield WhyLine(code="retries_held", message=f"{what}: {whose} holds all retries{because}", hint=hint)
 
 
 def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
