@@ -114,16 +114,18 @@ def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, 
     """
     budget = CHARGED_TO[found.cause]
     case = _Case(found, budget, policy, ending)
+    seen = count_progress(charges, ending.step, counted=False)
     if found.cause is Cause.USER_CANCELLED:
-        return case.end(charges, found.message, JobEvent.CANCEL, Outcome.CANCELLED)
+        return case.end(seen, found.message, JobEvent.CANCEL, Outcome.CANCELLED)
     refusal = _refuse(found, budget, policy, ending)
     if refusal is not None:
-        return case.end(charges, f"{found.message}; {refusal}")
+        return case.end(seen, f"{found.message}; {refusal}")
     if found.cause is Cause.START_TIMEOUT:
-        return _back_off_start(case, charges)
-    charges = msgspec.structs.replace(charges, start_failures=0)
+        return _back_off_start(case, seen)
     if budget is Budget.NOTHING:
-        return case.requeue(charges, f"requeued at no charge: {found.message}", avoid=False)
+        seen = msgspec.structs.replace(seen, start_failures=0)
+        return case.requeue(seen, f"requeued at no charge: {found.message}", avoid=False)
+    charges = msgspec.structs.replace(charges, start_failures=0)
     if policy.budget_reset_seconds is not None and ending.ran_seconds >= policy.budget_reset_seconds:
         charges = Charges(best_step=charges.best_step)
         case.reset = True
@@ -139,13 +141,16 @@ def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, 
     return _charge_retries(case, charges, chance)
 
 
-def count_progress(charges: Charges, step: int | None) -> Charges:
-    """The charges after an attempt that got to `step`. Without steps there is nothing to compare, and nothing is counted."""
+def count_progress(charges: Charges, step: int | None, *, counted: bool = True) -> Charges:
+    """The charges after an attempt that got to `step`. Without steps there is nothing to compare, and nothing is counted.
+
+    counted: False for an end that is charged to nothing: it may show progress, and never the lack of it.
+    """
     best = charges.best_step
-    if best is None:
-        return msgspec.structs.replace(charges, best_step=step)
-    if step is not None and step > best:
+    if step is not None and (best is None or step > best):
         return msgspec.structs.replace(charges, best_step=step, no_progress=0)
+    if best is None or not counted:
+        return charges
     return msgspec.structs.replace(charges, no_progress=charges.no_progress + 1)
 
 

@@ -204,10 +204,11 @@ class MemoryJobs:
         if job_id not in m.jobs:
             raise no_job(job_id)
         job = m.jobs[job_id]
-        check_revivable(job_id, job.state)
+        check_revivable(job_id, job.state, job.wait_cause)
         if job.queue not in self.state.queues:
             raise refuse_queue(job.queue)
-        self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
+        if job.ended_at is not None:  # a parked one is unfinished as it is
+            self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
         chain = self.state.attempts.get(job_id, [])
         moves.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
         self.state.commit(m)

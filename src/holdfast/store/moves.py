@@ -26,6 +26,7 @@ from holdfast.store.rows import AttemptChange, JobRow, NewEvent, TaskRow
 MAX_AVOIDED_HOSTS = 16
 BACK_OFF = "back_off"
 RETRIES_HELD = "retries_held"
+PARKED = "parked"
 MAX_RUNTIME_SECONDS = 10 * 366 * 86_400.0
 LIVE_JOB_STATES = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
@@ -228,9 +229,7 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     _end_attempt(m, job, change, completion)
     m.move_job(job, decision.event, decision.reason)
     made = job.retries_charged  # retries made: the charge of a failure that no retry follows is not one of them
-    job.retries_charged, job.watchdog_charged = decision.charges.retries, decision.charges.watchdog
-    job.infra_charged, job.no_progress = decision.charges.infra, decision.charges.no_progress
-    job.best_step = decision.charges.best_step
+    _charge(job, completion)
     if decision.avoid_host and suspect is not None:
         kept = [h for h in job.avoid_hosts if h != suspect]
         job.avoid_hosts = (*kept, suspect)[-MAX_AVOIDED_HOSTS:]
@@ -239,7 +238,7 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     if job.state is JobState.QUEUED:
         job.queued_at = change.next_at = m.now
     elif job.state is JobState.WAITING:
-        delay = decision.delay_seconds
+        delay = None if decision.parked else decision.delay_seconds
         _wait_for_retry(m, job, decision)
         change.next_at = job.retry_at
     else:
@@ -250,6 +249,7 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     m.log(
         kind, job, decision.reason, task=trigger, cause=decision.cause and str(decision.cause), rule=decision.rule,
         charged_to=decision.charged_to and str(decision.charged_to), exit_code=decision.exit_code, delay_seconds=delay,
+        wait_cause=job.wait_cause,
     )  # fmt: skip
     if job.state is JobState.SUCCEEDED:
         _announce_success(m, job)
@@ -261,8 +261,19 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     return suspect if decision.quarantine_host else None
 
 
+def _charge(job: JobRow, completion: Completion) -> None:
+    totals, after = completion.totals, completion.decision.charges
+    job.retries_charged, job.watchdog_charged, job.infra_charged = totals.retries, totals.watchdog, totals.infra
+    job.rank_charges, job.start_failures = dict(completion.rank_charges), after.start_failures
+    job.best_step, job.no_progress = after.best_step, after.no_progress
+
+
 def _wait_for_retry(m: Moves, job: JobRow, decision: Decision) -> None:
-    """The row a back-off is: what is due when, or what a kill switch holds for as long as it is thrown."""
+    """The row a back-off is: what is due when, or what a kill switch holds for as long as it is thrown. A parked job has
+    no time at all: a person lets it go on."""
+    if decision.parked:
+        job.wait_cause = PARKED
+        return
     job.retry_at = m.now + timedelta(seconds=decision.delay_seconds)
     job.wait_cause = BACK_OFF if decision.held is None else RETRIES_HELD
     job.wait_until = job.retry_at if decision.held is None else None  # the kill switch has no time of its own
@@ -403,15 +414,18 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
     its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
     """
-    m.move_job(job, JobEvent.REVIVE, reason)
+    parked = job.state is JobState.WAITING
+    m.move_job(job, JobEvent.RELEASE if parked else JobEvent.REVIVE, reason)
+    job.wait_cause, job.start_failures = None, 0
     if made is None:
         job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
-        job.best_step, job.retry_events, job.avoid_hosts = None, True, ()
+        job.rank_charges, job.best_step, job.retry_events, job.avoid_hosts = {}, None, True, ()
     else:
         job.retries_charged = made + 1
     job.ended_at, job.queued_at, job.to_place = None, m.now, "back"
     job.trigger_rank = None
-    m.log("job.revived", job, reason, counted=made is not None, retry_count=job.retries_charged)
+    kind = "job.released" if parked else "job.revived"
+    m.log(kind, job, reason, counted=made is not None, retry_count=job.retries_charged)
 
 
 def lapse(m: Moves, leading_since: datetime) -> list[str]:

@@ -143,14 +143,15 @@ class JobsPart:
             found = (await read_jobs(tx, [job_id])).get(job_id)
             if found is None:
                 raise no_job(job_id)
-            check_revivable(job_id, found.state)
+            check_revivable(job_id, found.state, found.wait_cause)
             # The project's lock comes before the job's; what it was is checked again under both.
-            await check_quotas(tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[])
+            if found.ended_at is not None:  # a parked one is unfinished as it is
+                await check_quotas(tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[])
             m = await load_moves(tx, [job_id], at)
             job = m.jobs.get(job_id)
             if job is None:
                 raise no_job(job_id)
-            check_revivable(job_id, job.state)
+            check_revivable(job_id, job.state, job.wait_cause)
             if not await tx.rows("hold_queues", {"names": [job.queue]}):
                 raise refuse_queue(job.queue)
             made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None

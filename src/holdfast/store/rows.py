@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.records import MemberRecord
+from holdfast.core.records import MemberRecord, RankCharges
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
 
@@ -44,6 +44,8 @@ class JobRow(Row, kw_only=True):
     retry_events: bool = True
     best_step: int | None = None
     no_progress: int = 0
+    rank_charges: dict[str, RankCharges] = {}
+    start_failures: int = 0
     drain_cause: Cause | None = None
     drain_reason: str | None = None
     drain_since: datetime | None = None

@@ -10,6 +10,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict, NotFound, ValidationError
+from holdfast.store.moves import PARKED
 
 SUBMITTED = "submitted"
 WAITS_FOR_START = "waits for its start time"
@@ -43,10 +44,12 @@ def no_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id}; `holdfast jobs` lists them")
 
 
-def check_revivable(job_id: str, state: JobState) -> None:
-    """Raise Conflict unless a person's `retry` is possible."""
+def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> None:
+    """Raise Conflict unless a person's `retry` is possible. A parked job waits for nothing else."""
+    if state is JobState.WAITING and wait_cause == PARKED:
+        return
     if state not in sources(JOB, JobEvent.REVIVE):
-        raise Conflict(f"job {job_id} is {state}; only a failed or cancelled job can be retried")
+        raise Conflict(f"job {job_id} is {state}; only a failed, cancelled or parked job can be retried")
 
 
 def expired_reason(reservation_seconds: float) -> str:

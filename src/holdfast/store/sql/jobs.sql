@@ -54,7 +54,8 @@ where j.id = any(%(ids)s)
 -- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
 select j.id, j.name, j.project, j.queue, j.priority, j.state, j.reason, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
        j.labels, j.spec, j.epoch, j.attempts, j.retries_charged, j.watchdog_charged, j.infra_charged, j.avoid_hosts,
-       j.wait_cause, j.wait_until, j.retry_at, j.best_step, j.no_progress, j.drain_cause, j.drain_reason, j.drain_since,
+       j.wait_cause, j.wait_until, j.retry_at, j.best_step, j.no_progress, j.rank_charges, j.start_failures, j.drain_cause,
+       j.drain_reason, j.drain_since,
        j.trigger_rank, j.outcome, j.cause, j.exit_code, case when b.beat_at is null then j.step else b.step end as step,
        case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at,
        j.created_at, j.queued_at, j.started_at, j.ended_at, j.revision

@@ -4,8 +4,9 @@
 -- The job's row is the lock of everything that moves its tasks; always taken in id order, before any task's row.
 select j.id, j.project, j.queue, j.tasks, j.created_at, j.state, j.reason, j.epoch, j.attempts, j.retries_charged,
        j.watchdog_charged, j.infra_charged, j.avoid_hosts, j.wait_cause, j.wait_until, j.retry_at,
-       j.retry_events, j.best_step, j.no_progress, j.drain_cause, j.drain_reason, j.drain_since, j.drain_hard, j.drain_operator_stop, j.trigger_rank, j.outcome, j.cause, j.exit_code, j.step,
-       j.total, j.beat_at, j.queued_at, j.started_at, j.ended_at, j.revision
+       j.retry_events, j.best_step, j.no_progress, j.rank_charges, j.start_failures, j.drain_cause, j.drain_reason,
+       j.drain_since, j.drain_hard, j.drain_operator_stop, j.trigger_rank, j.outcome, j.cause, j.exit_code, j.step, j.total,
+       j.beat_at, j.queued_at, j.started_at, j.ended_at, j.revision
 from jobs j
 where j.id = any(%(ids)s)
 order by j.id
@@ -31,7 +32,8 @@ update jobs j set
   state = x.state, reason = x.reason, epoch = x.epoch, attempts = x.attempts, retries_charged = x.retries_charged,
   watchdog_charged = x.watchdog_charged, infra_charged = x.infra_charged, avoid_hosts = x.avoid_hosts,
   wait_cause = x.wait_cause, wait_until = x.wait_until, retry_at = x.retry_at, retry_events = x.retry_events,
-  best_step = x.best_step, no_progress = x.no_progress, drain_cause = x.drain_cause, drain_reason = x.drain_reason,
+  best_step = x.best_step, no_progress = x.no_progress, rank_charges = x.rank_charges,
+  start_failures = x.start_failures, drain_cause = x.drain_cause, drain_reason = x.drain_reason,
   drain_since = x.drain_since, drain_hard = x.drain_hard, drain_operator_stop = x.drain_operator_stop,
   trigger_rank = x.trigger_rank, outcome = x.outcome, cause = x.cause, exit_code = x.exit_code, step = x.step,
   total = x.total, beat_at = x.beat_at, queued_at = x.queued_at, started_at = x.started_at, ended_at = x.ended_at,
@@ -40,7 +42,8 @@ update jobs j set
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   id text, state text, reason text, epoch bigint, attempts integer, retries_charged integer, watchdog_charged integer,
   infra_charged integer, avoid_hosts text[], wait_cause text, wait_until timestamptz,
-  retry_at timestamptz, retry_events boolean, best_step bigint, no_progress integer, drain_cause text,
+  retry_at timestamptz, retry_events boolean, best_step bigint, no_progress integer,
+  rank_charges jsonb, start_failures integer, drain_cause text,
   drain_reason text, drain_since timestamptz, drain_hard boolean, drain_operator_stop boolean, trigger_rank integer,
   outcome text, cause text, exit_code integer, step bigint, total bigint, beat_at timestamptz, queued_at timestamptz,
   started_at timestamptz, ended_at timestamptz, revision bigint, to_place text)
