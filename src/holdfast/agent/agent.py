@@ -24,6 +24,8 @@ import msgspec
 from holdfast.agent.calls import ControllerCalls
 from holdfast.agent.commands import Commands, TaskPlaces
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, find_config
+from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, read_options
+from holdfast.agent.containers.plan import Status
 from holdfast.agent.ends import make_facts
 from holdfast.agent.environment import inherit_environment
 from holdfast.agent.files import make_private_folder
@@ -108,6 +110,10 @@ class Agent:
         self._shipper = LogShipper(self._calls, self._note_shipped)
         self._keeper = Housekeeper(self._table, config)
         self._forensics = ForensicsDesk(self._calls, self._probe)
+        self._containers = ContainerDesk(
+            config.state_path / "containers", mark=ties.host_mark, options=read_options(config, os.environ),
+            begun=self._begin,
+        )  # fmt: skip
         self._sync = SyncLoop(
             self._calls, self, incarnation=ties.incarnation,
             interval_seconds=self._registrar.identity.sync_interval_seconds,
@@ -136,7 +142,7 @@ class Agent:
         )  # fmt: skip
         self._commands = Commands(
             self._table, self._link, places, changed=self._report, launched=self._shipper.follow,
-            poked=self._watching.poke, forgotten=self._note_acked,
+            poked=self._watching.poke, forgotten=self._note_acked, containers=self._containers,
         )  # fmt: skip
         loops = [asyncio.create_task(part) for part in (self._say_alive(), self._serve())]
         waiting = asyncio.create_task(self._over.wait())
@@ -162,6 +168,8 @@ class Agent:
             group.create_task(self._watching.run())
             facts = await read_host_facts(self._config, self._probe)
             self._commands.host_gpus = len(facts.gpus)
+            self._containers.gpus = facts.gpus
+            await self._containers.sweep(task.key for task in self._table if task.live)
             if not self._registrar.registered:
                 await self._register()
             self._commands.host_id = self._registrar.identity.host_id
@@ -213,9 +221,11 @@ class Agent:
 
     def _take_status(self, task: AgentTask, status: TaskStatus) -> None:
         task.pid, task.started_at = status.pid, status.started_at
-        task.state = "running" if status.pid else "starting"
-        if status.pid:
+        task.state = "running" if status.pid and not task.in_container else "starting"
+        if task.state == "running":
             task.watch.started(status.started_at)
+        elif status.pid:
+            self._containers.follow(task)
         self._shipper.follow(task)
         if status.ended is not None:
             self._take_end(status.ended)
@@ -228,8 +238,15 @@ class Agent:
         task = self._table.get(started.key)
         if task is None or task.state != "starting":
             return
-        task.state, task.pid, task.started_at = "running", started.pid, started.started_at
-        task.watch.started(started.started_at)  # not written down: the guardian tells it to the next agent, too
+        if task.in_container:
+            self._containers.follow(task)  # what runs is the runner; the image may have to be pulled first
+        else:
+            self._begin(task, started.pid, started.started_at)
+
+    def _begin(self, task: AgentTask, pid: int, started_at: float) -> None:
+        """Its process runs."""
+        task.state, task.pid, task.started_at = "running", pid, started_at
+        task.watch.started(started_at)  # not written down: the guardian tells it to the next agent, too
         self._watching.poke()
         asyncio.get_running_loop().call_later(START_TOLD_SECONDS + 0.002, self._tell_start, task)
 
@@ -244,11 +261,20 @@ class Agent:
             return
         if not task.live:
             return
-        task.facts = make_facts(
+        if task.in_container:
+            self._containers.confirm(task, lambda status, unkillable: self._end(task, ended, status, unkillable))
+        else:
+            self._end(task, ended)
+
+    def _end(self, task: AgentTask, ended: Ended, container: Status | None = None, unkillable: bool = False) -> None:
+        """It is over, and nothing of it is left."""
+        facts = make_facts(
             ended, trip=task.watch.trip, kill_sent=task.saved.kill_sent, stop_asked=task.saved.stop_asked,
             host_stops=self._host_stops, log_tail="" if ended.exit_code == 0 else read_log_tail(task),
         )  # fmt: skip
-        task.state = "ended"
+        if container is not None:
+            facts = add_container_facts(facts, ended, container, task, unkillable=unkillable)
+        task.facts, task.state = facts, "ended"
         self._report()
         self._shipper.hurry()
         self._watching.forget(task.key)

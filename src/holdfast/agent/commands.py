@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.environment import make_command, make_task_environment
 from holdfast.agent.journal import about
 from holdfast.agent.link import GuardianLink
@@ -47,6 +48,7 @@ class Commands:
     def __init__(
         self, table: TaskTable, link: GuardianLink, places: TaskPlaces, *, changed: Callable[[], None],
         launched: Callable[[AgentTask], None], poked: Callable[[], None], forgotten: Callable[[AgentTask], None],
+        containers: ContainerDesk,
     ) -> None:  # fmt: skip
         self._table = table
         self._link = link
@@ -55,6 +57,7 @@ class Commands:
         self._launched = launched
         self._poked = poked
         self._forgotten = forgotten
+        self._containers = containers
         self.host_id = ""
         self.host_gpus = 0
         self.closing = False
@@ -144,20 +147,37 @@ class Commands:
         task = self._table.add(order, now)
         work = self._places.work_folder / order.key.job_id
         work.mkdir(mode=0o700, exist_ok=True)
+        boxed = order.image is not None
         env = make_task_environment(
-            order, self._places.inherited, host_id=self.host_id, host_mark=self._places.host_mark,
+            order, {} if boxed else self._places.inherited, host_id=self.host_id, host_mark=self._places.host_mark,
             beat_socket=self._places.beat_socket, work_folder=str(work), host_gpus=self.host_gpus,
         )  # fmt: skip
+        argv, cwd = make_command(order), order.cwd or str(work)
+        if boxed:  # what the guardian holds is the runner: devices, limits and the working folder are the container's
+            try:
+                argv = self._containers.prepare(task, order, env, str(work), self._places.beat_socket)
+            except ValidationError as error:
+                self._refuse_start(task, str(error))
+                return
+            env, cwd = dict(self._places.inherited), str(work)
         self._link.launch(
             Launch(
-                key=order.key, argv=make_command(order), env=env, cwd=order.cwd or str(work),
+                key=order.key, argv=argv, env=env, cwd=cwd, leads=boxed,
                 stdout=str(task.path_of("stdout")), stderr=str(task.path_of("stderr")), deadline=deadline,
-                memory_bytes=order.memory_bytes, contain=bool(order.gpus), grace_seconds=order.watch.grace_seconds,
-                log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
+                memory_bytes=0 if boxed else order.memory_bytes, contain=bool(order.gpus) and not boxed,
+                grace_seconds=order.watch.grace_seconds, log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
             )
         )  # fmt: skip
         log.info(f"launching {order.name}", extra=task.about())
         self._launched(task)
+
+    def _refuse_start(self, task: AgentTask, sentence: str) -> None:
+        """What it asks for cannot be had here."""
+        log.error(f"the task cannot be started: {sentence}", extra=task.about())
+        task.state = "ended"
+        task.facts = TaskFacts(start_error=sentence[:4096])
+        self._launched(task)
+        self._changed()
 
     def _fail_start(self, key: TaskKey, sentence: str, now: float) -> None:
         log.error(f"the task could not be prepared: {sentence}", extra=about(key))

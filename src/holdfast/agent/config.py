@@ -42,6 +42,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     join_token_file: read when there is no host key yet; may be replaced while the agent waits for a good one.
     host_file: where the host's id and key are kept, None for `host.json` in the state folder.
     probe: "real", or "scripted:PATH" in tests.
+    podman_args, docker_args: global options given to every call of that runtime (`--root`, `--storage-driver`, …); where they
+    are empty, the words of HOLDFAST_PODMAN_ARGS and HOLDFAST_DOCKER_ARGS. container_args: options of `create` for every
+    container here; else HOLDFAST_CONTAINER_ARGS. pulls_at_once: how many different images are pulled side by side.
     logs_keep_seconds, work_keep_seconds: how long files of ended tasks, and job folders nobody uses, stay on disk.
     """
 
@@ -61,6 +64,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     probe: Annotated[str, Meta(pattern=r"^(real|scripted:.+)$")] = "real"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
+    podman_args: list[str] = []
+    docker_args: list[str] = []
+    container_args: list[str] = []
+    pulls_at_once: Annotated[int, Meta(ge=1, le=64)] = 3
     logs_keep_seconds: Annotated[float, Meta(ge=0)] = 3600.0
     work_keep_seconds: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
     frozen_seconds: Annotated[float, Meta(gt=0)] = 20.0

@@ -282,7 +282,7 @@ class HostTasks:
             return
         task.request, task.child = request, child
         task.oom_kills_before = self._read_oom_kills()
-        task.tree = Tree(mark, child, group)
+        task.tree = Tree(mark, child, group, leads=launch.leads)
         self._forest.add(task.tree)
         if not self._by_pid:
             self._scan_at = max(self._scan_at, child.started_at + _FIRST_SCAN_SECONDS)

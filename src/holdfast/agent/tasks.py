@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.agent.containers.plan import STATUS_FILE
 from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.agent.journal import about
 from holdfast.agent.redact import Redactor
@@ -65,6 +66,7 @@ class AgentTask:
         self.stop_grace: float | None = None  # of the stop that was sent
         self.redactor = Redactor(order.secrets.values() if order else ())
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
+        self.closing = False  # its container is being removed; its end is told after that
         self.dirty = False
         self.saved_at = now
         self.beats: list[tuple[float, Beat]] = []  # the last few, with when they came, for forensics
@@ -73,6 +75,11 @@ class AgentTask:
     def gpus(self) -> tuple[int, ...]:
         """Device indices it was given."""
         return tuple(self.order.gpus) if self.order else ()
+
+    @property
+    def in_container(self) -> bool:
+        """Whether it runs in a container; told by what the runner left where the order was lost."""
+        return self.order.image is not None if self.order else (self.folder / STATUS_FILE).exists()
 
     @property
     def attempt(self) -> int:

@@ -268,7 +268,8 @@ def _make_order(offer: TaskOffer, settings: Settings) -> wire.LaunchOrder:
         key=task.key, attempt=task.attempt, name=job.name, queue=job.queue, project=job.project, argv=list(spec.argv),
         env=dict(spec.env), secrets=dict(offer.secrets), cwd=spec.cwd, shell=spec.shell, gpus=list(task.devices),
         memory_bytes=job.memory_bytes, world_size=job.tasks, ttl_seconds=task.lease_ttl_seconds,
-        watch=settings.watch(job.queue, spec),
+        watch=settings.watch(job.queue, spec), image=spec.image, runtime=spec.runtime, pull=spec.pull,
+        volumes=list(spec.volumes), pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
     )  # fmt: skip
 
 

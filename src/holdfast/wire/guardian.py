@@ -37,6 +37,8 @@ class Launch(Message, frozen=True, kw_only=True, tag="launch"):
     some ten milliseconds (the kernel waits for every CPU before it moves a process), so a short CPU task goes without.
     deadline: when the guardian ends it by itself unless an `Extend` came.
     grace_seconds: between TERM and KILL where the guardian must stop it on its own account.
+    leads: its first process passes a TERM on by itself (a container's runner), so no other process of its tree is sent one. The
+    KILL is for all of them, as ever.
     """
 
     key: TaskKey
@@ -49,6 +51,7 @@ class Launch(Message, frozen=True, kw_only=True, tag="launch"):
     memory_bytes: int = 0
     contain: bool = False
     grace_seconds: float = 15.0
+    leads: bool = False
     log_disk_bytes: int = 256 << 20
 
 

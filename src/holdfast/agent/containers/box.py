@@ -1,0 +1,173 @@
+"""From a launch order to the options of `create`. Pure, but for looking whether a working folder exists.
+
+BOX-5  Inside, the beat socket and the job's work folder have the paths they have outside, so every path in a variable that
+       Holdfast sets is right on both sides.
+BOX-6  The host's network and IPC namespaces are shared: the ranks of a gang find each other by the host's address, and NCCL's
+       shared memory (`/dev/shm`) works between ranks, at the host's size. Processes have their own namespace, so none of
+       them outlives the first one.
+BOX-7  The user inside is the agent's, whatever the image says: it owns the work folder and the beat socket, and its processes can
+       be seen, measured and ended from outside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.agent.containers.plan import HOST_LABEL, PID_FILE, TASK_LABEL
+from holdfast.agent.containers.runtimes import Runtime, Traits
+from holdfast.core.gpus import Gpu
+from holdfast.errors import ValidationError
+from holdfast.wire.agent import LaunchOrder
+
+# A client that found one of these in its environment would behave differently.
+_CLIENT_NAMES = frozenset(
+    ["PATH", "HOME", "USER", "SHELL", "TMPDIR", "TMP", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "SSL_CERT_FILE",
+     "SSL_CERT_DIR", "GNUPGHOME", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GOCOVERDIR"]
+)  # fmt: skip
+_CLIENT_PREFIXES = ("LD_", "XDG_", "CONTAINER", "DOCKER_", "PODMAN_", "BUILDAH_", "STORAGE_", "REGISTRY_", "DBUS_",
+                    "HOLDFAST_", "_")  # fmt: skip
+# What an image brings itself: a working folder of the host is not put over these.
+_SYSTEM_FOLDERS = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var",
+)
+_SHALLOW = ("/", "/home", "/mnt", "/media", "/opt", "/root", "/srv", "/tmp")
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """What `create` is called with. variables, file_variables: see `Plan`."""
+
+    options: list[str]
+    command: list[str]
+    variables: dict[str, str]
+    file_variables: dict[str, str]
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the container is put into. extra: the operator's own options of `create` (`container_args`)."""
+
+    mark: str
+    task_folder: str
+    work_folder: str
+    beat_socket: str
+    gpus: list[Gpu] = []
+    extra: list[str] = []
+
+
+def make_box(
+    order: LaunchOrder, runtime: Runtime, traits: Traits, environment: Mapping[str, str], around: Surroundings
+) -> Box:
+    """Return the container for an order. `environment`: what the task is to see, nothing of the host's own.
+
+    Raises ValidationError for what this runtime cannot be asked for.
+    """
+    devices, own = _make_devices(order, runtime, traits, around.gpus)
+    environment = {**environment, **own}
+    variables, file_variables = _split_environment(environment)
+    options = [
+        "--label", f"{HOST_LABEL}={around.mark}", "--label", f"{TASK_LABEL}={order.key}",
+        "--network=host", "--ipc=host", "--log-driver=none", "--no-healthcheck", f"--user={traits.uid}:{traits.gid}",
+    ]  # fmt: skip
+    if runtime.kind == "podman":
+        options.append(f"--pidfile={around.task_folder}/{PID_FILE}")
+        if traits.uid:
+            options.append("--userns=keep-id")
+    if traits.init:
+        options.append("--init")
+        if runtime.kind == "podman":
+            options.append(f"--init-path={traits.init}")
+    if traits.selinux:
+        options.append("--security-opt=label=disable")  # relabelling a user's folder is not ours to do
+    if order.memory_bytes and traits.memory_limits:
+        options += [f"--memory={order.memory_bytes}", f"--memory-swap={order.memory_bytes}"]
+    options += [f"--ulimit={name}={limit}:{limit}" for name, limit in sorted(traits.limits.items())]
+    options += [*devices, *_make_mounts(order, around)]
+    if order.cwd is not None:
+        options.append(f"--workdir={order.cwd}")
+    if order.shell is not None:
+        options.append("--entrypoint=/bin/sh")
+    for name in sorted(variables):
+        options += ["--env", name]
+    command = ["-c", order.shell] if order.shell is not None else list(order.argv)
+    return Box(options=[*options, *around.extra], command=command, variables=variables, file_variables=file_variables)
+
+
+def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    by_name: dict[str, str] = {}
+    by_file: dict[str, str] = {}
+    for name, value in environment.items():
+        if name not in _CLIENT_NAMES and not name.startswith(_CLIENT_PREFIXES):
+            by_name[name] = value
+        elif "\n" in value or "\r" in value:
+            raise ValidationError(
+                f"{name} has a line break in it, and variables of that name reach a container only as one line",
+                field=f"env.{name}",
+            )
+        else:
+            by_file[name] = value
+    return by_name, by_file
+
+
+def _make_mounts(order: LaunchOrder, around: Surroundings) -> list[str]:
+    """Ours first; a volume of the user's on the same path replaces ours."""
+    mounts = {around.work_folder: "rw", around.beat_socket: "rw"}
+    if order.cwd is not None and is_worth_mounting(order.cwd) and os.path.isdir(order.cwd):
+        mounts[os.path.normpath(order.cwd)] = "rw"
+    wanted = [volume.split(":") for volume in order.volumes]
+    for parts in wanted:
+        mounts.pop(os.path.normpath(parts[1]), None)
+    for path in mounts:
+        if ":" in path or "," in path:
+            raise ValidationError(
+                f"the folder {path!r} cannot be mounted: a runtime reads ':' and ',' as its own", field="cwd"
+            )
+    words = [f"{path}:{path}:{mode}" for path, mode in mounts.items()] + [":".join(parts) for parts in wanted]
+    return [word for pair in (("--volume", volume) for volume in words) for word in pair]
+
+
+def is_worth_mounting(path: str) -> bool:
+    """Whether a working folder may be laid over what the image has there."""
+    path = os.path.normpath(path)
+    return path not in _SHALLOW and not any(path == top or path.startswith(f"{top}/") for top in _SYSTEM_FOLDERS)
+
+
+def _make_devices(
+    order: LaunchOrder, runtime: Runtime, traits: Traits, gpus: Sequence[Gpu]
+) -> tuple[list[str], dict[str, str]]:
+    """Options for the task's devices, and the variables that name them inside."""
+    mine = [gpu for gpu in gpus if gpu.index in order.gpus]
+    vendors = {gpu.vendor for gpu in mine}
+    if not mine:
+        # NVIDIA's images ask for every device where its runtime is docker's default.
+        return [], {"NVIDIA_VISIBLE_DEVICES": "void"}
+    if "amd" in vendors or ("nvidia" not in vendors and traits.amd):
+        groups = ["--group-add=keep-groups"] if runtime.kind == "podman" and traits.uid else []
+        return ["--device=/dev/kfd", "--device=/dev/dri", *groups], {}
+    if "nvidia" not in vendors and not traits.cdi:
+        return [], {}  # declared by the operator, and of no kind that is known here
+    # Inside only the task's own devices exist, counted from 0.
+    inside = ",".join(str(place) for place in range(len(order.gpus)))
+    own = {"CUDA_VISIBLE_DEVICES": inside, "HIP_VISIBLE_DEVICES": inside}
+    if runtime.kind == "docker":
+        return [f'--gpus="device={",".join(str(index) for index in order.gpus)}"'], own
+    if not traits.cdi:
+        raise ValidationError(
+            "podman finds NVIDIA devices by a CDI description, and this host has none; make one with "
+            "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+            field="gpus",
+        )
+    return [f"--device=nvidia.com/gpu={index}" for index in order.gpus], own

@@ -1,0 +1,172 @@
+"""The runner's children: started, waited for with a limit, ended; and the word to stop, which may come at any time.
+
+One poll loop without threads. Every orphan below is reaped, too: podman's monitor detaches itself from podman and becomes
+a child of the runner (BOX-1).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
+from holdfast.process.syscalls import become_subreaper
+from holdfast.process.table import read_children
+from holdfast.process.watch import Exit, Watcher
+
+_TERM_SECONDS = 1.0  # what a client that is not wanted any more gets to tidy up
+_TURN_SECONDS = 0.5
+_MAX_OUTPUT_BYTES = 256 * 1024
+
+
+class Stopped(Exception):
+    """The guardian told the task to stop."""
+
+
+class TimedOut(Exception):
+    """A child took longer than it may; it has been ended. `text`: what it had said."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class Program:
+    """One child. `exit` is None while it runs."""
+
+    def __init__(self, child: Child, out: Path | None) -> None:
+        self.child = child
+        self.out = out
+        self.exit: Exit | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code as a shell has it."""
+        assert self.exit is not None
+        return self.exit.exit_code if self.exit.exit_code is not None else 128 + (self.exit.signal or 0)
+
+    def read(self) -> str:
+        """What it has said so far, the last part of it where that is long."""
+        if self.out is None:
+            return ""
+        try:
+            with self.out.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _MAX_OUTPUT_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+
+class Children:
+    """All children of this process, which becomes their sub-reaper. `folder`: where what they say is kept meanwhile."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = dict(environment)
+        self._programs: dict[int, Program] = {}
+        self._number = 0
+        self.stop_asked = False
+        become_subreaper()
+        self._watcher = Watcher()
+        self._wake_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the poll: an adopted orphan has no pidfd here
+        self._poll = select.poll()
+        self._poll.register(self._watcher.fileno(), select.POLLIN)
+        self._poll.register(self._wake_fd, select.POLLIN)
+
+    def _take_signal(self, *_: object) -> None:
+        self.stop_asked = True
+
+    def start(self, argv: list[str], *, variables: Mapping[str, str] | None = None, loud: bool = False) -> Program:
+        """Start a program. loud: it writes where this process writes; else into a file of its own. Raises OSError."""
+        out = None
+        if not loud:
+            self._number += 1
+            out = self._folder / f"step-{self._number}"
+        path = str(out) if out else None
+        request = SpawnRequest(
+            argv=tuple(argv), env={**self._environment, **(variables or {})}, stdout=path, stderr=path
+        )
+        child = spawn(request)
+        program = Program(child, out)
+        self._programs[child.pid] = program
+        self._watcher.watch_child(child.pid, child.pidfd)
+        os.set_blocking(child.error_fd, True)
+        sentence = read_start(child, request)
+        if sentence:
+            raise FileNotFoundError(sentence)
+        return program
+
+    def turn(self, seconds: float) -> None:
+        """Wait until something happens, at most so long."""
+        self._poll.poll(seconds * 1000)
+        try:
+            os.read(self._wake_fd, 4096)
+        except BlockingIOError:
+            pass
+        for found in self._watcher.collect():
+            program = self._programs.pop(found.pid, None)
+            if program is not None:
+                program.exit = found
+
+    def run(
+        self,
+        argv: list[str],
+        seconds: float,
+        *,
+        variables: Mapping[str, str] | None = None,
+        may_stop: bool = False,
+        each: Callable[[str], None] | None = None,
+    ) -> tuple[int, str]:
+        """Run a program to its end; return its exit code and what it said.
+
+        may_stop: end it when the task is told to stop. each: called now and then with what it has said.
+        Raises TimedOut, Stopped (both when it is gone), OSError.
+        """
+        program = self.start(argv, variables=variables)
+        give_up_at = time.monotonic() + seconds
+        while program.exit is None:
+            left = give_up_at - time.monotonic()
+            if left <= 0 or (may_stop and self.stop_asked):
+                text = program.read()
+                self.end(program)
+                raise TimedOut(text) if left <= 0 else Stopped
+            self.turn(min(left, _TURN_SECONDS))
+            if each is not None:
+                each(program.read())
+        text = program.read()
+        self._drop_output(program)
+        return program.code, text
+
+    def end(self, program: Program) -> None:
+        """TERM, a moment, KILL, of its whole process group."""
+        kill_at = time.monotonic() + _TERM_SECONDS
+        number = signal.SIGTERM
+        while program.exit is None:
+            try:
+                os.killpg(program.child.pid, number)
+            except ProcessLookupError:
+                pass
+            while program.exit is None and time.monotonic() < kill_at:
+                self.turn(max(0.0, kill_at - time.monotonic()))
+            number, kill_at = signal.SIGKILL, time.monotonic() + _TERM_SECONDS
+        self._drop_output(program)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until no child is left, the adopted ones included, for so long at most."""
+        give_up_at = time.monotonic() + seconds
+        while read_children(os.getpid()) and (left := give_up_at - time.monotonic()) > 0:
+            self.turn(min(left, 0.05))
+
+    @staticmethod
+    def _drop_output(program: Program) -> None:
+        if program.out is not None:
+            program.out.unlink(missing_ok=True)

@@ -1,0 +1,306 @@
+"""The agent's side of container tasks: prepared for the guardian, followed until they run, confirmed when they end.
+
+DESK-1  Before a host takes work under a new incarnation, and whenever an agent starts, every container of this host that no
+        living task owns is removed (BOX-2). A runtime that was used here and does not answer holds the host's registration
+        up: what it may still run must not run twice.
+DESK-2  An end is told when the runner said that the container is gone; else the agent removes it first, however often that
+        takes. Where not even that works while the container's process lives, the task is unkillable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.containers.box import Surroundings, make_box
+from holdfast.agent.containers.images import clean_words, make_lock_folder
+from holdfast.agent.containers.plan import (
+    HOST_LABEL,
+    PID_FILE,
+    TASK_LABEL,
+    Plan,
+    Status,
+    name_container,
+    read_status,
+    write_plan,
+)
+from holdfast.agent.containers.runtimes import Kind, Runtime, find_runtime, read_traits
+from holdfast.agent.tasks import AgentTask
+from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.errors import ValidationError
+from holdfast.process.table import read_entry
+from holdfast.wire.agent import LaunchOrder
+from holdfast.wire.guardian import Ended
+
+log = logging.getLogger("holdfast.agent.containers")
+
+_FOLLOW_SECONDS = (0.05, 0.25)
+_COMMAND_SECONDS = 30.0
+_AGAIN_SECONDS = (0.2, 5.0)
+_GIVE_UP_SECONDS = 60.0
+_KINDS: tuple[Kind, ...] = ("podman", "docker")
+
+
+class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator of a host set. runtimes: global options of each; extra: options of `create` for every container."""
+
+    runtimes: dict[str, list[str]] = {}
+    extra: list[str] = []
+    pulls_at_once: int = 3
+
+
+def read_options(config: AgentConfig, environ: Mapping[str, str]) -> ContainerOptions:
+    """Options of the config; where it gives none, of HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and HOLDFAST_CONTAINER_ARGS.
+
+    Raises ValidationError for a variable with an open quote.
+    """
+
+    def choose(given: Sequence[str], name: str) -> list[str]:
+        try:
+            return list(given) or shlex.split(environ.get(name, ""))
+        except ValueError as error:
+            raise ValidationError(f"{name} cannot be split into words: {error}", field=name) from None
+
+    return ContainerOptions(
+        runtimes={
+            "podman": choose(config.podman_args, "HOLDFAST_PODMAN_ARGS"),
+            "docker": choose(config.docker_args, "HOLDFAST_DOCKER_ARGS"),
+        },
+        extra=choose(config.container_args, "HOLDFAST_CONTAINER_ARGS"),
+        pulls_at_once=config.pulls_at_once,
+    )
+
+
+class ContainerDesk:
+    """All container tasks of this agent. `begun` is called when one runs: with its first process and the time."""
+
+    def __init__(
+        self, folder: Path, *, mark: str, options: ContainerOptions, begun: Callable[[AgentTask, int, float], None]
+    ) -> None:
+        self._folder = folder
+        self._mark = mark
+        self._options = options
+        self._begun = begun
+        self._works: dict[TaskKey, asyncio.Task[None]] = {}
+        self.gpus: list[Gpu] = []
+
+    # ---- the beginning
+
+    def prepare(
+        self, task: AgentTask, order: LaunchOrder, environment: Mapping[str, str], work: str, beats: str
+    ) -> list[str]:
+        """Write the plan; return the command of its runner. Raises ValidationError (the job's own fault), OSError."""
+        assert order.image is not None
+        runtime = find_runtime(order.runtime, self._options.runtimes, os.environ)
+        around = Surroundings(
+            mark=self._mark, task_folder=str(task.folder), work_folder=work, beat_socket=beats, gpus=self.gpus,
+            extra=self._options.extra,
+        )  # fmt: skip
+        box = make_box(order, runtime, read_traits(runtime.kind, os.environ), environment, around)
+        make_lock_folder(self._folder)
+        self._note_use(runtime)
+        plan = Plan(
+            runtime=runtime, name=name_container(self._mark, order.key), image=order.image, pull=order.pull,
+            pull_seconds=order.pull_seconds, create=box.options, command=box.command, variables=box.variables,
+            file_variables=box.file_variables, locks=str(self._folder), pulls_at_once=self._options.pulls_at_once,
+        )  # fmt: skip
+        write_plan(task.folder, plan)
+        return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]
+
+    def _note_use(self, runtime: Runtime) -> None:
+        """From here on this runtime is asked at every start what it holds of ours (DESK-1)."""
+        (self._folder / f"used-{runtime.kind}").touch(mode=0o600)
+
+    def follow(self, task: AgentTask) -> None:
+        """The runner runs: tell when its container does."""
+        if task.key not in self._works:
+            self._spawn(task, self._follow(task))
+
+    async def _follow(self, task: AgentTask) -> None:
+        pause, slowest = _FOLLOW_SECONDS
+        said = ""
+        while task.state == "starting":
+            status = read_status(task.folder)
+            if status is not None and status.phase != said:
+                said = status.phase
+                if said == "pulling":
+                    log.info(f"pulling {task.order.image if task.order else 'its image'}", extra=task.about())
+                pause = _FOLLOW_SECONDS[0]
+            if status is not None and status.pid and not status.removed:
+                self._begun(task, status.pid, status.started_at)
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.1, slowest)
+
+    def _spawn(self, task: AgentTask, work: Coroutine[None, None, None]) -> None:
+        running = asyncio.create_task(work)
+        self._works[task.key] = running
+
+        def done(ended: asyncio.Task[None]) -> None:
+            if self._works.get(task.key) is ended:
+                del self._works[task.key]
+            if not ended.cancelled() and ended.exception() is not None:
+                log.error("a container could not be followed", exc_info=ended.exception(), extra=task.about())
+
+        running.add_done_callback(done)
+
+    # ---- the end
+
+    def confirm(self, task: AgentTask, then: Callable[[Status, bool], None]) -> None:
+        """Make sure that the task's container is gone, then call `then(status, unkillable)` once (BOX-3)."""
+        status = read_status(task.folder) or Status()
+        if status.removed:
+            self._stop_following(task)
+            then(status, False)
+        elif task.closing:
+            return
+        else:
+            task.closing = True
+            self._stop_following(task)
+            self._spawn(task, self._remove_and_tell(task, status, then))
+
+    def _stop_following(self, task: AgentTask) -> None:
+        following = self._works.pop(task.key, None)
+        if following is not None:
+            following.cancel()
+
+    async def _remove_and_tell(self, task: AgentTask, status: Status, then: Callable[[Status, bool], None]) -> None:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _GIVE_UP_SECONDS
+        pause, longest = _AGAIN_SECONDS
+        unkillable = False
+        pid = status.pid or read_pid(task.folder)
+        while not await self._remove(TASK_LABEL, str(task.key), ()):
+            if loop.time() > give_up_at and not (pid and read_entry(pid)):
+                log.error("its container's record cannot be removed; its process is gone", extra=task.about())
+                break
+            if loop.time() > give_up_at:
+                unkillable = True
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+        then(status, unkillable)
+
+    # ---- what was left
+
+    async def sweep(self, living: Iterable[TaskKey]) -> None:
+        """Remove every container of this host that none of these tasks owns; return when none is left (DESK-1)."""
+        kept = [name_container(self._mark, key) for key in living]
+        pause, longest = _AGAIN_SECONDS
+        said = False
+        while not await self._remove(HOST_LABEL, self._mark, kept):
+            if not said:
+                said = True
+                log.error("containers of this host cannot be looked for or removed; it takes no work until they are")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _remove(self, label: str, value: str, kept: Sequence[str]) -> bool:
+        """Remove ours with this label from every runtime that was used here. True when none is left."""
+        clean = True
+        for kind in _KINDS:
+            if not (self._folder / f"used-{kind}").exists():
+                continue
+            try:
+                runtime = find_runtime(kind, self._options.runtimes, os.environ)
+            except ValidationError:
+                log.warning(
+                    f"{kind} ran containers here and is not installed any more; what it holds cannot be removed"
+                )
+                continue
+            clean = await self._remove_from(runtime, label, value, kept) and clean
+        return clean
+
+    async def _remove_from(self, runtime: Runtime, label: str, value: str, kept: Sequence[str]) -> bool:
+        names = await self._list(runtime, label, value)
+        if names is None:
+            return False
+        left = [name for name in names if name not in kept]
+        if not left:
+            return True
+        log.info(f"removing {len(left)} container{'s' * (len(left) != 1)} that nobody owns: {', '.join(left[:5])}")
+        _, said = await ask(runtime.remove(*left), _COMMAND_SECONDS, errors=True)
+        names = await self._list(runtime, label, value)
+        if names is not None and all(name in kept for name in names):
+            return True
+        log.warning(f"{runtime.kind} could not remove them: {clean_words(said)[:500]}")
+        return False
+
+    async def _list(self, runtime: Runtime, label: str, value: str) -> list[str] | None:
+        """Names of ours; None where the runtime does not say."""
+        code, text = await ask(runtime.list_names(label, value), _COMMAND_SECONDS)
+        return text.split() if code == 0 else None
+
+
+async def ask(argv: list[str], seconds: float, *, errors: bool = False) -> tuple[int | None, str]:
+    """Run a short command; return its exit code (None where it was killed after `seconds`) and what it printed.
+
+    errors: with its standard error.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT if errors else asyncio.subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return None, str(error)
+    try:
+        async with asyncio.timeout(seconds):
+            out, _ = await process.communicate()
+            return process.returncode, out.decode(errors="replace")
+    except TimeoutError:
+        return None, f"no answer in {seconds:g} s"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await process.wait()
+
+
+def read_pid(folder: Path) -> int:
+    """The first process of a container whose runner had no time to say it; 0 where nothing is known."""
+    try:
+        return int((folder / PID_FILE).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def add_container_facts(
+    facts: TaskFacts, ended: Ended, status: Status, task: AgentTask, *, unkillable: bool
+) -> TaskFacts:
+    """Return the facts of an end with what the runner knows of it. The runner's own exit code is no task's."""
+    if unkillable:
+        facts = msgspec.structs.replace(facts, unkillable=True)
+    if status.exit_code is not None:
+        return msgspec.structs.replace(
+            facts, exit_code=status.exit_code, signal=None, oom=facts.oom or status.oom,
+            runtime_seconds=status.runtime_seconds, max_memory_bytes=status.max_memory_bytes,
+        )  # fmt: skip
+    if status.failed:
+        mask = task.redactor.mask_text
+        return msgspec.structs.replace(
+            facts, exit_code=None, signal=None, runtime_seconds=0.0, max_memory_bytes=0,
+            pull_error=mask(status.pull_error)[:4096] if status.pull_error is not None else None,
+            runtime_error=mask(status.runtime_error)[:4096] if status.runtime_error is not None else None,
+            start_error=mask(status.start_error)[:4096] if status.start_error is not None else None,
+        )  # fmt: skip
+    if ended.stopped or facts.trip is not None or facts.start_error is not None or ended.signal == 9:
+        return facts
+    how = f"exit code {ended.exit_code}" if ended.exit_code is not None else f"signal {ended.signal}"
+    return msgspec.structs.replace(
+        facts, exit_code=None, runtime_error=f"the container's runner ended by itself with {how}"
+    )

@@ -1,0 +1,98 @@
+"""What the agent gives the runner (`Plan`), and what the runner says back (`Status`): two private files in the task's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from holdfast.agent.containers.runtimes import Runtime
+from holdfast.agent.files import read_private, write_atomic
+from holdfast.core.ids import TaskKey
+
+PLAN_FILE = "container.json"
+STATUS_FILE = "container.status"
+PID_FILE = "container.pid"
+TASK_LABEL = "holdfast.task"
+HOST_LABEL = "holdfast.host"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One container to be.
+
+    create: options of `create`, before the image. command: what comes after it. variables: handed on by name, through the
+    client's environment. file_variables: those that would change the client itself; they go through a file.
+    pull_seconds: how long a pull of its own may take. pulls_at_once: of different images, on this host.
+    """
+
+    runtime: Runtime
+    name: str
+    image: str
+    pull: Literal["missing", "always", "never"]
+    pull_seconds: float
+    create: list[str]
+    command: list[str]
+    variables: dict[str, str]
+    file_variables: dict[str, str]
+    locks: str
+    pulls_at_once: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far it is.
+
+    pid: the container's first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0 before it runs.
+    exit_code, oom, runtime_seconds, max_memory_bytes: of a container that ran to its end.
+    stopped: it was told to stop before it ran. The errors say why it never ran. removed: nothing of it is left (BOX-3).
+    """
+
+    phase: Literal["preparing", "pulling", "starting", "running", "ended"] = "preparing"
+    pid: int = 0
+    started_at: float = 0.0
+    exit_code: int | None = None
+    oom: bool = False
+    runtime_seconds: float = 0.0
+    max_memory_bytes: int = 0
+    stopped: bool = False
+    pull_error: str | None = None
+    runtime_error: str | None = None
+    start_error: str | None = None
+    removed: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it says why nothing ran."""
+        return self.pull_error is not None or self.runtime_error is not None or self.start_error is not None
+
+
+def name_container(mark: str, key: TaskKey) -> str:
+    """The name of a task's container (BOX-2)."""
+    return f"holdfast-{mark}-{key.job_id}.{key.rank}.{key.epoch}"
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Leave the plan for the runner. Raises OSError."""
+    write_atomic(folder / PLAN_FILE, msgspec.json.encode(plan))
+
+
+def take_plan(folder: Path) -> Plan:
+    """Read the plan and delete it: it holds the values of secrets (BOX-4). Raises OSError, msgspec.MsgspecError."""
+    path = folder / PLAN_FILE
+    plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+    path.unlink()
+    return plan
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """Say how far it is. Raises OSError."""
+    write_atomic(folder / STATUS_FILE, msgspec.json.encode(status))
+
+
+def read_status(folder: Path) -> Status | None:
+    """What the runner said last; None where there was no runner yet, or nothing that can be read."""
+    try:
+        data = read_private(folder / STATUS_FILE)
+        return msgspec.json.decode(data, type=Status) if data else None
+    except (OSError, msgspec.MsgspecError):
+        return None

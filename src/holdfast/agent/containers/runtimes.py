@@ -1,0 +1,188 @@
+"""podman and docker: what is called, with what, and which of the two is on this host.
+
+Every argument list is made here, option by option; a value never stands where an option could be read from it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import ValidationError
+
+Kind = Literal["podman", "docker"]
+_INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "catatonit", "tini", "dumb-init")
+# podman asks for these unless told otherwise (containers/common, `DefaultConfig`). Who lacks CAP_SYS_RESOURCE (root in a
+# container) is refused more than its own hard limit; and podman itself has come down to the largest pid by then.
+_PODMAN_LIMITS = {"nofile": (resource.RLIMIT_NOFILE, 1 << 20), "nproc": (resource.RLIMIT_NPROC, 1 << 22)}
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """One runtime. program: its path. options: global ones, right after the program."""
+
+    kind: Kind
+    program: str
+    options: list[str] = []
+
+    def call(self, *words: str) -> list[str]:
+        """The argument list of one command."""
+        return [self.program, *self.options, *words]
+
+    def find_image(self, image: str) -> list[str]:
+        """Prints the image's id; fails where it is not on this host."""
+        return self.call("image", "inspect", "--format", "{{.Id}}", "--", image)
+
+    def pull(self, image: str) -> list[str]:
+        """Fetches the image, saying how it goes."""
+        return self.call("pull", "--", image)
+
+    def create(self, name: str, options: Sequence[str], image: str, command: Sequence[str]) -> list[str]:
+        """Makes the container. After the image everything is the container's."""
+        return self.call("create", "--name", name, "--pull=never", *options, "--", image, *command)
+
+    def start(self, name: str) -> list[str]:
+        """Starts it and stays with it: its output, then its exit code."""
+        return self.call("start", "--attach", "--sig-proxy=false", name)
+
+    def inspect(self, name: str) -> list[str]:
+        """Prints what became of it, as JSON."""
+        return self.call("inspect", "--type", "container", name)
+
+    def kill(self, name: str, signal_name: str) -> list[str]:
+        """Signals its first process."""
+        return self.call("kill", "--signal", signal_name, name)
+
+    def wait(self, name: str) -> list[str]:
+        """Returns when it is over."""
+        return self.call("wait", name)
+
+    def remove(self, *names: str) -> list[str]:
+        """Kills them if need be, and removes all of them."""
+        quick = ["--time", "0", "--ignore"] if self.kind == "podman" else []
+        return self.call("rm", "--force", "--volumes", *quick, *names)
+
+    def list_names(self, label: str, value: str) -> list[str]:
+        """Prints the names of all containers with this label, one a line, also of those that ended."""
+        return self.call("ps", "--all", "--no-trunc", "--filter", f"label={label}={value}", "--format", "{{.Names}}")
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What of this host decides how a container is made.
+
+    cdi: NVIDIA's devices are described for CDI. memory_limits: a limit can be set. init: the path of a small init, "" for none.
+    limits: ulimits the runtime would set too high.
+    """
+
+    uid: int
+    gid: int
+    cdi: bool = False
+    amd: bool = False
+    selinux: bool = False
+    memory_limits: bool = True
+    init: str = ""
+    limits: dict[str, int] = {}
+
+
+def find_runtime(asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]) -> Runtime:
+    """Return the runtime to use: the one that was asked for, else podman, else docker.
+
+    options: what the operator gives each of them (`podman_args`, `docker_args`). Raises ValidationError that says what to
+    install.
+    """
+    path = environ.get("PATH") or os.defpath
+    kinds: tuple[Kind, ...] = (asked,) if asked else ("podman", "docker")
+    for kind in kinds:
+        program = shutil.which(kind, path=path)
+        if program is not None:
+            given = list(options.get(kind, ()))
+            return Runtime(kind=kind, program=program, options=[*_find_options(kind, given, path), *given])
+    wanted = asked or "neither podman nor docker"
+    raise ValidationError(
+        f"this job runs in a container, and {wanted} is {'not ' if asked else ''}installed on this host; install "
+        f"{asked or 'podman (or docker)'} there, or send the job to a host that has it",
+        field="runtime",
+    )
+
+
+def _find_options(kind: Kind, given: Sequence[str], path: str) -> list[str]:
+    """crun cannot run under the hybrid layout of control groups; runc can."""
+    if kind != "podman" or any(word.split("=")[0] == "--runtime" for word in given) or not is_hybrid():
+        return []
+    runc = shutil.which("runc", path=path)
+    return ["--runtime", runc] if runc else []
+
+
+def is_hybrid(root: str = "/sys/fs/cgroup") -> bool:
+    """Whether control groups of both versions are mounted."""
+    return os.path.isdir(f"{root}/unified") and not os.path.exists(f"{root}/cgroup.controllers")
+
+
+def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
+    """Look at this host. A few stats; no program is run."""
+    uid = os.getuid()
+    return Traits(
+        uid=uid,
+        gid=os.getgid(),
+        cdi=any(_has_nvidia(folder) for folder in ("/etc/cdi", "/var/run/cdi")),
+        amd=os.path.exists("/dev/kfd"),
+        selinux=os.path.exists("/sys/fs/selinux/enforce"),
+        memory_limits=uid == 0 or kind == "docker" or _is_delegated(uid),
+        init="docker-init" if kind == "docker" else _find_init(environ.get("PATH") or os.defpath),
+        limits=_find_limits() if kind == "podman" else {},
+    )
+
+
+def _find_limits() -> dict[str, int]:
+    found: dict[str, int] = {}
+    if may_raise_limits():
+        return found
+    for name, (number, wanted) in _PODMAN_LIMITS.items():
+        hard = resource.getrlimit(number)[1]
+        limits = [hard] if hard != resource.RLIM_INFINITY else []
+        if name == "nproc":
+            limits += _read_numbers("/proc/sys/kernel/pid_max")
+        if limits and min(limits) < wanted:
+            found[name] = min(limits)
+    return found
+
+
+def may_raise_limits() -> bool:
+    """Whether this process has CAP_SYS_RESOURCE."""
+    try:
+        with open("/proc/self/status") as lines:
+            return any(line.startswith("CapEff:") and int(line.split()[1], 16) >> 24 & 1 for line in lines)
+    except (OSError, ValueError):
+        return False
+
+
+def _read_numbers(path: str) -> list[int]:
+    try:
+        with open(path) as file:
+            return [int(word) for word in file.read().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _has_nvidia(folder: str) -> bool:
+    try:
+        return any(name.startswith("nvidia") for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _is_delegated(uid: int) -> bool:
+    """Whether an ordinary user may limit memory: only where systemd handed the controller down."""
+    try:
+        with open(f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers") as file:
+            return "memory" in file.read().split()
+    except OSError:
+        return False
+
+
+def _find_init(path: str) -> str:
+    return next((found for name in _INITS if (found := shutil.which(name, path=path))), "")

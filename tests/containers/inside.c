@@ -1,0 +1,95 @@
+/* What runs inside the containers of these tests: one small static program, so that an image needs nothing else.
+
+   inside WORD ARGS…   each word below is one way to behave */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static void nap(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left)) {}
+}
+
+static void polite(int number) {
+    (void)number;
+    static const char word[] = "took TERM\n";
+    if (write(1, word, sizeof word - 1) < 0) _exit(99);
+    _exit(5);
+}
+
+static int show(int argc, char **argv) {
+    char folder[4096];
+    printf("cwd %s\n", getcwd(folder, sizeof folder));
+    printf("uid %d\n", (int)getuid());
+    for (int i = 0; i < argc; i++) printf("arg %s\n", argv[i]);
+    for (char **word = environ; *word; word++) printf("env %s\n", *word);
+    return 0;
+}
+
+static int beat(int times, double pause) {
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    const char *path = getenv("HOLDFAST_BEAT_SOCKET"), *task = getenv("HOLDFAST_TASK");
+    if (!path || !task || strlen(path) >= sizeof to.sun_path) return 3;
+    strcpy(to.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    for (int step = 1; step <= times; step++) {
+        char text[512];
+        int size = snprintf(text, sizeof text, "{\"task\":\"%s\",\"step\":%d}", task, step);
+        if (sendto(fd, text, size, 0, (struct sockaddr *)&to, sizeof to) != size) { perror("beat"); return 4; }
+        nap(pause);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const char *word = argc > 1 ? argv[1] : "";
+    if (!strcmp(word, "exit")) { puts("leaving"); return atoi(argv[2]); }
+    if (!strcmp(word, "signal")) { signal(atoi(argv[2]), SIG_DFL); raise(atoi(argv[2])); pause(); }
+    if (!strcmp(word, "show")) return show(argc - 2, argv + 2);
+    if (!strcmp(word, "polite")) { signal(SIGTERM, polite); puts("up"); for (;;) nap(1000); }
+    if (!strcmp(word, "deaf")) { signal(SIGTERM, SIG_IGN); puts("up"); for (;;) nap(1000); }
+    if (!strcmp(word, "plain")) { puts("up"); for (;;) nap(1000); }
+    if (!strcmp(word, "beat")) return beat(atoi(argv[2]), 0.05);
+    if (!strcmp(word, "wedge")) { int failed = beat(3, 0.05); if (failed) return failed; puts("wedged"); for (;;) nap(1000); }
+    if (!strcmp(word, "wedge-once")) {
+        int failed = beat(3, 0.05);
+        if (failed) return failed;
+        if (!strcmp(getenv("HOLDFAST_ATTEMPT"), "1")) for (;;) nap(1000);
+        puts("whole");
+        return 0;
+    }
+    if (!strcmp(word, "count")) {
+        int lines = atoi(argv[2]);
+        for (int i = 0; i < lines; i++) { printf("line %d\n", i); nap(0.02); }
+        return atoi(argv[3]);
+    }
+    if (!strcmp(word, "write")) {
+        int fd = open(argv[2], O_WRONLY | O_CREAT | O_APPEND, 0644);
+        return fd < 0 || write(fd, argv[3], strlen(argv[3])) < 0 ? 6 : 0;
+    }
+    if (!strcmp(word, "eat")) {
+        for (;;) {
+            char *page = malloc(1 << 20);
+            if (!page) return 7;
+            memset(page, 1, 1 << 20);
+        }
+    }
+    if (!strcmp(word, "family")) {  /* a child in its own session that outlives its parent */
+        if (fork() == 0) { setsid(); signal(SIGTERM, SIG_IGN); for (;;) nap(1000); }
+        puts("up");
+        for (;;) nap(1000);
+    }
+    fprintf(stderr, "no such word: %s\n", word);
+    return 64;
+}
