@@ -52,7 +52,7 @@ def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> 
                 a.cause.value if a.cause else "-",
                 a.charged_to or "-",
                 "-" if a.exit_code is None else str(a.exit_code),
-                a.host or "-",
+                _fit_host(a.host or "-"),
                 span((a.ended_at - a.started_at).total_seconds()) if a.ended_at and a.started_at else age(a.started_at),
             )
             for a in rows
@@ -64,6 +64,12 @@ def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> 
         out.append(line)
         out += _under(attempt, policies)
     return "\n".join(out)
+
+
+def _fit_host(host: str) -> str:
+    """A host's name in what the other columns, at their widest, leave."""
+    room = max(8, columns() - 72)
+    return host if len(host) <= room else host[: room - 1] + "…"
 
 
 def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
