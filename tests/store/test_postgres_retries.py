@@ -1,0 +1,180 @@
+"""Retries and quotas on PostgreSQL where calls race: leaders, kill switches, held ones by the thousand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from holdfast.core.placement import plan_admission
+from holdfast.core.spec import JobSpec
+from holdfast.store.interface import NewJob, Released
+from holdfast.store.migrate import migrate
+from holdfast.store.postgres import PostgresStore
+from tests.store.rig import Rig
+
+MANY = 2500
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture
+async def rigs(pg_database: str) -> AsyncIterator[tuple[Rig, Rig]]:
+    """Two controllers on one database."""
+    migrate(pg_database)
+    stores = [PostgresStore(pg_database, max_connections=4) for _ in range(2)]
+    for store in stores:
+        await store.open()
+    yield Rig(stores[0]), Rig(stores[1])
+    for store in stores:
+        await store.close()
+
+
+async def fill(rig: Rig, dsn: str, count: int, **columns: object) -> None:
+    """Jobs whose first attempt failed and whose retry is due, `columns` set otherwise."""
+    jobs = [NewJob(id=f"j{i:05d}", spec=JobSpec(argv=("true",), cpus=1), queue="cpu") for i in range(count)]
+    await rig.store.submit_jobs(jobs, now=rig.now)
+    values = {"wait_cause": "back_off", "wait_until": rig.now, "retry_at": rig.now, **columns}
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        await conn.execute(
+            "update jobs set state = 'waiting', attempts = 1, epoch = 2, retries_charged = 1, cause = 'nonzero_exit',"
+            " wait_cause = %(wait_cause)s, wait_until = %(wait_until)s, retry_at = %(retry_at)s",
+            values,
+        )
+        await conn.execute(
+            "insert into attempts (job_id, number, epoch, state, outcome, reserved_at, ended_at)"
+            " select id, 1, 1, 'ended', 'requeued', created_at, created_at from jobs"
+        )
+
+
+async def ask(dsn: str, question: str) -> int:
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        row = await (await conn.execute(question.encode())).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+async def wait_until_blocked(dsn: str) -> None:
+    """Until some session waits for a lock."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await ask(dsn, "select count(*) from pg_locks where not granted"):
+            await asyncio.sleep(0.01)
+
+
+async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+    """RETRY-6; and (job, number) is unique, whoever admits."""
+    a = rigs[0]
+    await fill(a, pg_database, MANY)
+    await asyncio.gather(*(rig.store.ping() for rig in rigs))  # both are connected, so both take part
+    calls = [rig.release(limit) for rig in rigs for limit in (None, 300, None)]
+    done = await asyncio.gather(*calls)
+    assert sum(found.retries for found in done) == MANY
+    assert all(found.retries > 0 for found in (done[0], done[3])), "one leader did it all: nothing raced"
+    told = "from events where kind = 'job.retry_dispatched'"
+    assert await ask(pg_database, f"select count(*) {told}") == MANY
+    assert await ask(pg_database, f"select count(distinct job_id) {told}") == MANY
+    assert await ask(pg_database, "select count(*) from jobs where state = 'queued' and retry_at is null") == MANY
+    assert await a.release() == Released()
+    await a.host(slots=MANY)
+    snapshot = await a.store.read_admission(MANY, now=a.now)
+    plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom)
+    ttls = {p.job_id: 300.0 for p in plan.placements}
+    applied = await asyncio.gather(*(rig.store.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs))
+    assert sum(map(len, applied)) == 800
+    assert await ask(pg_database, "select count(*) from attempts where number = 2") == 800
+    assert await ask(pg_database, "select max(number) from attempts") == 2
+    assert await ask(pg_database, "select count(*) from attempts where number = 2 and retry_count = 1") == 800
+
+
+async def test_leaders_that_race_stay_within_their_limits(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+    await fill(rigs[0], pg_database, 200)
+    done = await asyncio.gather(*(rig.release(30) for rig in rigs))
+    assert [found.retries for found in done] == [30, 30]
+    assert all(found.left for found in done)
+    assert await ask(pg_database, "select count(*) from jobs where state = 'queued'") == 60
+
+
+@pytest.mark.parametrize("where", ["cluster", "project"])
+async def test_a_dispatch_waits_for_a_kill_switch_that_is_being_thrown(
+    rigs: tuple[Rig, Rig], pg_database: str, where: str
+) -> None:
+    """RETRY-6: between reading the switch and dispatching under it nobody can throw it."""
+    rig = rigs[0]
+    await fill(rig, pg_database, 5)
+    await rig.store.put_project("default", {"max_retries": 1}, now=rig.now)
+    off = "'{\"retries_enabled\": false}'"
+    async with await psycopg.AsyncConnection.connect(pg_database) as conn:
+        if where == "project":
+            await conn.execute(f"update projects set settings = settings || {off}".encode())
+            await conn.execute(b"update cluster set settings_rev = settings_rev + 1")
+        else:
+            await conn.execute(f"update cluster set settings = {off}, settings_rev = settings_rev + 1".encode())
+        call = asyncio.ensure_future(rig.release())
+        await wait_until_blocked(pg_database)
+        assert not call.done()
+        await conn.commit()
+    assert await asyncio.wait_for(call, WAIT_SECONDS) == Released(held=5)
+    assert await ask(pg_database, "select count(*) from events where kind = 'job.retry_dispatched'") == 0
+
+
+async def test_a_kill_switch_waits_for_the_dispatch_under_way(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+    """RETRY-6, the other way round: once the call that throws it has returned, everything it let pass is there to see."""
+    a, b = rigs
+    await fill(a, pg_database, 3)
+    async with await psycopg.AsyncConnection.connect(pg_database) as conn:
+        await conn.execute(b"lock table events in share mode")  # a dispatch cannot write its audit now
+        call = asyncio.ensure_future(a.release())
+        await wait_until_blocked(pg_database)
+        throw = asyncio.ensure_future(b.store.put_project("default", {"retries_enabled": False}, now=b.now))
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await ask(pg_database, "select count(*) from pg_locks where not granted") < 2:
+                await asyncio.sleep(0.01)
+        assert not throw.done()
+        await conn.commit()
+    await asyncio.wait_for(throw, WAIT_SECONDS)
+    assert await ask(pg_database, "select count(*) from events where kind = 'job.retry_dispatched'") == 3
+    assert await asyncio.wait_for(call, WAIT_SECONDS) == Released(retries=3)
+
+
+async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+    """Not a transaction, not a lock, not a row of theirs read; and nothing when there is nothing at all."""
+    rig = rigs[0]
+    await rig.store.put_project("default", {"retries_enabled": False}, now=rig.now)
+    assert await rig.release() == Released()
+    await fill(rig, pg_database, 2000, wait_cause="retries_held", wait_until=None)
+    assert isinstance(rig.store, PostgresStore)
+    begun: list[object] = []
+    transact = rig.store.session.transact
+
+    async def count(*args: object, **options: object) -> object:
+        begun.append(args)
+        return await transact(*args, **options)  # type: ignore[arg-type]  # handed through as they came
+
+    rig.store.session.transact = count  # type: ignore[method-assign,assignment]  # watched, for this instance alone
+    for _ in range(5):
+        assert await rig.release() == Released()
+    assert begun == []
+    await rig.store.put_project("default", {"retries_enabled": True}, now=rig.now)
+    assert await rig.release(150) == Released(retries=150, left=True)
+    assert await ask(pg_database, "select count(*) from jobs where wait_cause = 'back_off'") == 1850
+
+
+async def test_start_times_do_not_queue_behind_retries_that_are_held_back(
+    rigs: tuple[Rig, Rig], pg_database: str
+) -> None:
+    rig = rigs[0]
+    await fill(rig, pg_database, 1500)
+    late = await rig.submit(start_at=rig.now.timestamp() + 5)
+    rig.tick(10)
+    assert await rig.release(1) == Released(started=1, retries=1, left=True)
+    assert (await rig.job(late)).state == "queued"
+
+
+async def test_a_batch_that_another_leader_holds_is_passed_over(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+    rig = rigs[0]
+    await fill(rig, pg_database, 10)
+    async with await psycopg.AsyncConnection.connect(pg_database) as conn:
+        await conn.execute(b"select from jobs where id < 'j00004' for update")
+        assert await asyncio.wait_for(rig.release(), WAIT_SECONDS) == Released(retries=6)
+    assert await rig.release() == Released(retries=4)
