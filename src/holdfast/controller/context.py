@@ -17,6 +17,7 @@ from holdfast.controller.metrics import Metrics
 from holdfast.controller.settings_cache import SettingsCache
 from holdfast.controller.sync_batch import SyncBatcher
 from holdfast.controller.wakes import WakeBus
+from holdfast.controller.webhook_sender import Sender
 from holdfast.core.placement import Size
 from holdfast.core.records import JobRecord
 from holdfast.core.settings import Value
@@ -112,6 +113,7 @@ class Controller:
         self.wakes = WakeBus()
         self.guard = Guard(store, clock)
         self.outages = Outages(clock)
+        self.webhooks = Sender()
         self.batcher = SyncBatcher(store, self.metrics, self.outages)
         self.refusals: Mapping[str, str] = {}
         self.leading_since: datetime | None = None

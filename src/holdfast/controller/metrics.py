@@ -44,7 +44,14 @@ class _StoreGauges(Collector):
             ("oldest_queued_seconds", "Age of the oldest queued job.", found.oldest_queued_seconds),
             ("oldest_transaction_seconds", "Age of the database's oldest transaction.", found.oldest_transaction_seconds),
         )  # fmt: skip
-        return [jobs, hosts, *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain)]
+        deliveries = GaugeMetricFamily(
+            "holdfast_webhook_backlog",
+            "Webhook deliveries that wait (pending) or were given up (dead).",
+            labels=("state",),
+        )
+        for state, count in sorted(found.webhook_deliveries.items()):
+            deliveries.add_metric((state,), count)
+        return [jobs, hosts, deliveries, *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain)]
 
 
 class Metrics:
@@ -79,6 +86,10 @@ class Metrics:
             "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
         )
         self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
+        self.webhook_deliveries = Counter(
+            "holdfast_webhook_deliveries", "Tries of webhook deliveries: delivered, failed (tried again), dead.",
+            ("outcome",), registry=r,
+        )  # fmt: skip
         self.trips = Counter("holdfast_trips", "Watchdog trips reported.", ("watchdog",), registry=r)
         self.loop_seconds = Histogram(
             "holdfast_loop_seconds", "Time of one run of a control loop.", ("loop",), buckets=_FAST, registry=r

@@ -119,6 +119,8 @@ _LABELS = {
     "holdfast_jobs_ended_total": "`outcome`, `cause`",
     "holdfast_retry_scheduled_total": "`cause`",
     "holdfast_retry_exhausted_total": "`cause`",
+    "holdfast_webhook_deliveries_total": "`outcome`",
+    "holdfast_webhook_backlog": "`state`",
     "holdfast_trips_total": "`watchdog`",
     "holdfast_loop_seconds": "`loop`",
     "holdfast_loop_failures_total": "`loop`",

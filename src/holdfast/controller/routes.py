@@ -16,6 +16,7 @@ from holdfast.controller import (
     api_retries,
     api_system,
     api_tokens,
+    api_webhooks,
     queries,
 )
 from holdfast.controller.auth import Role
@@ -32,7 +33,8 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings import Effective
 from holdfast.core.spec import JobSpec
-from holdfast.wire import agent, api
+from holdfast.core.webhooks import DeliveryRecord, WebhookRecord
+from holdfast.wire import agent, api, webhooks
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)
@@ -52,6 +54,7 @@ def _get(path: str, handle: Any, summary: str, answer: Any, query: Any = None, *
 
 
 JOB = "/v1/jobs/{id}"
+HOOK = "/v1/webhooks/{id}"
 ENDPOINTS: tuple[Endpoint, ...] = (
     # agents: hot, so first
     Endpoint("POST", "/v1/agent/sync", Role.HOST, agent_api.sync, "State up, commands down: a long poll.",
@@ -129,6 +132,32 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.TokenRequest, answers={201: api.TokenCreated}),
     Endpoint("DELETE", "/v1/tokens/{id}", A, api_tokens.revoke_token, "Revoke a token.", answers={204: None}),
     _get("/v1/whoami", api_tokens.who_am_i, "The token that speaks.", TokenRecord),
+    # webhooks
+    Endpoint("GET", "/v1/webhooks", A, api_webhooks.list_webhooks, "Every webhook, without its secret.",
+             answers={200: Page(WebhookRecord)}),
+    Endpoint("POST", "/v1/webhooks", A, api_webhooks.create_webhook, "A new webhook; its secret is shown this once.",
+             body=webhooks.WebhookRequest, answers={201: webhooks.WebhookCreated}),
+    Endpoint("GET", HOOK, A, api_webhooks.get_webhook, "One webhook.", answers={200: WebhookRecord}),
+    Endpoint("PATCH", HOOK, A, api_webhooks.patch_webhook, "Change a webhook.", body=webhooks.WebhookPatch,
+             answers={200: WebhookRecord}),
+    Endpoint("DELETE", HOOK, A, api_webhooks.delete_webhook, "Forget a webhook and its deliveries.",
+             answers={204: None}),
+    Endpoint("POST", HOOK + "/rotate", A, api_webhooks.rotate_webhook, "A new secret; both sign during the grace.",
+             body=webhooks.RotateRequest, optional_body=True, answers={200: webhooks.WebhookCreated}),
+    Endpoint("POST", HOOK + "/pause", A, api_webhooks.pause_webhook, "Send nothing more; events are kept.",
+             body=webhooks.WebhookPause, optional_body=True, answers={200: WebhookRecord}),
+    Endpoint("POST", HOOK + "/resume", A, api_webhooks.resume_webhook, "Go on where it stopped.",
+             answers={200: WebhookRecord}),
+    Endpoint("POST", HOOK + "/test", A, api_webhooks.test_webhook, "Send one test event now; nothing is kept.",
+             answers={200: webhooks.TestResult}),
+    Endpoint("POST", HOOK + "/redeliver-dead", A, api_webhooks.redeliver_dead, "Send every dead delivery again.",
+             answers={200: webhooks.Redelivered}),
+    Endpoint("GET", HOOK + "/deliveries", A, api_webhooks.list_deliveries, "Its deliveries, newest first.",
+             query=api_webhooks.DeliveriesQuery, answers={200: Page(DeliveryRecord)}),
+    Endpoint("GET", HOOK + "/deliveries/{delivery}", A, api_webhooks.get_delivery, "One delivery with its body.",
+             answers={200: webhooks.DeliveryView}),
+    Endpoint("POST", HOOK + "/deliveries/{delivery}/redeliver", A, api_webhooks.redeliver, "Send a delivery again.",
+             answers={200: DeliveryRecord}),
     # the server itself
     _get("/v1/openapi.json", api_system.get_openapi, "This description.", dict[str, Any]),
     _get("/metrics", api_system.get_metrics, "Prometheus metrics.", None, media=("text/plain",)),

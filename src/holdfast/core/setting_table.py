@@ -434,6 +434,32 @@ _ALL = (
         may_be_off=True,
         scope="queue",
     ),
+    # webhooks
+    Setting(
+        "webhook_timeout_seconds",
+        "seconds",
+        10.0,
+        "time one try of a webhook delivery may take, from the look-up of its name to its status",
+        low=0.1,
+        high=120,
+        scope="cluster",
+    ),
+    Setting(
+        "webhook_tries",
+        "int",
+        12,
+        "tries of a webhook delivery after which it is given up (dead) and may be sent again by hand",
+        low=1,
+        high=1000,
+        scope="cluster",
+    ),
+    Setting(
+        "webhook_allow_private",
+        "bool",
+        False,
+        "webhooks may go to http, loopback and private networks",
+        scope="cluster",
+    ),
     Setting(
         "history_days",
         "number",

@@ -45,6 +45,7 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     POST   /v1/tokens                       TokenRequest → 201 TokenCreated
     DELETE /v1/tokens/{id}                  → 204
     GET    /v1/whoami                       → TokenRecord
+    …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
     GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none
     GET    /v1/openapi.json

@@ -1,0 +1,199 @@
+"""Webhooks: events past every hook's cursor → deliveries; deliveries that are due → tries. And the end of old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection
+
+from holdfast.controller.auth import make_new_id
+from holdfast.controller.context import Controller
+from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.settings_cache import Settings
+from holdfast.controller.wakes import Signal
+from holdfast.controller.webhook_sender import Sender
+from holdfast.core.records import EventRecord
+from holdfast.core.webhooks import (
+    HOOK_WINDOW,
+    MAX_PENDING,
+    TOTAL_WINDOW,
+    Answer,
+    BackOff,
+    DeliveryBatch,
+    DeliveryState,
+    DueDelivery,
+    Subscription,
+    is_wanted,
+    judge_try,
+    next_window,
+    plan_deliveries,
+    plan_sends,
+)
+
+log = logging.getLogger("holdfast.webhooks")
+PAGE = 500
+PAUSE_SECONDS = 0.05  # many commits, one look
+_OUTCOMES = {DeliveryState.DELIVERED: "delivered", DeliveryState.PENDING: "failed", DeliveryState.DEAD: "dead"}
+
+
+class WebhooksLoop:
+    """A run lasts as long as anything is under way, so that a slow receiver holds nobody else's deliveries back.
+
+    What is under way when the run ends early (leadership lost, store away, the process killed) was sent or was not:
+    it is sent again (HOOK-2). The windows are a memory of who is in trouble; losing it costs a few tries.
+    """
+
+    name = "webhooks"
+    topic: str | None = "events"
+    interval_seconds = 1.0
+
+    def __init__(self, controller: Controller, sender: Sender | None = None, policy: BackOff | None = None) -> None:
+        self._controller = controller
+        self._sender = sender or controller.webhooks
+        self._policy = policy or BackOff()
+        self._windows: dict[str, int] = {}
+
+    async def run_once(self) -> Summary:
+        tally: Counter[str] = Counter()
+        flights: dict[asyncio.Task[Answer], DueDelivery] = {}
+        clock, signal = self._controller.clock, self._controller.wakes.topic("events")
+        await asyncio.sleep(PAUSE_SECONDS)
+        seen, looked_at, more = signal.version, -math.inf, False
+        try:
+            while True:
+                if more or clock() - looked_at >= PAUSE_SECONDS:
+                    seen, looked_at = signal.version, clock()
+                    written, more = await self._collect()
+                    tally["written"] += written
+                await self._launch(flights)
+                if not flights and not more:
+                    return +tally
+                await self._wait(flights, signal, seen, 0.0 if more else looked_at + PAUSE_SECONDS - clock(), more)
+                tally += await self._record({task: flights.pop(task) for task in list(flights) if task.done()})
+        finally:
+            for task in flights:
+                task.cancel()
+            await asyncio.gather(*flights, return_exceptions=True)
+
+    async def _wait(
+        self, flights: Collection[asyncio.Task[Answer]], signal: Signal, seen: int, pause: float, more: bool
+    ) -> None:
+        """Until one has landed, or there may be events and the pause between two looks is over."""
+
+        async def wake() -> None:
+            await asyncio.sleep(max(0.0, pause))
+            if not more:
+                await signal.wait(seen, self.interval_seconds)
+
+        waker = asyncio.create_task(wake())
+        try:
+            await asyncio.wait({waker, *flights}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waker.cancel()
+
+    # ---- events → deliveries
+
+    async def _collect(self) -> tuple[int, bool]:
+        """Bring every hook's cursor a page nearer to the end of the events. How many deliveries were written, and whether
+        there is more: a long way is gone between the sends, not instead of them."""
+        store = self._controller.store
+        of_cursor: dict[str, list[Subscription]] = {}
+        for hook in await store.list_subscriptions(MAX_PENDING):
+            of_cursor.setdefault(hook.cursor, []).append(hook)
+        written, more = 0, False
+        for cursor, together in of_cursor.items():
+            events = await store.read_events(cursor, limit=PAGE)
+            if events:
+                written += await self._write(together, events)
+            more = more or len(events) == PAGE
+        return written, more
+
+    async def _write(self, hooks: list[Subscription], events: list[EventRecord]) -> int:
+        wanted = {e.job_id for e in events if e.job_id and any(is_wanted(hook, e) for hook in hooks)}
+        jobs = await self._controller.store.summarize_jobs(wanted)
+        ids = (make_new_id() for _ in itertools.count())
+        batches: list[DeliveryBatch] = [plan_deliveries(hook, events, jobs, ids) for hook in hooks]
+        moved = set(await self._controller.store.write_deliveries([b for b in batches if b.before != b.after]))
+        return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)
+
+    # ---- deliveries → tries
+
+    async def _launch(self, flights: dict[asyncio.Task[Answer], DueDelivery]) -> None:
+        if len(flights) >= TOTAL_WINDOW:
+            return
+        flying = list(flights.values())
+        due = await self._controller.store.list_due(HOOK_WINDOW, [d.id for d in flying])
+        chosen = plan_sends(due, flying, self._windows, TOTAL_WINDOW)
+        if not chosen:
+            return
+        settings = await self._controller.settings.current()
+        for delivery in chosen:
+            flights[asyncio.create_task(self._send(delivery, settings))] = delivery
+
+    async def _send(self, due: DueDelivery, settings: Settings) -> Answer:
+        try:
+            return await self._sender.send(
+                due.url, due.webhook_id, due.id, due.secrets, due.body.encode(),
+                allow_private=settings.value("webhook_allow_private") is True,
+                seconds=settings.number("webhook_timeout_seconds"),
+            )  # fmt: skip
+        except Exception:
+            # One delivery that cannot even be tried must not keep the others from being; it counts as tried.
+            log.exception("delivery %s of webhook %s could not be sent", due.id, due.webhook_id)
+            return Answer(error="it could not be sent; the controller's log has the reason")
+
+    async def _record(self, landed: dict[asyncio.Task[Answer], DueDelivery]) -> Counter[str]:
+        if not landed:
+            return Counter()
+        controller = self._controller
+        settings = await controller.settings.current()
+        max_tries = int(settings.number("webhook_tries"))
+        tries = []
+        for task, due in landed.items():
+            answer = task.result()
+            self._windows[due.webhook_id] = next_window(self._windows.get(due.webhook_id, HOOK_WINDOW), answer)
+            tries.append(judge_try(due, answer, max_tries, self._policy, controller.chance()))
+        applied = set(await controller.store.record_tries(tries))
+        tally: Counter[str] = Counter()
+        for tried in tries:
+            if tried.delivery_id not in applied:
+                continue
+            outcome = _OUTCOMES[tried.state]
+            tally[outcome] += 1
+            controller.metrics.webhook_deliveries.labels(outcome).inc()
+            if tried.state is DeliveryState.DEAD:
+                log.warning("delivery %s of webhook %s is given up after %d tries: %s", tried.delivery_id,
+                            tried.webhook_id, tried.tries + 1, tried.error)  # fmt: skip
+            if tried.pause is not None:
+                log.warning("webhook %s is paused: %s", tried.webhook_id, tried.pause)
+        if tally["dead"] or any(t.pause for t in tries):
+            controller.poke("events")
+        return tally
+
+
+class PruneDeliveriesLoop:
+    """Delivered and dead deliveries older than `history_days` → deleted, in small batches."""
+
+    name = "prune_deliveries"
+    topic: str | None = None
+    interval_seconds = 600.0
+    _max_batches = 100
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        settings = await self._controller.settings.current()
+        days = settings.value("history_days")
+        if not isinstance(days, (int, float)):
+            return {}
+        deleted = 0
+        for _ in range(self._max_batches):
+            count = await self._controller.store.prune_deliveries(float(days))
+            deleted += count
+            if not count:
+                break
+        return {"deleted": deleted} if deleted else {}

@@ -1,0 +1,96 @@
+"""The bodies of the webhook routes. All of them take an admin token: a hook's url may itself be a secret.
+
+GET    /v1/webhooks                                  → page of WebhookRecord
+POST   /v1/webhooks                                  WebhookRequest → 201 WebhookCreated: the secret is shown this once
+GET    /v1/webhooks/{id}                             → WebhookRecord
+PATCH  /v1/webhooks/{id}                             WebhookPatch → WebhookRecord
+DELETE /v1/webhooks/{id}                             → 204; its deliveries go with it
+POST   /v1/webhooks/{id}/rotate                      RotateRequest → WebhookCreated
+POST   /v1/webhooks/{id}/pause                       WebhookPause → WebhookRecord
+POST   /v1/webhooks/{id}/resume                      → WebhookRecord
+POST   /v1/webhooks/{id}/test                        → TestResult: one try, now, of an event webhook.test; nothing is kept
+POST   /v1/webhooks/{id}/redeliver-dead              → Redelivered
+GET    /v1/webhooks/{id}/deliveries                  ?state=&limit=&cursor= → page of DeliveryRecord, newest first
+GET    /v1/webhooks/{id}/deliveries/{delivery}       → DeliveryView
+POST   /v1/webhooks/{id}/deliveries/{delivery}/redeliver   → DeliveryRecord
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from holdfast.core.spec import Name
+from holdfast.core.webhook_targets import MAX_URL_CHARS
+from holdfast.core.webhooks import DeliveryRecord, WebhookRecord
+from holdfast.wire.api import Struct
+
+MAX_GRACE_SECONDS = 30 * 86_400.0
+DAY_SECONDS = 86_400.0
+
+Url = Annotated[str, Meta(min_length=1, max_length=MAX_URL_CHARS)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^([a-z_.]+\*?|\*)$(?!\n)")]
+Patterns = Annotated[list[Pattern], Meta(max_length=32)]
+Secret = Annotated[str, Meta(min_length=16, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")]
+Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
+
+
+class WebhookRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new hook. events: kinds or beginnings of them ("job.*"); none: all but those about webhooks. secret: the server makes
+    one where none is given."""
+
+    url: Url
+    events: Patterns = []  # noqa: RUF012  msgspec copies an empty default
+    project: Name | None = None
+    name: Label = ""
+    secret: Secret | None = None
+
+
+class WebhookPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change; a field that is left out stays. project null: every project."""
+
+    url: Url | UnsetType = UNSET
+    events: Patterns | UnsetType = UNSET
+    project: Name | UnsetType | None = UNSET
+    name: Label | UnsetType = UNSET
+
+
+class RotateRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new secret. Until `grace_seconds` are over the one before signs too, so that receivers can change over."""
+
+    secret: Secret | None = None
+    grace_seconds: Annotated[float, Meta(ge=0, le=MAX_GRACE_SECONDS)] = DAY_SECONDS
+
+
+class WebhookPause(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why; shown to whoever looks at the hook."""
+
+    reason: Label = ""
+
+
+class WebhookCreated(WebhookRecord, frozen=True, kw_only=True):
+    """A hook with its secret, shown this once."""
+
+    secret: str
+
+
+class TestResult(Struct, frozen=True, kw_only=True):
+    """What came of one try. status None: there was no answer; `error` says why."""
+
+    delivered: bool
+    status: int | None
+    error: str
+    seconds: float
+
+
+class DeliveryView(DeliveryRecord, frozen=True, kw_only=True):
+    """A delivery with the body it sends."""
+
+    body: str
+
+
+class Redelivered(Struct, frozen=True, kw_only=True):
+    """How many dead deliveries are pending again."""
+
+    count: int
