@@ -16,7 +16,8 @@ from holdfast.controller.problems import answer_json
 from holdfast.controller.queries import AttemptQuery, AttemptsQuery, JobsQuery
 from holdfast.controller.retry_state import make_chain, make_retry_state, policy_of_end
 from holdfast.controller.settings_cache import Settings
-from holdfast.controller.why import Circumstances, explain
+from holdfast.controller.why import explain
+from holdfast.controller.why_retries import Circumstances
 from holdfast.core.placement import Candidate, find_impossible
 from holdfast.core.records import JobRecord
 from holdfast.core.settings import check_layer, job_layer

@@ -83,7 +83,7 @@ class Settings:
 
     def find_holders(self) -> list[tuple[str, str | None, str]]:
         """Every kill switch that is thrown: (layer, project, the reason given)."""
-        found = [
+        found: list[tuple[str, str | None, str]] = [
             (source, None, str(layer.get("retries_hold_reason") or ""))
             for source, layer in self._below
             if layer.get("retries_enabled") is False
