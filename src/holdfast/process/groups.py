@@ -39,7 +39,7 @@ class TaskGroup:
         return f"{self.path}/cgroup.procs"
 
     def read_pids(self) -> list[int]:
-        """Pids of the members, those in groups made below included. Under v1 the kernel may answer from up to 1 s ago."""
+        """Pids of the living members, those in groups made below included, and those that exit but are no zombies yet."""
         return _read_pids(self.path)
 
     def set_limit(self, memory_bytes: int) -> None:

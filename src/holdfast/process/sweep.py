@@ -20,7 +20,8 @@ from holdfast.process.groups import list_groups
 from holdfast.process.table import ProcessEntry
 from holdfast.process.tree import KILL_POLL_SECONDS, Signaller
 
-# One scan can miss a child that was forked while it was made and whose parent died meanwhile.
+# One scan can miss a child that was forked while it was made and whose parent died meanwhile. The orphans of a dead
+# guardian are nobody's here, so several scans stand for the proof that a guardian has.
 _EMPTY_SCANS = 3
 
 
@@ -38,18 +39,15 @@ def sweep(
     removes the emptied groups. Returns the pids that survived SIGKILL, normally none.
     """
     signaller = signaller or Signaller()
-    spared = process_table.read_ancestors(os.getpid())
-    unmarked: set[tuple[int, int]] = set()
-    seen: set[tuple[int, int]] = set()
+    leftovers = _Leftovers(host, group_homes)
     give_up_at = time.monotonic() + kill_limit_seconds
-    folders = [home.rsplit("/", 1)[1] for home in group_homes]
     empty_scans = 0
     while True:
         for home in group_homes:
             for group in list_groups(home):
                 signaller.kill_group(group)
-        members = _find_leftovers(host, folders, spared, unmarked, seen)
-        empty_scans = 0 if members else empty_scans + 1
+        members, clear = leftovers.find()
+        empty_scans = empty_scans + 1 if clear and not members else 0
         if empty_scans == _EMPTY_SCANS or time.monotonic() >= give_up_at:
             break
         for entry in members:
@@ -63,31 +61,44 @@ def sweep(
     return sorted(entry.pid for entry in members)
 
 
-def _find_leftovers(
-    host: str,
-    folders: Collection[str],
-    spared: set[int],
-    unmarked: set[tuple[int, int]],
-    seen: set[tuple[int, int]],
-) -> list[ProcessEntry]:
-    """Scan once. `unmarked` and `seen` carry over what earlier scans learned."""
-    table = process_table.read_table()
-    found: set[int] = set()
-    for entry in table.values():
-        if entry.identity in seen:
-            found.add(entry.pid)
-        elif entry.identity not in unmarked:
-            in_group = any(process_table.read_group(entry.pid, folder) for folder in folders)
-            if in_group or process_table.read_marks(entry.pid)[1] == host:
-                found.add(entry.pid)
-            else:
-                unmarked.add(entry.identity)
-    found -= spared
-    grew = True
-    while grew:
-        below = {entry.pid for entry in table.values() if entry.ppid in found} - found - spared
-        grew = bool(below)
-        found |= below
-    members = [table[pid] for pid in found if pid in table]
-    seen.update(entry.identity for entry in members)
-    return [entry for entry in members if entry.alive]
+class _Leftovers:
+    """Scans for what belongs to a host, and what they have taught so far."""
+
+    def __init__(self, host: str, group_homes: Collection[str]) -> None:
+        self._host = host
+        self._group_homes = group_homes
+        self._folders = [home.rsplit("/", 1)[1] for home in group_homes]
+        self._spared = process_table.read_ancestors(os.getpid())
+        self._unmarked: set[tuple[int, int]] = set()
+        self._seen: set[tuple[int, int]] = set()
+        self._exiting: set[tuple[int, int]] = set()
+
+    def find(self) -> tuple[list[ProcessEntry], bool]:
+        """Scan once. Returns the living leftovers, and whether nobody began to exit meanwhile who may hide a child (TREE-4)."""
+        table = process_table.read_table()
+        in_groups = {pid for home in self._group_homes for group in list_groups(home) for pid in group.read_pids()}
+        found = {entry.pid for entry in table.values() if entry.pid in in_groups or self._is_ours(entry)}
+        found -= self._spared
+        grew = True
+        while grew:
+            below = {entry.pid for entry in table.values() if entry.ppid in found} - found - self._spared
+            grew = bool(below)
+            found |= below
+        self._seen.update(table[pid].identity for pid in found)
+        # Only what was seen to exit before a scan has all its children in that scan.
+        before, self._exiting = self._exiting, {e.identity for e in table.values() if e.exiting and e.alive}
+        return [table[pid] for pid in found if table[pid].alive], self._exiting <= before
+
+    def _is_ours(self, entry: ProcessEntry) -> bool:
+        if entry.identity in self._seen:
+            return True
+        if entry.identity in self._unmarked or not entry.alive:
+            return False
+        if any(process_table.read_group(entry.witness, folder) for folder in self._folders):
+            return True
+        environ = process_table.read_environ(entry.witness)
+        if environ and process_table.find_marks(environ)[1] == self._host:
+            return True
+        if environ or environ is None or entry.bare:
+            self._unmarked.add(entry.identity)
+        return False

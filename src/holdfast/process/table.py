@@ -10,12 +10,18 @@ HOST_VARIABLE = "HOLDFAST_HOST"
 _TASK_PREFIX = TASK_VARIABLE.encode() + b"="
 _HOST_PREFIX = HOST_VARIABLE.encode() + b"="
 _MAX_ENVIRON_BYTES = 8 << 20
+_EXITING_BIT = 0x00000004  # of `flags` in /proc/<pid>/stat: PF_EXITING in the kernel's include/linux/sched.h
+_ENDED = (b"Z", b"X", b"x")
 
 
 class ProcessEntry:
-    """One process. (pid, start_ticks) names it for ever on this boot; the pid alone may be used again."""
+    """One process. (pid, start_ticks) names it for ever on this boot; the pid alone may be used again.
 
-    __slots__ = ("alive", "pid", "ppid", "session", "start_ticks")
+    A process that exits gives up its environment and (under v1) its control group well before it is a zombie and its
+    children are orphans; one that execs has no environment for a moment. That it shows no mark says nothing then.
+    """
+
+    __slots__ = ("alive", "bare", "exiting", "pid", "ppid", "session", "start_ticks", "witness")
 
     def __init__(self, pid: int, ppid: int, session: int, start_ticks: int, alive: bool) -> None:
         self.pid = pid
@@ -23,6 +29,9 @@ class ProcessEntry:
         self.session = session
         self.start_ticks = start_ticks  # clock ticks since boot
         self.alive = alive  # False for a zombie that only waits for its parent
+        self.exiting = False  # on its way out: it runs no more code of its own, so it makes no child any more
+        self.bare = False  # it has an environment, and nothing is in it
+        self.witness = pid  # the thread to ask for environment and group: the first, unless it left the others behind
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -50,13 +59,40 @@ def read_entry(pid: int) -> ProcessEntry | None:
         stat = _read_file(f"/proc/{pid}/stat")
     except OSError:
         return None
-    # The name may hold spaces and parentheses: everything after the last ")" is made of plain fields.
-    fields = stat[stat.rfind(b")") + 2 :].split()
+    fields = _split_stat(stat)
     if len(fields) < 20:
         return None
+    ended, threads = fields[0] in _ENDED, int(fields[17])
     # A leader that left its threads behind is shown as a zombie while the process still runs.
-    alive = fields[0] not in (b"Z", b"X", b"x") or int(fields[17]) > 1
-    return ProcessEntry(pid, int(fields[1]), int(fields[3]), int(fields[19]), alive)
+    entry = ProcessEntry(pid, int(fields[1]), int(fields[3]), int(fields[19]), not ended or threads > 1)
+    entry.exiting = bool(int(fields[6]) & _EXITING_BIT)
+    if entry.exiting and threads > 1:
+        fields = _find_witness(entry) or fields
+    # The bounds of the environment are 0 while there is none, or where they may not be seen.
+    entry.bare = len(fields) > 48 and fields[47] == fields[48] != b"0"
+    return entry
+
+
+def _split_stat(stat: bytes) -> list[bytes]:
+    """The fields from the third on. The name may hold spaces and parentheses; after the last ")" all is plain."""
+    return stat[stat.rfind(b")") + 2 :].split()
+
+
+def _find_witness(entry: ProcessEntry) -> list[bytes]:
+    """Find a thread that still runs beside a leader that is gone, and return its fields; none if all are on their way."""
+    try:
+        threads = os.listdir(f"/proc/{entry.pid}/task")
+    except OSError:
+        threads = []
+    for thread in threads:
+        try:
+            fields = _split_stat(_read_file(f"/proc/{entry.pid}/task/{thread}/stat"))
+        except OSError:
+            continue
+        if len(fields) >= 20 and fields[0] not in _ENDED and not int(fields[6]) & _EXITING_BIT:
+            entry.witness, entry.exiting = int(thread), False
+            return fields
+    return []
 
 
 def read_table() -> dict[int, ProcessEntry]:
@@ -70,13 +106,24 @@ def read_table() -> dict[int, ProcessEntry]:
     return table
 
 
+def read_environ(pid: int) -> bytes | None:
+    """The environment a process was started with; empty where there is none (now), None where it may not be read."""
+    try:
+        return _read_file(f"/proc/{pid}/environ", _MAX_ENVIRON_BYTES)
+    except PermissionError:
+        return None
+    except OSError:
+        return b""
+
+
 def read_marks(pid: int) -> tuple[str | None, str | None]:
     """The (task, host) that the process's environment names; None where it names none or may not be read."""
+    return find_marks(read_environ(pid) or b"")
+
+
+def find_marks(environ: bytes) -> tuple[str | None, str | None]:
+    """The (task, host) that an environment names."""
     task = host = None
-    try:
-        environ = _read_file(f"/proc/{pid}/environ", _MAX_ENVIRON_BYTES)
-    except OSError:
-        return None, None
     if _HOST_PREFIX not in environ:
         return None, None
     for word in environ.split(b"\0"):
@@ -90,7 +137,7 @@ def read_marks(pid: int) -> tuple[str | None, str | None]:
 def read_group(pid: int, folder: str) -> str | None:
     """The group below `folder` (a name such as "holdfast-host") that the process is in, in whichever hierarchy.
 
-    Read from the process, not from the group: the member list of a v1 group may be a second old.
+    Under v1 one that exits shows the root as its group, though the group still counts it among its members.
     """
     try:
         lines = _read_file(f"/proc/{pid}/cgroup", 1 << 16)

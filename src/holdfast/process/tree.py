@@ -10,13 +10,20 @@ runs.
 TREE-1  Both marks must match, task *and* host: keys of two clusters may coincide on one machine.
 TREE-2  A task is over when no process of its tree lives, not when its first process exits.
 TREE-3  SIGKILL is repeated over fresh scans until nothing is left, so that a fork that raced the scan is
-        found by the next.
+        found by the next. Between scans, what the family makes is killed as soon as it shows (`look_closer`).
+TREE-4  A tree is gone when a scan finds nobody of it *and* nobody can have hidden from that scan. A scan is no instant: a
+        process may fork after the listing and die before it is read. The dead one's child has then become ours, so
+        a child of ours that no look has seen calls for another look. And one that is just exiting or in an exec shows
+        neither mark nor (v1) group, and keeps its children to itself until it is a zombie: the group itself knows those
+        children; without one, nobody is gone while somebody cannot be asked who may be of the tree.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -28,7 +35,10 @@ from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry
 KILL_POLL_SECONDS = 0.005
 GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
-_MAX_RESCANS = 50  # other tasks may make orphans all the time; they must not hold up this one's end
+# Other tasks may make orphans all the time, and must not keep the caller from its other work: what is not clear by then is
+# asked again at the next step.
+_MAX_SCANS = 3
+_MAX_LOOKS = 50
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,6 +51,18 @@ class Mark(msgspec.Struct, frozen=True):
     def as_env(self) -> dict[str, str]:
         """The two variables to add to the task's environment."""
         return {TASK_VARIABLE: self.task, HOST_VARIABLE: self.host}
+
+
+class Finding(NamedTuple):
+    """What is left of a tree. `unclear`: pids of processes that may be of it, or may hide one; ask again."""
+
+    members: list[ProcessEntry]
+    unclear: list[int]
+
+    @property
+    def gone(self) -> bool:
+        """True only if the whole tree is gone."""
+        return not self.members and not self.unclear
 
 
 class Signaller:
@@ -58,21 +80,37 @@ class Signaller:
         return group.kill()
 
 
+class ProcessReader(Protocol):
+    """Where processes are read: `process.table`, or a kernel made up by a test."""
+
+    def read_table(self) -> dict[int, ProcessEntry]:
+        """Every process there is."""
+
+    def read_entry(self, pid: int) -> ProcessEntry | None:
+        """One process; None when there is none."""
+
+    def read_children(self, pid: int) -> list[int] | None:
+        """The children of a process, zombies included; None where the kernel does not say."""
+
+    def read_group(self, pid: int, folder: str) -> str | None:
+        """The group below `folder` that a process says it is in."""
+
+    def read_environ(self, pid: int) -> bytes | None:
+        """The environment; empty where there is none (now), None where it may not be read."""
+
+
 class Tree:
     """A task's processes: the first one, its group, and everyone ever seen to belong."""
 
-    __slots__ = ("first_reaped", "group", "leads", "mark", "pid", "seen", "start_ticks", "trusted")
+    __slots__ = ("first_reaped", "group", "mark", "pid", "seen", "start_ticks", "trusted")
 
-    def __init__(
-        self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False, leads: bool = False
-    ) -> None:
+    def __init__(self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False) -> None:
         self.mark = mark
         self.pid = child.pid
         # Read just before the fork, so no descendant is older.
         self.start_ticks = int(child.started_at * _TICKS_PER_SECOND)
         self.group = group
         self.trusted = trusted  # our own program: it never hides a process, so it is no suspect
-        self.leads = leads  # its first process passes TERM on by itself
         self.first_reaped = False  # until then the first pid cannot be anybody else's
         self.seen: set[tuple[int, int]] = set()
 
@@ -80,18 +118,21 @@ class Tree:
 class Forest:
     """All trees below one sub-reaper: the process that calls this."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, *, proc: ProcessReader = process_table, reaper: int | None = None) -> None:
         self.host = host
+        self._proc = proc
         self.trees: dict[str, Tree] = {}
         self._group_folder = name_group_folder(host)
-        self._reaper = os.getpid()
+        self._reaper = reaper or os.getpid()
         self._unmarked: set[tuple[int, int]] = set()
         self._first_pids: dict[int, str] = {}
+        self._sessions: dict[int, str] = {}  # session → the task whose first process leads it
         self._adopted: dict[int, str] = {}  # pid of an orphan of ours → its task, "" where nothing tells
+        self._veiled: dict[int, ProcessEntry] = {}  # those that the last scan or look could not ask, by pid
         # As init of a container we inherit strangers too (`docker exec`), so guilt by elimination does not
         # hold.
         self._judge_by_elimination = self._reaper != 1
-        self._innocent = set(process_table.read_children(self._reaper) or [])
+        self._innocent = set(self._proc.read_children(self._reaper) or [])
 
     def add(self, tree: Tree) -> None:
         """Begin to track a tree."""
@@ -110,6 +151,7 @@ class Forest:
         if task is not None:
             self.trees[task].first_reaped = True
         self._adopted.pop(pid, None)
+        self._veiled.pop(pid, None)
         self._innocent.discard(pid)
 
     def is_surely_empty(self, tree: Tree) -> bool:
@@ -121,7 +163,7 @@ class Forest:
         """
         if tree.group is not None and tree.group.read_pids():
             return False
-        children = process_table.read_children(self._reaper)
+        children = self._proc.read_children(self._reaper)
         if children is None:
             return False
         for pid in children:
@@ -132,75 +174,128 @@ class Forest:
                 return False
         return True
 
-    def find_living(self, tree: Tree) -> list[ProcessEntry]:
-        """The living members of one tree. Empty only if no fork can have slipped past the scan (TREE-3).
-
-        A scan is no instant: a process may fork and die between being listed and being read, and its child be too young to be
-        listed. Such a child becomes the sub-reaper's, so a child of ours that the scan did not see calls for another scan.
-        """
-        members: list[ProcessEntry] = []
-        for _ in range(_MAX_RESCANS):
+    def find_living(self, tree: Tree) -> Finding:
+        """The living members of one tree; nothing found at all proves that the tree is gone (TREE-4)."""
+        unclear: list[int] = []
+        for _ in range(_MAX_SCANS):
             members = self.find_members().get(tree.mark.task, [])
-            if members or not self._has_unseen_child():
+            for _ in range(_MAX_LOOKS):
+                if members:
+                    return Finding(members, [])
+                members, passing = self.look_closer(tree)
+                if not members and not passing:
+                    break
+            else:
+                return Finding(members, passing)
+            if tree.group is None:
+                unclear = sorted(pid for pid, entry in self._veiled.items() if entry.start_ticks >= tree.start_ticks)
+            if not unclear:
                 break
-        return members
-
-    def _has_unseen_child(self) -> bool:
-        children = process_table.read_children(self._reaper)
-        if children is None:
-            return False
-        known = self._first_pids.keys() | self._innocent | self._adopted.keys()
-        return any(pid not in known for pid in children)
+        return Finding([], unclear)
 
     def find_members(self) -> dict[str, list[ProcessEntry]]:
         """Scan the process table once and return the living members of every tree, by task."""
-        table = process_table.read_table()
+        table = self._proc.read_table()
         table.pop(self._reaper, None)
+        identities = {entry.identity for entry in table.values()}
+        self._unmarked &= identities
+        self._sessions = {}
+        for task, tree in self.trees.items():
+            tree.seen &= identities
+            if not (tree.first_reaped and tree.pid in table):
+                # The number of a session is not given out again while it has members; if it was, it has none.
+                self._sessions[tree.pid] = task
+        self._adopted.clear()
+        self._veiled.clear()
+        return self._assign(table)
+
+    def look_closer(self, tree: Tree, skip: Collection[int] = ()) -> tuple[list[ProcessEntry], list[int]]:
+        """Read only what can have come since the last scan: children of ours that it did not see, and the tree's group.
+
+        Much quicker than a scan, so that it can catch up with a family that forks without a rest. Returns the living members
+        of the tree found, without those in `skip`, and the pids of those that died meanwhile and may have left children.
+        """
+        in_group = set(tree.group.read_pids()).difference(skip) if tree.group is not None else set()
+        new = {pid for pid in self._read_children() if pid not in self._first_pids and pid not in self._innocent}
+        new -= self._adopted.keys()
+        entries = [self._proc.read_entry(pid) for pid in in_group | new]
+        table = {entry.pid: entry for entry in entries if entry is not None}
+        members = self._assign(table).get(tree.mark.task, [])
+        # Under v1 an exiting process has left its group when it is asked itself, but not yet when the group is.
+        members += [table[pid] for pid in in_group & self._veiled.keys() & table.keys() if table[pid].alive]
+        return members, [pid for pid in new if pid not in table or not table[pid].alive or table[pid].exiting]
+
+    def _read_children(self) -> list[int]:
+        children = self._proc.read_children(self._reaper)
+        if children is None:
+            children = [e.pid for e in self._proc.read_table().values() if e.ppid == self._reaper]
+        return children
+
+    def _assign(self, table: dict[int, ProcessEntry]) -> dict[str, list[ProcessEntry]]:
+        """Say whose the processes of a table are, whole or in part, and remember it. Returns the living, by task."""
         owner = self._find_owned(table)
         _inherit_owner(table, owner)
         self._judge_orphans(table, owner)
         members: dict[str, list[ProcessEntry]] = {task: [] for task in self.trees}
-        for pid, task in owner.items():
-            self.trees[task].seen.add(table[pid].identity)
-            if table[pid].alive:
-                members[task].append(table[pid])
-        self._adopted = {
-            entry.pid: owner.get(entry.pid, "")
-            for entry in table.values()
-            if entry.ppid == self._reaper and entry.pid not in self._first_pids
-        }
+        for entry in table.values():
+            task = owner.get(entry.pid)
+            if task is not None:
+                self.trees[task].seen.add(entry.identity)
+                if entry.alive:
+                    members[task].append(entry)
+            elif entry.alive and entry.identity not in self._unmarked:
+                self._veiled[entry.pid] = entry
+            if entry.ppid == self._reaper and entry.pid not in self._first_pids:
+                self._adopted[entry.pid] = task or ""
         return members
 
     def _find_owned(self, table: dict[int, ProcessEntry]) -> dict[int, str]:
         owner: dict[int, str] = {}
-        sessions: dict[int, str] = {}
         groups = {tree.group.name: task for task, tree in self.trees.items() if tree.group is not None}
-        for task, tree in self.trees.items():
-            if not (tree.first_reaped and tree.pid in table):
-                # The number of a session is not given out again while it has members; if it was, it has none.
-                sessions[tree.pid] = task
-            tree.seen = {(pid, start) for pid, start in tree.seen if pid in table and table[pid].start_ticks == start}
-            owner.update((pid, task) for pid, _ in tree.seen)
-            if not tree.first_reaped and tree.pid in table:
-                owner[tree.pid] = task
-        self._unmarked &= {entry.identity for entry in table.values()}
+        seen = {identity: task for task, tree in self.trees.items() for identity in tree.seen}
         for entry in table.values():
-            if entry.pid in owner:
+            known = self._first_pids.get(entry.pid) or seen.get(entry.identity)
+            if known is not None:
+                owner[entry.pid] = known
                 continue
             if entry.identity in self._unmarked:
                 continue
-            group = process_table.read_group(entry.pid, self._group_folder) if groups else None
+            group = self._proc.read_group(entry.witness, self._group_folder) if groups and entry.alive else None
             if group is not None and group in groups:  # GROUP-1
                 owner[entry.pid] = groups[group]
-            elif entry.session in sessions:
-                owner[entry.pid] = sessions[entry.session]
-            else:
-                task_mark, host = process_table.read_marks(entry.pid)
-                if host == self.host and task_mark in self.trees:  # TREE-1
-                    owner[entry.pid] = task_mark
-                else:
-                    self._unmarked.add(entry.identity)
+            elif entry.session in self._sessions:
+                owner[entry.pid] = self._sessions[entry.session]
+            elif entry.alive:
+                task = self._ask_environ(entry, table)
+                if task is not None:
+                    owner[entry.pid] = task
         return owner
+
+    def _ask_environ(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> str | None:
+        """Whose a process is by its environment. One that has none and can have one next time is not set down as unmarked."""
+        environ = self._proc.read_environ(entry.witness)
+        if environ:
+            task, host = process_table.find_marks(environ)
+            if host == self.host and task in self.trees:  # TREE-1
+                return task
+        elif environ is not None and not entry.bare and self._may_be_below_us(entry, table):
+            now = self._proc.read_entry(entry.pid)
+            if now is None or now.start_ticks != entry.start_ticks:
+                entry.alive = False
+            else:
+                entry.alive, entry.exiting = now.alive, now.exiting
+            return None
+        self._unmarked.add(entry.identity)
+        return None
+
+    def _may_be_below_us(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> bool:
+        """False when all ancestors are known and we are not among them."""
+        steps = 0
+        pid = entry.ppid
+        while pid in table and steps < len(table):
+            pid = table[pid].ppid
+            steps += 1
+        return pid != 0
 
     def _judge_orphans(self, table: dict[int, ProcessEntry], owner: dict[int, str]) -> None:
         """Count an orphan without any evidence to the one task that can have made it, if it is only one."""
@@ -265,6 +360,7 @@ class Ending:
         self._warned = grace_seconds <= 0
         self._kill_began: float | None = None
         self._poll_seconds = KILL_POLL_SECONDS
+        self._signalled: set[tuple[int, int]] = set()
 
     def hasten(self, kill_at: float) -> None:
         """Bring the KILL forward; a later time changes nothing."""
@@ -278,13 +374,13 @@ class Ending:
             return self._kill(now)
         if not self._warned:
             self._warned = True
-            for entry in self._find_members():
-                if self.tree.leads and entry.pid != self.tree.pid:
-                    continue
+            for entry in self._forest.find_living(self.tree).members:
                 self._signaller.send(entry, signal.SIGTERM)
                 # A stopped process takes a TERM only when it goes on.
                 self._signaller.send(entry, signal.SIGCONT)
-        elif self.first_exited and (self._forest.is_surely_empty(self.tree) or not self._find_members()):
+        elif self.first_exited and (
+            self._forest.is_surely_empty(self.tree) or self._forest.find_living(self.tree).gone
+        ):
             return True
         self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
         return False
@@ -297,17 +393,30 @@ class Ending:
         group = self.tree.group
         if group is not None:
             self._signaller.kill_group(group)
-        members = self._find_members()
-        if not members:
+        found = self._forest.find_living(self.tree)
+        if found.gone:
             return True
         if now - self._kill_began >= self._kill_limit_seconds:
-            self.survivors = sorted(entry.pid for entry in members)
+            self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
             return True
-        for entry in members:
-            self._signaller.send(entry, signal.SIGKILL)
+        if self._strike(found.members):
+            self._poll_seconds = KILL_POLL_SECONDS
         self.next_at = now + self._poll_seconds
         self._poll_seconds = min(self._poll_seconds * 1.5, _KILL_POLL_MAX_SECONDS)
         return False
 
-    def _find_members(self) -> list[ProcessEntry]:
-        return self._forest.find_living(self.tree)
+    def _strike(self, members: list[ProcessEntry]) -> bool:
+        """Kill the members, and what they made meanwhile, and what that made. True if any of it was new to us."""
+        before = len(self._signalled)
+        for entry in members:
+            self._signaller.send(entry, signal.SIGKILL)
+            self._signalled.add(entry.identity)
+        for _ in range(_MAX_LOOKS):
+            members, passing = self._forest.look_closer(self.tree, {pid for pid, _ in self._signalled})
+            fresh = [entry for entry in members if entry.identity not in self._signalled]
+            if not fresh and not passing:
+                break
+            for entry in fresh:
+                self._signaller.send(entry, signal.SIGKILL)
+                self._signalled.add(entry.identity)
+        return len(self._signalled) > before
