@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.guardian import EXIT_ALREADY_SERVED
+from holdfast.agent.guardian import EXIT_ALREADY_SERVED, shield_from_oom
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
 from holdfast.process.groups import open_group_home
@@ -293,6 +293,23 @@ def test_a_marked_runaway_ends_with_its_own_task_among_others(either_rig: Rig) -
 
 
 @pytest.mark.slow
+def test_orphans_that_end_are_reaped_while_their_task_runs(rig: Rig) -> None:
+    """WATCH-2: nothing wakes for them, and a week of them would be as many zombies."""
+    serve(rig)
+    code = (
+        "import os, time\n"
+        "for _ in range(300):\n"
+        "    if os.fork() == 0:\n"
+        "        os.fork()\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "print('made', flush=True)\ntime.sleep(600)"
+    )
+    _, pid = rig.start_task([sys.executable, "-c", code])
+    rig.wait_word("job.out")
+    wait_until(lambda: set(table.read_children(rig.guardian.pid) or []) == {pid, rig.agent_pid}, "the zombies to go")
+
+
 def test_an_end_is_said_after_what_was_left_behind_is_gone(either_rig: Rig) -> None:
     rig = either_rig
     serve(rig)
@@ -357,6 +374,37 @@ def test_an_oom_kill_is_told_from_a_kill(rig: Rig) -> None:
     ended = rig.run_task(greedy, job="free")
     assert (ended.oom, ended.exit_code) == (False, 0)
     assert ended.max_memory_bytes > 512 << 20
+
+
+@pytest.mark.parametrize(
+    ("inherited", "shield", "for_tasks"),
+    [(0, -900, 0), (250, -900, 250), (-300, -900, 0), (-900, -900, 0), (-1000, -1000, 0)],
+)
+def test_the_guardian_is_shielded_and_its_tasks_are_not(
+    tmp_path: Path, inherited: int, shield: int, for_tasks: int
+) -> None:
+    score = tmp_path / "oom_score_adj"
+    score.write_text(f"{inherited}\n")
+    assert shield_from_oom(score) == for_tasks
+    assert int(score.read_text()) == shield
+    assert shield_from_oom(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("inherited", "expected"), [(-900, 0), (-300, 0), (250, 250)])
+def test_a_task_is_not_shielded_from_the_oom_killer(rig: Rig, inherited: int, expected: int) -> None:
+    """A service manager may have started the guardian behind a shield (`OOMScoreAdjust`) as well as it may make its own."""
+    own = Path("/proc/self/oom_score_adj")
+    before = own.read_text()
+    try:
+        own.write_text(str(inherited))
+    except OSError:
+        pytest.skip("an ordinary user may not lower its score")
+    try:
+        serve(rig)
+    finally:
+        own.write_text(before)
+    rig.run_task(["cat", "/proc/self/oom_score_adj"])
+    assert int(rig.read("job.out")) == expected
 
 
 def test_groups_are_removed_with_their_tasks(rig: Rig) -> None:

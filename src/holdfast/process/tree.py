@@ -102,15 +102,18 @@ class ProcessReader(Protocol):
 class Tree:
     """A task's processes: the first one, its group, and everyone ever seen to belong."""
 
-    __slots__ = ("first_reaped", "group", "mark", "pid", "seen", "start_ticks", "trusted")
+    __slots__ = ("first_reaped", "group", "leads", "mark", "pid", "seen", "start_ticks", "trusted")
 
-    def __init__(self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False) -> None:
+    def __init__(
+        self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False, leads: bool = False
+    ) -> None:
         self.mark = mark
         self.pid = child.pid
         # Read just before the fork, so no descendant is older.
         self.start_ticks = int(child.started_at * _TICKS_PER_SECOND)
         self.group = group
         self.trusted = trusted  # our own program: it never hides a process, so it is no suspect
+        self.leads = leads  # its first process passes TERM on by itself
         self.first_reaped = False  # until then the first pid cannot be anybody else's
         self.seen: set[tuple[int, int]] = set()
 
@@ -375,6 +378,8 @@ class Ending:
         if not self._warned:
             self._warned = True
             for entry in self._forest.find_living(self.tree).members:
+                if self.tree.leads and entry.pid != self.tree.pid:
+                    continue
                 self._signaller.send(entry, signal.SIGTERM)
                 # A stopped process takes a TERM only when it goes on.
                 self._signaller.send(entry, signal.SIGCONT)
