@@ -53,8 +53,10 @@ async def test_a_project_is_made_changed_and_forgotten(served: Served) -> None:
 
 async def test_bad_names_and_patches(served: Served) -> None:
     for path in ("/v1/projects/%20x", "/v1/projects/%00", "/v1/projects/-a"):
-        answer = await served.call("GET", path)
+        answer = await served.call("PUT", path, json={"set": {}})
         assert (answer.status_code, answer.json()["field"]) == (422, "name")
+        assert (await served.call("GET", path)).status_code == 404
+        assert (await served.call("DELETE", path)).status_code == 404
     both = await served.call("PUT", "/v1/projects/p", json={"set": {"quota_jobs": 1}, "unset": ["quota_jobs"]})
     assert "both in set and in unset" in both.json()["detail"]
     unknown = await served.call("PUT", "/v1/projects/p", json={"unset": ["quotas"]})

@@ -12,7 +12,7 @@ from holdfast.controller.pages import answer_page
 from holdfast.controller.problems import answer_json
 from holdfast.core.settings import check_layer
 from holdfast.core.spec import Name
-from holdfast.errors import ValidationError
+from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
 
 
@@ -23,7 +23,7 @@ async def list_projects(call: Call) -> Response:
 
 async def get_project(call: Call) -> Response:
     """One project; one that nobody has named yet is an empty one."""
-    return answer_json(await call.controller.store.get_project(_name(call)))
+    return answer_json(await call.controller.store.get_project(_find_name(call)))
 
 
 async def put_project(call: Call) -> Response:
@@ -40,10 +40,18 @@ async def put_project(call: Call) -> Response:
 
 async def delete_project(call: Call) -> Response:
     """Forget a project's settings."""
-    await call.controller.store.delete_project(_name(call))
+    await call.controller.store.delete_project(_find_name(call))
     await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "events")
     return Response(status_code=204)
+
+
+def _find_name(call: Call) -> str:
+    """The name in the path; what can be no project's name is not found, as with every other kind of thing."""
+    try:
+        return _name(call)
+    except ValidationError as error:
+        raise NotFound(f"there can be no such project: {error.message}") from None
 
 
 def _name(call: Call) -> str:
