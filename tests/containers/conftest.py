@@ -23,6 +23,11 @@ HERE = Path(__file__).parent
 TOOLS = ("podman", "docker-registry", "gcc", "catatonit")
 
 
+def mark_of(host: Host) -> str:
+    """What the containers of this host are called after."""
+    return (Path(host.config.state_dir) / MARK_FILE).read_text().strip()
+
+
 class Podman:
     """One storage for all tests of a session, none of them the machine's own."""
 
@@ -120,6 +125,13 @@ def image(podman: Podman) -> str:
     return "localhost/inside:latest"
 
 
+@pytest.fixture(scope="session")
+def limits_memory(podman: Podman) -> None:
+    """Skips where the kernel lets no container have a limit of its own."""
+    if "memory" not in podman.run("info", "--format", "{{.Host.CgroupControllers}}"):
+        pytest.skip("no memory controller is handed down to this machine")
+
+
 @pytest.fixture
 def controller() -> FakeController:
     return FakeController()
@@ -143,8 +155,7 @@ def make_host(tmp_path: Path, controller: FakeController, podman: Podman) -> Ite
                 host.stop()
             if os.environ.get("SHOW_JOURNAL"):
                 print(host.journal.read_text())
-            mark = (Path(host.config.state_dir) / MARK_FILE).read_text().strip()
-            left = podman.containers(mark)
+            left = podman.containers(mark_of(host))
             podman.run("rm", "--force", "--ignore", *left) if left else None
             host.end()
             assert not orderly or not left, f"left behind: {left}"

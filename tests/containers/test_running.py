@@ -2,17 +2,205 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from tests.agent.conftest import Host
+from holdfast.core.watch_settings import WatchSettings
+from tests.agent.conftest import Host, poll
 from tests.agent.fake_controller import FakeController
+from tests.containers.conftest import Podman, mark_of
 
+MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
+SECONDS = 40.0
 
 
-def test_a_container_runs_and_its_exit_code_comes_out(controller: FakeController, host: Host, image: str) -> None:
-    key = controller.launch("exit", "7", image=image)
-    facts = controller.wait_end(key, 30)
+def test_success_exit_codes_and_signals_come_out(controller: FakeController, host: Host, image: str) -> None:
+    with controller.changed:
+        whole = controller.launch("exit", "0", job="whole", image=image)
+        seven = controller.launch("exit", "7", job="seven", image=image)
+        abort = controller.launch("signal", "6", job="abort", image=image)
+    assert controller.wait_end(whole, SECONDS).succeeded
+    facts = controller.wait_end(seven, SECONDS)
     assert (facts.exit_code, facts.signal, facts.stopped, facts.runtime_error) == (7, None, False, None)
+    facts = controller.wait_end(abort, SECONDS)
+    assert (facts.exit_code, facts.signal, facts.stopped) == (128 + 6, None, False)
+    controller.wait_logs(seven)
+    assert controller.log_of(seven) == b"leaving\n"
+    assert controller.log_of(seven, "stderr") == b""
+
+
+def test_what_reaches_the_inside(
+    controller: FakeController, make_host: MakeHost, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """argv, variables of every awkward kind, secrets, the working folder, the job's folder, volumes. BOX-4, BOX-5."""
+    monkeypatch.setenv("ONLY_OF_THE_HOST", "yes")
+    host = make_host(gpus=2).start()
+    project, data = tmp_path / "a project", tmp_path / "data"
+    project.mkdir()
+    data.mkdir()
+    key = controller.launch(
+        "show", "two words", "--flag=$HOME", "", image=image, cwd=str(project),
+        env={"MINE": " spaced ", "LINES": "first\nsecond", "PATH": "/mine", "EMPTY": "", "EQUAL": "a=b#c"},
+        secrets={"KEY": "s3cret-value\nits second line"}, volumes=[f"{data}:/data:ro"],
+    )  # fmt: skip
+    facts = controller.wait_end(key, SECONDS)
+    assert facts.exit_code == 0, facts
     controller.wait_logs(key)
-    assert controller.log_of(key) == b"leaving\n"
+    text = controller.log_of(key).decode()
+    assert f"cwd {project}\n" in text
+    assert f"uid {os.getuid()}\n" in text
+    assert "arg two words\narg --flag=$HOME\narg \n" in text
+    for word in ("MINE= spaced ", "LINES=first\nsecond", "PATH=/mine", "EMPTY=", "EQUAL=a=b#c"):
+        assert f"env {word}\n" in text, word
+    assert "s3cret" not in text
+    assert f"env KEY={'*' * len('s3cret-value')}" in text
+    assert f"env HOLDFAST_TASK={key}\n" in text
+    assert f"env HOLDFAST_WORK={host.folder}/state/work/job\n" in text
+    assert "env RANK=0\n" in text
+    assert "env CUDA_VISIBLE_DEVICES=\n" in text
+    assert "ONLY_OF_THE_HOST" not in text
+    for path, volumes, code in (
+        (f"{project}/new", [], 0),
+        ("/data/new", [f"{data}:/data:ro"], 6),
+        ("/data/new", [f"{data}:/data"], 0),
+    ):
+        key = controller.launch(
+            "write", path, "text", job=f"w{len(controller.ends)}", image=image, cwd=str(project), volumes=volumes
+        )
+        assert controller.wait_end(key, SECONDS).exit_code == code
+    assert (project / "new").read_text() == (data / "new").read_text() == "text"
+
+
+def test_no_value_of_a_variable_is_on_a_command_line_or_left_in_a_file(
+    controller: FakeController, host: Host, image: str
+) -> None:
+    """BOX-4."""
+    key = controller.launch(
+        "plain", image=image, env={"MINE": "v4lue-mine"}, secrets={"KEY": "s3cret-key", "PATH": "s3cret-path"}
+    )
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        if b"pytest" not in line:
+            assert b"s3cret-" not in line, line
+            assert b"v4lue-mine" not in line, line
+    state = Path(host.config.state_dir)
+    holding = [p for p in state.rglob("*") if p.is_file() and b"s3cret-" in p.read_bytes()]
+    assert [p.name for p in holding] == ["order.json"]  # kept for the next agent, 0600 (KEEP-1)
+    controller.preempt(key, hard=True)
+    assert controller.wait_end(key, SECONDS).stopped
+
+
+def test_beats_arrive_and_the_process_is_the_container_s(
+    controller: FakeController, host: Host, image: str, podman: Podman
+) -> None:
+    key = controller.launch("wedge", image=image)
+    controller.wait(lambda: controller.beats.get(key) and controller.beats[key].step == 3, SECONDS)
+    pid = controller.wait_running(key)
+    (name,) = podman.containers(mark_of(host))
+    assert podman.run("inspect", "--format", "{{.State.Pid}}", name).strip() == str(pid)
+    assert name.endswith(".0.1")
+    assert podman.run("inspect", "--format", '{{index .Config.Labels "holdfast.task"}}', name).strip() == str(key)
+    controller.preempt(key, hard=True)
+    controller.wait_end(key, SECONDS)
+
+
+def test_term_reaches_the_inside_once_and_its_answer_comes_out(
+    controller: FakeController, host: Host, image: str
+) -> None:
+    key = controller.launch("polite", image=image)
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    controller.preempt(key, grace_seconds=60.0)
+    facts = controller.wait_end(key, SECONDS)
+    assert (facts.exit_code, facts.stopped, facts.trip) == (5, True, None)
+    controller.wait_logs(key)
+    assert controller.log_of(key) == b"up\ntook TERM\n"
+
+
+def test_term_ends_a_program_that_handles_nothing(controller: FakeController, host: Host, image: str) -> None:
+    """As the first process of its namespace it would be deaf to TERM; a small init stands before it."""
+    key = controller.launch("plain", image=image)
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    controller.preempt(key, grace_seconds=60.0)
+    facts = controller.wait_end(key, SECONDS)
+    assert (facts.exit_code, facts.stopped) == (128 + 15, True)
+
+
+@pytest.mark.parametrize("word", ["deaf", "family"])
+def test_what_ignores_term_is_killed_with_all_it_started(
+    controller: FakeController, host: Host, image: str, podman: Podman, word: str
+) -> None:
+    key = controller.launch(word, image=image)
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    controller.preempt(key, grace_seconds=1.0)
+    facts = controller.wait_end(key, SECONDS)
+    assert facts.stopped
+    assert (facts.exit_code, facts.signal) == ((None, 9) if word == "deaf" else (128 + 15, None))
+    assert podman.containers(mark_of(host)) == []
+
+
+def test_a_container_that_eats_too_much_memory(
+    controller: FakeController, host: Host, image: str, limits_memory: None
+) -> None:
+    key = controller.launch("eat", image=image, memory_bytes=48 << 20)
+    facts = controller.wait_end(key, SECONDS)
+    assert facts.oom
+    assert facts.exit_code == 137
+    assert facts.runtime_error is None
+    assert 16 << 20 < facts.max_memory_bytes <= 48 << 20
+
+
+def test_a_wedged_container_trips_the_stall_watchdog_with_forensics(
+    controller: FakeController, host: Host, image: str, podman: Podman
+) -> None:
+    watch = WatchSettings(stall_timeout_seconds=1.5, stall_sample_interval_seconds=0.2, forensics_seconds=6.0)
+    key = controller.launch("wedge", image=image, watch=watch)
+    facts = controller.wait_end(key, SECONDS)
+    assert facts.trip is not None
+    assert (facts.trip.exit_code, facts.stopped) == (76, False)
+    controller.wait(lambda: controller.forensics)
+    (found,) = controller.forensics
+    assert "/inside wedge" in found.sections["processes"]
+    assert podman.containers(mark_of(host)) == []
+
+
+def test_what_cannot_be_started_says_so(
+    controller: FakeController, make_host: MakeHost, image: str, tmp_path: Path
+) -> None:
+    host = make_host().start()
+    with controller.changed:
+        shell = controller.launch(job="shell", image=image, shell="echo no shell in there")
+        volume = controller.launch("exit", "0", job="volume", image=image, volumes=[f"{tmp_path}/none:/data"])
+    facts = controller.wait_end(shell, SECONDS)
+    assert facts.exit_code is None
+    assert "in its container" in (facts.start_error or ""), facts
+    facts = controller.wait_end(volume, SECONDS)
+    assert facts.exit_code is None
+    assert f"{tmp_path}/none" in (facts.runtime_error or ""), facts
+    assert not host.said("Traceback")
+
+
+def test_a_host_without_a_runtime_names_what_to_install(
+    controller: FakeController, make_host: MakeHost, image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    make_host().start()
+    facts = controller.wait_end(controller.launch("exit", "0", image=image), SECONDS)
+    assert "install podman (or docker)" in (facts.start_error or "")
+    asked = controller.launch("exit", "0", job="asked", image=image, runtime="docker")
+    assert "docker is not installed" in (controller.wait_end(asked, SECONDS).start_error or "")
+
+
+def test_all_output_arrives_and_nothing_stays_on_disk(controller: FakeController, host: Host, image: str) -> None:
+    key = controller.launch("count", "60", "3", image=image)
+    assert controller.wait_end(key, SECONDS).exit_code == 3
+    controller.wait_logs(key)
+    assert controller.log_of(key) == b"".join(b"line %d\n" % number for number in range(60))
+    poll(lambda: not list(Path(host.config.state_dir, "tasks").iterdir()))

@@ -26,6 +26,7 @@ from holdfast.agent.containers.images import (
     try_take_slot,
 )
 from holdfast.agent.containers.plan import PID_FILE, Plan, Status, take_plan, write_status
+from holdfast.process.groups import count_oom_kills_of_host
 from holdfast.process.syscalls import read_boottime
 
 EXIT_NEVER_RAN = 125  # as the runtimes have it
@@ -34,9 +35,12 @@ _STEP_SECONDS = 120.0  # a runtime that takes longer for anything but a pull is 
 _SAY_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
 _FIND_SECONDS = 0.02
-_WATCH_SECONDS = (1.0, 10.0)
+_WATCH_SECONDS = (0.1, 10.0)
 _SETTLE_SECONDS = 5.0
 _LOCK_SECONDS = 0.1
+_KILLED = (
+    128 + 9
+)  # podman does not count OOM kills under control groups of version 1; the kernel does, for the whole host
 _NEVER = "0001-01-01"  # how both write a time that has not been
 _NO_PROGRAM = (
     "exec: ",
@@ -223,6 +227,7 @@ class Runner:
 
     def _run(self) -> Status:
         offset = os.fstat(2).st_size
+        oom_kills = count_oom_kills_of_host()
         client = self._children.start(self._plan.runtime.start(self._plan.name), loud=True)
         self._follow(client)
         state = self._wait_over()
@@ -237,33 +242,34 @@ class Runner:
                 raise _Failed(_blame(read_last_words(text)))
         return Status(
             phase="ended", pid=self._pid, started_at=self._started_at, exit_code=code & 0xFF,
-            oom=bool(state.get("OOMKilled")), runtime_seconds=runtime_seconds, max_memory_bytes=self._peak_bytes,
+            oom=bool(state.get("OOMKilled")) or (code == _KILLED and count_oom_kills_of_host() > oom_kills), runtime_seconds=runtime_seconds, max_memory_bytes=self._peak_bytes,
         )  # fmt: skip
 
     def _follow(self, client: Program) -> None:
         """Until the client returns: say when it runs, pass TERM on, look at its memory now and then."""
         messenger: Program | None = None
         passed_on = False
-        ask_at = 0.0
+        ask_at = look_at = 0.0
         pause, longest = _WATCH_SECONDS
-        look_at = 0.0
         while client.exit is None:
             now = time.monotonic()
             if not self._pid:
-                self._find_pid(now)
+                self._find_pid()
             elif now >= look_at:
                 self._peak_bytes = max(self._peak_bytes, read_peak_bytes(self._pid))
                 look_at, pause = now + pause, min(2 * pause, longest)
             if self._children.stop_asked and not passed_on and messenger is None and now >= ask_at:
                 messenger = self._children.start(self._plan.runtime.kill(self._plan.name, "TERM"))
-            self._children.turn(
-                _FIND_SECONDS if not self._pid else _RETRY_SECONDS if messenger else longest if passed_on else pause
-            )
+            waits = [look_at - now if self._pid else _FIND_SECONDS]
+            if self._children.stop_asked and not passed_on:
+                waits.append(_RETRY_SECONDS)
+            self._children.turn(max(0.0, min(waits)))
             if messenger is not None and messenger.exit is not None:
+                # Where it failed, the container was not up yet: once more.
                 passed_on, ask_at = messenger.code == 0, time.monotonic() + _RETRY_SECONDS
-                messenger = None  # where it failed, the container was not up yet: again
+                messenger = None
 
-    def _find_pid(self, now: float) -> None:
+    def _find_pid(self) -> None:
         pid = 0
         if self._plan.runtime.kind == "podman":
             try:
