@@ -25,6 +25,7 @@ from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
 HOSTS = ("h1", "h2")
+PROJECTS = ("default", "other")
 TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent", evidence={"age": 130}))
 SHUT_DOWN = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
 ENDS = st.sampled_from([OK, OK, OK, fails(3), STOPPED, TRIPPED, SHUT_DOWN, TaskFacts(start_error="no such file"),
@@ -87,8 +88,11 @@ class Agreement(RuleBasedStateMachine):
     @rule(
         tasks=st.sampled_from([1, 1, 1, 2, 3]), priority=st.sampled_from([50, 50, 80]), late=st.booleans(),
         queue=st.sampled_from(["cpu", "cpu", "gpu"]), key=st.sampled_from([None, None, "same"]), gpus=st.sampled_from([0, 0, 0, 1]),
+        project=st.sampled_from(PROJECTS),
     )  # fmt: skip
-    def submit(self, tasks: int, priority: int, late: bool, queue: str, key: str | None, gpus: int) -> None:
+    def submit(
+        self, tasks: int, priority: int, late: bool, queue: str, key: str | None, gpus: int, project: str
+    ) -> None:  # fmt: skip
         start = (self.memory.now + timedelta(seconds=20)).timestamp() if late else None
         job_id = f"job-{len(self.jobs):04d}"
         self.jobs.append(job_id)
@@ -101,6 +105,7 @@ class Agreement(RuleBasedStateMachine):
             start_at=start,
             idempotency_key=key,
             gpus=gpus,
+            project=project,
         )
 
     @rule()
@@ -161,13 +166,49 @@ class Agreement(RuleBasedStateMachine):
         self.both("drain_job", self.jobs[-1 - i % len(self.jobs)], Cause.PREEMPTED, "room is needed")
 
     @precondition(lambda self: self.jobs)
-    @rule(i=INDEX)
-    def revive(self, i: int) -> None:
-        self.both("revive_job", self.jobs[-1 - i % len(self.jobs)], "again")
+    @rule(i=INDEX, counted=st.booleans())
+    def revive(self, i: int, counted: bool) -> None:
+        self.both("revive_job", self.jobs[-1 - i % len(self.jobs)], "again", counted=counted)
 
-    @rule(retries=st.integers(0, 2))
-    def complete(self, retries: int) -> None:
-        self.both("complete", max_retries=retries, watchdog_cap=1)
+    @rule(retries=st.integers(0, 2), delay=st.sampled_from([0.0, 0.0, 10.0, 100.0]), told=st.booleans(),
+          held=st.sampled_from([None, None, None, "the cluster"]), stuck=st.sampled_from([None, 1]))  # fmt: skip
+    def complete(self, retries: int, delay: float, told: bool, held: str | None, stuck: int | None) -> None:
+        self.both(
+            "complete", max_retries=retries, watchdog_cap=1, retry_delay=delay, backoff="exponential",
+            jitter="deterministic", emit_retry_events=told, held=held, no_progress_limit=stuck, start_failure_limit=2,
+        )  # fmt: skip
+
+    @rule(project=st.sampled_from([None, *PROJECTS]), on=st.sampled_from([True, True, False]))
+    def switch(self, project: str | None, on: bool) -> None:
+        if project is None:
+            self.both("write_cluster_settings", {"retries_enabled": on})
+        else:
+            self.both("put_project", project, {"retries_enabled": on})
+
+    @rule(project=st.sampled_from([None, *PROJECTS]), jobs=st.sampled_from([None, 0, 1, 3]),
+          gpus=st.sampled_from([None, 0, 1]), kind=st.sampled_from(["soft", "hard"]))  # fmt: skip
+    def quota(self, project: str | None, jobs: int | None, gpus: int | None, kind: str) -> None:
+        changes = {"quota_jobs": jobs, "quota_gpus": gpus, "quota": kind}
+        if project is None:
+            self.both("write_cluster_settings", changes)
+        else:
+            self.both("put_project", project, changes)
+
+    @rule(project=st.sampled_from(PROJECTS))
+    def delete_project(self, project: str) -> None:
+        self.both("delete_project", project)
+
+    @rule(limit=st.sampled_from([None, None, 0, 1]))
+    def release(self, limit: int | None) -> None:
+        self.both("release", limit)
+
+    @rule(low=st.sampled_from([None, 0, 1, 2]), high=st.sampled_from([None, 0, 1]))
+    def find(self, low: int | None, high: int | None) -> None:
+        both = [
+            rig.store.list_jobs(JobFilter(min_retries=low, max_retries=high)) for rig in (self.memory, self.postgres)
+        ]
+        mine, theirs = [plain(self.loop.run_until_complete(call)) for call in both]
+        assert mine == theirs
 
     @rule()
     def loops(self) -> None:
@@ -207,7 +248,9 @@ async def view(rig: Rig) -> dict[str, Any]:
         "attempts": [await rig.store.list_attempts(job.id) for job in jobs],
         "hosts": await rig.store.list_hosts(include_terminated=True), "sizes": await rig.store.host_sizes(),
         "drains": await rig.store.list_drains(100), "counts": sorted((await rig.store.count_jobs()).items()),
-        "candidates": snapshot.candidates,
+        "candidates": snapshot.candidates, "projects": await rig.store.list_projects(),
+        "quotas": sorted(snapshot.quotas.items()) if any(j.state == "queued" for j in jobs) else [],
+        "waiting": sorted((await rig.store.count_waiting()).items()), "layers": await rig.store.read_settings(),
         # Where nothing is queued a store may leave these out.
         "headroom": snapshot.headroom if any(j.state == "queued" for j in jobs) else {},
         "room": [msgspec.structs.replace(h, queues=frozenset()) for h in snapshot.hosts]
