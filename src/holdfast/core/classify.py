@@ -1,32 +1,50 @@
-"""classify(facts) → cause. Ordered rules, first match wins, and the answer says which rule matched."""
+"""classify(facts) → cause. Ordered rules as data; the first that finds something wins and says what it went by.
+
+The order, and why:
+
+1. `unkillable` and what was measured on the devices (`gpu-lost`, `gpu-ecc`, `gpu-xid`): nobody can make these up, and they
+   explain what comes after them. They stand before the trips of the hang watchdogs, because a device that fell off the bus
+   is why its task stood still; a trip for another reason (time limit, lost lease, operator) they do not overrule.
+2. The trip. What a process did after it was killed says nothing about why.
+3. `malformed`, `host-lost`, `stopped`: the report is no account of the task's own end, so nothing below may read it as one.
+4. The memory counters: measured by the kernel.
+5. Operators' rules (CLASSIFY-2).
+6. The words: of the registry, then of the runtime and the program (`core.patterns`), then what the driver blamed on the program.
+7. How it ended: no start, a signal, an exit code. Always there, and says the least.
+
+CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, and every end gets one.
+CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes and behind everything that was
+            measured, tripped or asked for: it can give an end another cause, and cannot hide a broken device or bring back a job
+            whose cause is never retried.
+CLASSIFY-3  Words never make a failure of an exit 0.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.core.causes import CAUSE_OF_TRIP, Cause
+from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
 from holdfast.core.facts import Classified, TaskFacts
-from holdfast.core.rules import OperatorRule
+from holdfast.core.patterns import MAX_LINE_CHARS, PULL, TEXT, Pattern, cut_line
+from holdfast.core.rules import OperatorRule, find_match
+from holdfast.core.xids import Blame, find_xid, find_xid_lines
 
 SIGKILL = 9
-_CUDA_OOM = re.compile(
-    r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED: Out of memory"
-    r"|HIP out of memory|cudaErrorMemoryAllocation"
-)
-_GPU_FAULT = re.compile(
-    r"NVRM: Xid|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC error|GPU has fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE"
-)
+NEAR_LIMIT = 0.95
+"""A SIGKILL that nobody here sent, this near to the memory limit, is taken for the OOM killer's."""
+HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
+
+Evidence = Mapping[str, str | int | float | bool | None]
 
 
 class Rule(NamedTuple):
-    """One rule: its name, when it holds, and what it concludes."""
+    """One rule: its name, what it looks for (None: not there), what it concludes and how that is said."""
 
     name: str
-    holds: Callable[[TaskFacts], bool]
-    cause: Cause
-    message: Callable[[TaskFacts], str]
+    find: Callable[[TaskFacts], Evidence | None]
+    cause: Cause | Callable[[TaskFacts], Cause]
+    say: Callable[[TaskFacts, Evidence], str]
 
 
 def signal_name(number: int) -> str:
@@ -36,23 +54,197 @@ def signal_name(number: int) -> str:
     return names.get(number, f"SIG{number}")
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("unkillable", lambda f: f.unkillable, Cause.GPU_FAULT,
-         lambda f: "the process survived SIGKILL: it is stuck in the kernel or a driver"),
-    Rule("host-lost", lambda f: f.lost is not None, Cause.AGENT_TRANSIENT, lambda f: f"its host was lost: {f.lost}"),
-    Rule("stopped", lambda f: f.stopped and f.stop_cause is not None, Cause.HOST_DRAINED,
-         lambda f: "its host was shut down" if f.stop_cause is Cause.HOST_DRAINED else f"it was stopped: {f.stop_cause}"),
-    Rule("oom-counter", lambda f: f.oom, Cause.OOM_KILLED, lambda f: "the kernel killed it for memory (OOM counter of its cgroup)"),
-    Rule("gpu-fault-text", lambda f: f.trip is None and f.exit_code != 0 and bool(_GPU_FAULT.search(f.log_tail)), Cause.GPU_FAULT,
-         lambda f: "its log shows a GPU hardware fault"),
-    Rule("cuda-oom-text", lambda f: f.trip is None and f.exit_code != 0 and bool(_CUDA_OOM.search(f.log_tail)), Cause.OOM_KILLED,
-         lambda f: "its log shows that the GPU's memory ran out"),
-    Rule("start-error", lambda f: f.start_error is not None, Cause.NONZERO_EXIT, lambda f: f"it could not be started: {f.start_error}"),
-    Rule("signal", lambda f: f.signal is not None, Cause.NONZERO_EXIT,
-         lambda f: f"killed by {signal_name(f.signal or 0)}"),
-    Rule("exit-code", lambda f: f.exit_code is not None and f.exit_code != 0, Cause.NONZERO_EXIT,
-         lambda f: f"exit code {f.exit_code}"),
+def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence | None:
+    return evidence if holds else None
+
+
+# ---- 1: measured on the devices
+
+
+def _own_end(facts: TaskFacts) -> bool:
+    """Whether the end is the task's own, or the hang of a device: then what was measured explains it."""
+    if facts.trip is not None:
+        return facts.trip.watchdog in HANGS
+    return not facts.succeeded and not facts.stopped and facts.lost is None
+
+
+def _find_device_xid(facts: TaskFacts) -> Evidence | None:
+    xid = find_xid(facts.xids, Blame.HARDWARE) if _own_end(facts) else None
+    return None if xid is None else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+
+
+def _list_codes(codes: Sequence[int]) -> str:
+    return ", ".join(str(code) for code in dict.fromkeys(codes))
+
+
+DEVICES = (
+    Rule("unkillable", lambda f: _when(f.unkillable), Cause.GPU_FAULT,
+         lambda f, e: "the process survived SIGKILL: it is stuck in the kernel or a driver"),
+    Rule("gpu-lost", lambda f: _when(f.gpu_lost is not None and _own_end(f), gpu_lost=f.gpu_lost), Cause.GPU_FAULT,
+         lambda f, e: f"a GPU of it no longer answers: {f.gpu_lost}"),
+    Rule("gpu-ecc", lambda f: _when(f.ecc_errors > 0 and _own_end(f), ecc_errors=f.ecc_errors, xids=_list_codes(f.xids)),
+         Cause.GPU_FAULT, lambda f, e: f"its GPU counted {f.ecc_errors} uncorrectable memory errors (ECC) while it ran"),
+    Rule("gpu-xid", _find_device_xid, Cause.GPU_FAULT, lambda f, e: f"the driver reported a GPU fault while it ran, {e['meaning']}"),
 )  # fmt: skip
+
+
+# ---- 2 and 3: ended from outside
+
+
+def _tripped(watchdog: Watchdog) -> Rule:
+    def find(facts: TaskFacts) -> Evidence | None:
+        return facts.trip.evidence if facts.trip is not None and facts.trip.watchdog is watchdog else None
+
+    return Rule(f"watchdog-{watchdog}", find, CAUSE_OF_TRIP[watchdog], lambda f, e: f.trip.reason if f.trip else "")
+
+
+TRIPS = tuple(_tripped(watchdog) for watchdog in Watchdog)
+
+
+def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:
+    return "its host was shut down" if facts.stop_cause is Cause.HOST_DRAINED else f"it was stopped: {facts.stop_cause}"
+
+
+OUTSIDE = (
+    Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
+         lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
+    Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
+         lambda f, e: f"its host was lost: {f.lost}"),
+    # Whoever stopped it without being asked by the controller says why.
+    Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None), lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),
+)  # fmt: skip
+
+
+# ---- 4: memory, as the kernel counted it
+
+
+def _find_kill_at_limit(facts: TaskFacts) -> Evidence | None:
+    killed = facts.signal == SIGKILL or facts.exit_code == 128 + SIGKILL
+    limit, most = facts.memory_limit_bytes, facts.max_memory_bytes
+    near = killed and not facts.stopped and limit > 0 and most >= NEAR_LIMIT * limit
+    return _when(near, max_memory_bytes=most, memory_limit_bytes=limit)
+
+
+def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
+    percent = 100 * facts.max_memory_bytes / facts.memory_limit_bytes
+    return f"killed by SIGKILL at {percent:.0f} % of its memory limit of {facts.memory_limit_bytes >> 20} MiB"
+
+
+MEMORY_COUNTERS = (
+    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
+         lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)"),
+    Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
+)  # fmt: skip
+
+MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
+"""What operators' rules cannot overrule."""
+
+
+# ---- 6: words
+
+
+def _may_read(facts: TaskFacts) -> bool:
+    return facts.exit_code != 0  # CLASSIFY-3
+
+
+def _in_words(pattern: Pattern) -> Rule:
+    def find(facts: TaskFacts) -> Evidence | None:
+        for source, text in (("log", facts.log_tail), ("runtime", facts.runtime_error or "")):
+            found = pattern.search(text) if text and _may_read(facts) else None
+            if found is not None:
+                return {"line": cut_line(text, found.start(), found.end()), "in": source}
+        return None
+
+    return Rule(f"log-{pattern.name}", find, pattern.cause, lambda f, e: f"{pattern.sentence}: {e['line']}")
+
+
+def _in_pull(pattern: Pattern) -> Rule:
+    def find(facts: TaskFacts) -> Evidence | None:
+        text = facts.pull_error
+        found = pattern.search(text) if text else None
+        return (
+            None
+            if text is None or found is None
+            else {"line": cut_line(text, found.start(), found.end()), "in": "registry"}
+        )
+
+    return Rule(
+        f"pull-{pattern.name}",
+        find,
+        pattern.cause,
+        lambda f, e: f"its image could not be had: {pattern.sentence}: {e['line']}",
+    )
+
+
+def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
+    def find(facts: TaskFacts) -> Evidence | None:
+        text = facts.log_tail
+        if "NVRM: Xid" not in text or not _may_read(facts):
+            return None
+        for at, line in find_xid_lines(text):
+            xid = find_xid([line.code], blame)
+            if xid is not None:
+                return {"line": cut_line(text, at, at + 1), "in": "log", "xid": xid.code, "meaning": str(xid)}
+        return None
+
+    return find
+
+
+def _find_own_xid(facts: TaskFacts) -> Evidence | None:
+    xid = find_xid(facts.xids, Blame.APPLICATION) if _may_read(facts) else None
+    return None if xid is None else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+
+
+WORDS: tuple[Rule, ...] = (
+    *map(_in_pull, PULL),
+    Rule("pull-error", lambda f: _when(f.pull_error is not None), Cause.IMAGE_PULL_FAILURE,
+         lambda f, e: f"its image could not be had: {_cut(f.pull_error)}"),
+    Rule("log-xid", _find_xid_words(Blame.HARDWARE), Cause.GPU_FAULT, lambda f, e: f"its log shows a GPU fault, {e['meaning']}"),
+    *map(_in_words, TEXT),
+    Rule("gpu-xid-own", _find_own_xid, Cause.NONZERO_EXIT,
+         lambda f, e: f"{_say_end(f)}; the driver blamed the program, {e['meaning']}"),
+    Rule("log-xid-own", _find_xid_words(Blame.APPLICATION), Cause.NONZERO_EXIT,
+         lambda f, e: f"{_say_end(f)}; the driver blamed the program, {e['meaning']}"),
+    Rule("runtime-error", lambda f: _when(f.runtime_error is not None), Cause.NONZERO_EXIT,
+         lambda f, e: f"the container runtime could not run it: {_cut(f.runtime_error)}"),
+)  # fmt: skip
+
+
+# ---- 7: how it ended
+
+
+def _cut(text: str | None) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= MAX_LINE_CHARS else line[: MAX_LINE_CHARS - 1] + "…"
+
+
+def _say_exit(code: int) -> str:
+    if code == 126:
+        return "exit code 126, a shell's for a command that cannot be executed"
+    if code == 127:
+        return "exit code 127, a shell's for a command that was not found"
+    return f"exit code {code}" + (f", a shell's for {signal_name(code - 128)}" if 129 <= code <= 159 else "")
+
+
+def _say_end(facts: TaskFacts) -> str:
+    if facts.signal is not None:
+        return f"killed by {signal_name(facts.signal)}"
+    return "it ended" if facts.exit_code is None else f"exit code {facts.exit_code}"
+
+
+ENDS: tuple[Rule, ...] = (
+    Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
+         lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
+    Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
+         lambda f, e: f"killed by {signal_name(f.signal or 0)}"),
+    Rule("exit-code", lambda f: _when(f.exit_code not in (None, 0), exit_code=f.exit_code), Cause.NONZERO_EXIT,
+         lambda f, e: _say_exit(f.exit_code or 0)),
+    Rule("none", lambda f: {}, Cause.UNKNOWN, lambda f, e: "it ended and nothing says why"),
+)  # fmt: skip
+
+UNMEASURED: tuple[Rule, ...] = WORDS + ENDS
+RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
+"""Every shipped rule, in order. Operators' stand between the two parts."""
 
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
@@ -63,26 +255,40 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
         return facts.exit_code
     if facts.signal is not None:
         return 128 + facts.signal
-    return 127 if facts.start_error is not None else None
+    no_start = facts.start_error is not None or facts.pull_error is not None or facts.runtime_error is not None
+    return 127 if no_start else None
 
 
 def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
-    """Return the cause of a task's end, the rule that said so, and a sentence.
+    """Return the cause of a task's end, the rule that said so, a sentence, and what the rule went by (CLASSIFY-1).
 
-    A trip decides first, because what the process did after it was killed says nothing about why.
+    rules: the operators' own, in their order; the first that matches is taken, and its name is `operator:NAME`.
     """
-    code = kept_exit_code(facts)
-    if facts.trip is not None and not facts.unkillable:
-        trip = facts.trip
-        return Classified(
-            cause=CAUSE_OF_TRIP[trip.watchdog],
-            rule=f"watchdog-{trip.watchdog}",
-            message=trip.reason,
-            exit_code=code,
-        )
-    for rule in RULES:
-        if rule.holds(facts):
-            # Whoever stopped it without being asked by the controller says why; the rule's cause is the usual one.
-            cause = facts.stop_cause or rule.cause if rule.name == "stopped" else rule.cause
-            return Classified(cause=cause, rule=rule.name, message=rule.message(facts), exit_code=code)
-    return Classified(cause=Cause.UNKNOWN, rule="none", message="it ended and nothing says why", exit_code=code)
+    found = _apply(MEASURED, facts)
+    if found is not None:
+        return found
+    shipped = _apply(UNMEASURED, facts)
+    assert shipped is not None  # the last rule always finds
+    for rule in rules:
+        evidence = find_match(rule, facts)
+        if evidence is not None:
+            # Without a cause of its own the rule only adds to what the shipped ones found.
+            cause = shipped.cause if rule.cause is None else rule.cause
+            message = rule.message or f"{shipped.message} (operator's rule {rule.name})"
+            return Classified(
+                cause=cause, rule=f"operator:{rule.name}", message=message, exit_code=shipped.exit_code,
+                evidence={**evidence, "shipped_rule": shipped.rule}, never_retry=rule.never_retry, avoid_host=rule.avoid_host,
+            )  # fmt: skip
+    return shipped
+
+
+def _apply(rules: Sequence[Rule], facts: TaskFacts) -> Classified | None:
+    for rule in rules:
+        evidence = rule.find(facts)
+        if evidence is not None:
+            cause = rule.cause if isinstance(rule.cause, Cause) else rule.cause(facts)
+            return Classified(
+                cause=cause, rule=rule.name, message=rule.say(facts, evidence), exit_code=kept_exit_code(facts),
+                evidence=dict(evidence),
+            )  # fmt: skip
+    return None

@@ -38,6 +38,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         were added meanwhile. gpu_lost: a device of the task no longer answers, and what was said instead.
     malformed: the report of its end was missing or could not be read; this says how.
     lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
+    max_memory_bytes: the most it ever held. memory_limit_bytes: the limit of its control group, 0 without one.
     log_tail: the last lines of its output, redacted.
     """
 
@@ -59,6 +60,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
     runtime_seconds: float = 0.0
     max_memory_bytes: int = 0
+    memory_limit_bytes: Annotated[int, Meta(ge=0)] = 0
 
     @property
     def succeeded(self) -> bool:
