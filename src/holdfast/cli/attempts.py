@@ -14,7 +14,7 @@ from holdfast.cli.face import Face, age, columns, facts, span, table, talks
 if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord
     from holdfast.core.retry import RetryPolicy
-    from holdfast.wire.api import PolicyView
+    from holdfast.wire.api import PolicyField, PolicyView
 
 
 @click.command()
@@ -109,12 +109,16 @@ def say_causes(causes: Sequence[str]) -> str:
     return ", ".join([*words, *(cause for cause in causes if cause in left)]) or "none"
 
 
+def _say_field(field: PolicyField) -> str:
+    if isinstance(field.value, list):
+        return say_causes(field.value)
+    unit = " s" if field.field.endswith("_delay") and field.value is not None else ""
+    return value_text(field.value) + unit
+
+
 def policy_text(view: PolicyView) -> str:
     """The answer of `show --policy` for a person."""
-    rows = [
-        (f.field, say_causes(f.value) if isinstance(f.value, list) else value_text(f.value), f.source)
-        for f in view.fields
-    ]
+    rows = [(f.field, _say_field(f), f.source) for f in view.fields]
     text = table(("FIELD", "VALUE", "SOURCE"), rows, elastic=1)
     return (
         text
