@@ -61,7 +61,7 @@ class Host:
             path = f"/proc/{self.guardian_pid}/task/{self.guardian_pid}/children"
             for word in Path(path).read_text().split():
                 with contextlib.suppress(OSError):
-                    if b"holdfast.agent" in Path(f"/proc/{word}/cmdline").read_bytes() and int(word) != but:
+                    if b"holdfast.agent\0" in Path(f"/proc/{word}/cmdline").read_bytes() and int(word) != but:
                         return int(word)
             return 0
 

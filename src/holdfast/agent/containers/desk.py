@@ -40,6 +40,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
+from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import read_entry
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.guardian import Ended
@@ -283,17 +284,21 @@ def add_container_facts(
     facts: TaskFacts, ended: Ended, status: Status, task: AgentTask, *, unkillable: bool
 ) -> TaskFacts:
     """Return the facts of an end with what the runner knows of it. The runner's own exit code is no task's."""
-    if unkillable:
-        facts = msgspec.structs.replace(facts, unkillable=True)
+    # The runner's own time and memory are no task's either; a container that was killed is known as far as it was watched.
+    lived = max(0.0, read_boottime() - status.started_at) if status.started_at else 0.0
+    facts = msgspec.structs.replace(
+        facts, unkillable=facts.unkillable or unkillable, runtime_seconds=lived, max_memory_bytes=status.max_memory_bytes,
+        memory_limit_bytes=task.order.memory_bytes if task.order else 0,
+    )  # fmt: skip
     if status.exit_code is not None:
         return msgspec.structs.replace(
             facts, exit_code=status.exit_code, signal=None, oom=facts.oom or status.oom,
-            runtime_seconds=status.runtime_seconds, max_memory_bytes=status.max_memory_bytes,
+            runtime_seconds=status.runtime_seconds,
         )  # fmt: skip
     if status.failed:
         mask = task.redactor.mask_text
         return msgspec.structs.replace(
-            facts, exit_code=None, signal=None, runtime_seconds=0.0, max_memory_bytes=0,
+            facts, exit_code=None, signal=None,
             pull_error=mask(status.pull_error)[:4096] if status.pull_error is not None else None,
             runtime_error=mask(status.runtime_error)[:4096] if status.runtime_error is not None else None,
             start_error=mask(status.start_error)[:4096] if status.start_error is not None else None,

@@ -240,9 +240,10 @@ class Runner:
             text = self._read_since(offset)[-2000:]
             if "failed to exec pid1" in text or "[FATAL tini" in text:
                 raise _Failed(_blame(read_last_words(text)))
+        killed = code == _KILLED and count_oom_kills_of_host() > oom_kills
         return Status(
-            phase="ended", pid=self._pid, started_at=self._started_at, exit_code=code & 0xFF,
-            oom=bool(state.get("OOMKilled")) or (code == _KILLED and count_oom_kills_of_host() > oom_kills), runtime_seconds=runtime_seconds, max_memory_bytes=self._peak_bytes,
+            phase="ended", pid=self._pid, started_at=self._started_at, exit_code=code & 0xFF, runtime_seconds=runtime_seconds,
+            oom=bool(state.get("OOMKilled")) or killed, max_memory_bytes=self._peak_bytes,
         )  # fmt: skip
 
     def _follow(self, client: Program) -> None:
@@ -256,7 +257,7 @@ class Runner:
             if not self._pid:
                 self._find_pid()
             elif now >= look_at:
-                self._peak_bytes = max(self._peak_bytes, read_peak_bytes(self._pid))
+                self._note_peak()
                 look_at, pause = now + pause, min(2 * pause, longest)
             if self._children.stop_asked and not passed_on and messenger is None and now >= ask_at:
                 messenger = self._children.start(self._plan.runtime.kill(self._plan.name, "TERM"))
@@ -268,6 +269,17 @@ class Runner:
                 # Where it failed, the container was not up yet: once more.
                 passed_on, ask_at = messenger.code == 0, time.monotonic() + _RETRY_SECONDS
                 messenger = None
+
+    def _note_peak(self) -> None:
+        """Written down when it grew much: a container that is killed has nobody left to ask."""
+        found = read_peak_bytes(self._pid)
+        if found > self._peak_bytes * 1.05:
+            self._peak_bytes = found
+            self._say_running()
+
+    def _say_running(self) -> None:
+        running = Status(phase="running", pid=self._pid, started_at=self._started_at, max_memory_bytes=self._peak_bytes)
+        write_status(self._folder, running)
 
     def _find_pid(self) -> None:
         pid = 0
@@ -281,7 +293,7 @@ class Runner:
             pid = int(state.get("Pid") or 0) if state else 0
         if pid:
             self._pid, self._started_at = pid, read_boottime()
-            write_status(self._folder, Status(phase="running", pid=pid, started_at=self._started_at))
+            self._say_running()
 
     def _wait_over(self) -> dict[str, Any]:
         """The state of the container once it does not run. A client may be lost, or an engine restarted, under it."""
