@@ -368,6 +368,24 @@ async def test_a_persons_retry_says_whether_it_counts(served: Served, agent: Fak
     assert (await served.call("POST", path, json={"counts": True})).status_code == 422
 
 
+async def test_a_counted_retry_after_the_limit_was_raised_goes_on_where_it_was(
+    served: Served, agent: FakeAgent
+) -> None:
+    await served.call("PUT", "/v1/projects/vision", json={"set": {"max_retries": 1, "retry_delay_seconds": 0}})
+    job = await served.submit(project="vision")
+    path = f"/v1/jobs/{job['id']}/retry"
+    for _ in range(2):
+        await fail(agent)
+    await served.until(job["id"], "failed")
+    assert (await served.call("POST", path, json={"counted": True})).status_code == 409
+    await served.call("PUT", "/v1/projects/vision", json={"set": {"max_retries": 2}})
+    counted = (await served.call("POST", path, json={"counted": True})).json()
+    assert (counted["reason"], counted["retries_charged"]) == ("retried by the admin, counted as retry 2 of 2", 2)
+    assert (await served.job(job["id"]))["retry_state"]["retries_left"] == 0
+    await fail(agent)
+    assert (await served.until(job["id"], "failed"))["attempts"] == 3
+
+
 async def test_a_job_without_retries_refuses_a_counted_one(served: Served, agent: FakeAgent) -> None:
     job = await served.submit()
     await fail(agent)

@@ -144,8 +144,8 @@ def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[T
 
 
 def _charges(job: JobRecord) -> str:
-    counts = (("retries", job.retries_charged), ("watchdog", job.watchdog_charged), ("infra", job.infra_charged))
-    return ", ".join(f"{name} {count}" for name, count in counts if count)
+    counts = (("failures", job.retries_charged), ("trips", job.watchdog_charged), ("infra failures", job.infra_charged))
+    return ", ".join(f"{count} {name}" for name, count in counts if count)
 
 
 def _forensics_text(view: ForensicsView) -> str:

@@ -53,13 +53,16 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     allowed = settings.policy(job.queue, job.spec).retry.max_retries
     if job.spec.interactive:
         raise Conflict(f"job {job.id} is interactive and has no retries; leave --counted out", code="retries_spent")
-    if job.state.terminal and job.retries_charged >= allowed:
+    attempts = await controller.store.list_attempts(job.id)
+    # Retries made before its last attempt: what it has been charged counts failures, and the last had no retry.
+    made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
+    if job.state.terminal and made >= allowed:
         had = f"all {allowed} of its retries are spent" if allowed else "it was given no retries"
         raise Conflict(
             f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise max_retries",
             code="retries_spent",
         )
-    return job.retries_charged + 1, allowed
+    return made + 1, allowed
 
 
 async def get_retries(call: Call) -> Response:
