@@ -98,6 +98,7 @@ class Agent:
         self._replaced = False
         self._held_back = False
         self._refusal = ""
+        self._unread: list[str] = []
         self._table = TaskTable(config.state_path)
         self._client = HttpClient(config.url, ca_file=config.ca_file)
         self._calls = ControllerCalls(self._client)
@@ -321,12 +322,15 @@ class Agent:
                 continue
             room -= tail
             reports.append(task.report(now))
-        return reports
+        return reports + self._commands.claims.reports(now)
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer."""
         if self._held_back:
             self._report()
+        if answer.unread and answer.unread != self._unread:
+            log.error(f"the controller cannot read all of this host's reports: {'; '.join(answer.unread)}")
+        self._unread = answer.unread
         return self._commands.carry_out(answer, started_at=started_at, newest=newest)
 
     async def mend(self, error: HoldfastError) -> None:

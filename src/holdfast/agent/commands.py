@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.claims import Claims, find_port
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.environment import make_command, make_task_environment
 from holdfast.agent.journal import about
@@ -27,7 +28,7 @@ from holdfast.core.lease import host_deadline
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import LaunchOrder, PreemptOrder, SyncAnswer
+from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, SyncAnswer
 from holdfast.wire.guardian import Launch
 
 log = logging.getLogger("holdfast.agent.commands")
@@ -58,6 +59,7 @@ class Commands:
         self._poked = poked
         self._forgotten = forgotten
         self._containers = containers
+        self.claims = Claims()
         self.host_id = ""
         self.host_gpus = 0
         self.closing = False
@@ -72,12 +74,16 @@ class Commands:
             if self._is_live(item.key)
         ]
         self._link.extend(renewed)
+        for item in answer.renewed:
+            self.claims.extend(item.key, host_deadline(started_at, item.ttl_seconds))
         if not newest:
             return news
         for key in answer.lost:
             news = self._lose(key) or news
         for preempt in answer.preempt:
             news = self._preempt(preempt) or news
+        for claim in answer.claim:
+            news = self._claim(claim, started_at) or news
         for order in answer.launch:
             news = self._launch(order, started_at) or news
         for change in answer.watch:
@@ -101,10 +107,26 @@ class Commands:
             self._forgotten(task)
         return bool(settled)
 
+    def _claim(self, order: ClaimOrder, started_at: float) -> bool:
+        key = order.key
+        deadline = host_deadline(started_at, order.ttl_seconds)
+        if (
+            self.closing
+            or self._table.get(key) is not None
+            or self._table.is_buried(key)
+            or deadline <= read_boottime()
+        ):
+            return False
+        if not self.claims.keep(order, deadline):
+            return False
+        self._changed()
+        return True
+
     def _launch(self, order: LaunchOrder, started_at: float) -> bool:
         key = order.key
         if self._table.get(key) is not None:
             return False
+        self.claims.drop(key)
         if self._table.is_buried(key):
             return self._refuse_buried(order)
         if self.closing:
@@ -144,6 +166,8 @@ class Commands:
         return True
 
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
+        if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
+            order = msgspec.structs.replace(order, master_port=find_port())
         task = self._table.add(order, now)
         work = self._places.work_folder / order.key.job_id
         work.mkdir(mode=0o700, exist_ok=True)
@@ -193,6 +217,7 @@ class Commands:
         self._launched(task)
 
     def _preempt(self, order: PreemptOrder) -> bool:
+        self.claims.drop(order.key)
         task = self._table.get(order.key)
         now = read_boottime()
         if task is None:
@@ -225,6 +250,7 @@ class Commands:
         return True
 
     def _lose(self, key: TaskKey) -> bool:
+        self.claims.drop(key)
         task = self._table.get(key)
         if task is None or not task.live or task.watch.trip is not None:
             return False

@@ -15,6 +15,8 @@ import os
 import pwd
 from collections.abc import Mapping
 
+import msgspec
+
 from holdfast.wire.agent import LaunchOrder
 
 _PRIVATE = frozenset(
@@ -79,11 +81,10 @@ def make_task_environment(
     beat_socket: str,
     work_folder: str,
     host_gpus: int,
-    local_rank: int = 0,
-    local_world_size: int = 1,
 ) -> dict[str, str]:
     """Return the whole environment of a task.
 
+    The ranks and the rendezvous are named as torchrun names them, so that a script that runs under it runs here unchanged.
     HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not the host's id (HOLDFAST_HOST_ID).
     """
     key = order.key
@@ -103,9 +104,21 @@ def make_task_environment(
         "HOLDFAST_WORK": work_folder,
         "RANK": str(key.rank),
         "WORLD_SIZE": str(order.world_size),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "LOCAL_RANK": str(order.local_rank),
+        "LOCAL_WORLD_SIZE": str(order.local_world_size),
+        "GROUP_RANK": str(order.group_rank),
+        "GROUP_WORLD_SIZE": str(order.group_world_size),
+        "ROLE_RANK": str(key.rank),
+        "ROLE_WORLD_SIZE": str(order.world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": order.master_addr,
+        "TORCHELASTIC_RUN_ID": key.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(order.attempt - 1),
     }
+    if order.master_port:
+        env["MASTER_PORT"] = str(order.master_port)
+    if order.peers:
+        env["HOLDFAST_PEERS"] = msgspec.json.encode(order.peers).decode()
     if order.gpus or host_gpus:
         devices = ",".join(str(index) for index in order.gpus)
         env |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
