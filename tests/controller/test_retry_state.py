@@ -69,6 +69,13 @@ def test_a_preempted_attempt_costs_no_retry_and_raises_both() -> None:
     assert (state.attempt, state.of, state.retries_left) == (3, 4, 1)
 
 
+def test_of_a_gang_the_rank_that_failed_most_decides() -> None:
+    ranks = {"0": {"retries": 1}, "3": {"retries": 2}}
+    gang = job(tasks=4, attempts=4, retries_charged=3, rank_charges=ranks)
+    state = make_retry_state(gang, RetryPolicy(max_retries=3), held=None, now=T0)
+    assert (state.attempt, state.of, state.retries_left) == (4, 5, 1)
+
+
 def test_an_interactive_job_has_no_retries() -> None:
     spec = {"argv": ["x"], "interactive": True}
     assert make_retry_state(job(spec=spec), RetryPolicy(max_retries=9), held=None, now=T0).of == 1

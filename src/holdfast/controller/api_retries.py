@@ -9,6 +9,7 @@ from holdfast.controller.api_jobs import find_job
 from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
 from holdfast.controller.problems import answer_json
+from holdfast.controller.retry_state import count_charged
 from holdfast.core.records import JobRecord
 from holdfast.core.retry import SETTING_OF
 from holdfast.errors import Conflict
@@ -56,6 +57,8 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     attempts = await controller.store.list_attempts(job.id)
     # Retries made before its last attempt: what it has been charged counts failures, and the last had no retry.
     made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
+    if job.tasks > 1:
+        made = max(0, count_charged(job) - 1)
     if job.state.terminal and made >= allowed:
         had = f"all {allowed} of its retries are spent" if allowed else "it was given no retries"
         raise Conflict(

@@ -21,7 +21,7 @@ def make_retry_state(job: JobRecord, policy: RetryPolicy, *, held: str | None, n
 
     held: whose kill switch holds retries back now, or None. now: the database's time.
     """
-    left = 0 if job.spec.interactive else max(0, policy.max_retries - job.retries_charged)
+    left = 0 if job.spec.interactive else max(0, policy.max_retries - count_charged(job))
     pending = job.state in PENDING  # its next attempt is granted already, and not part of what is left
     of = job.attempts + (1 if pending else 0) + left
     next_at = job.retry_at if job.state is JobState.WAITING else None
@@ -30,6 +30,13 @@ def make_retry_state(job: JobRecord, policy: RetryPolicy, *, held: str | None, n
         sentence=_say(job, of, next_at, held, now), attempt=job.attempts, of=of, retries_left=left,
         next_at=next_at, held=held if waits else None,
     )  # fmt: skip
+
+
+def count_charged(job: JobRecord) -> int:
+    """Failures charged to its retries. Of a gang each rank has its own count, and the one that failed most decides."""
+    if job.tasks == 1:
+        return job.retries_charged
+    return max((charged.retries for charged in job.rank_charges.values()), default=0)
 
 
 def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, now: datetime) -> str:

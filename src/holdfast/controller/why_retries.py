@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.controller.retry_state import count_charged
 from holdfast.core.decide import Policy
 from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord, TaskRecord
 from holdfast.core.settings import Value
@@ -41,7 +42,8 @@ def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
     """A job that waits for its next attempt: which retry it is, when, and what holds it longer."""
     job = found.job
     allowed = found.policy.retry.max_retries
-    which = f"retry {job.retries_charged} of {allowed}" if 0 < job.retries_charged <= allowed else "its next attempt"
+    charged = count_charged(job)
+    which = f"retry {charged} of {allowed}" if 0 < charged <= allowed else "its next attempt"
     after = f" after {job.cause}" if job.cause else ""
     due = job.retry_at or job.wait_until
     when = "" if due is None else f" at {due:%Y-%m-%d %H:%M:%S} UTC"
