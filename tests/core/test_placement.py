@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement import Candidate, Capacity, Size, find_impossible, plan_admission
+from holdfast.core.placement import Candidate, Capacity, QuotaLeft, Size, find_impossible, plan_admission
 
 
 def host(name: str, cpu: int = 4, gpus: int = 0, memory: int = 1 << 34, queues: tuple[str, ...] = ()) -> Capacity:
@@ -113,3 +114,45 @@ def test_impossible_says_what_there_is() -> None:
     assert "9 GPUs" in sentence
     assert "1 GPUs" in sentence
     assert find_impossible(job("a", gpus=9), []) is None
+
+
+# ---- quotas (QUOTA-2)
+
+
+def of_project(name: str, project: str, *, tasks: int = 1, gpus: int = 0) -> Candidate:
+    return msgspec.structs.replace(job(name, tasks=tasks, gpus=gpus, cpu=0), project=project)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["p", "r", "free"]), st.integers(1, 3), st.integers(0, 2)), max_size=15),
+    st.dictionaries(
+        st.sampled_from(["p", "r"]),
+        st.builds(QuotaLeft, jobs=st.none() | st.integers(-2, 4), gpus=st.none() | st.integers(-2, 6)),
+    ),
+)
+def test_no_project_starts_more_than_it_may(shapes: list[tuple[str, int, int]], quotas: dict[str, QuotaLeft]) -> None:
+    jobs = [of_project(f"j{i}", project, tasks=n, gpus=g) for i, (project, n, g) in enumerate(shapes)]
+    plan = plan_admission(jobs, [host("h0", gpus=99)], {}, quotas)
+    placed = {p.job_id for p in plan.placements}
+    for project, left in quotas.items():
+        mine = [j for j in jobs if j.project == project and j.job_id in placed]
+        if left.jobs is not None:
+            assert len(mine) <= max(0, left.jobs)
+        if left.gpus is not None:
+            assert sum(j.gpus * j.tasks for j in mine) <= max(0, left.gpus)
+    for j in jobs:
+        if j.project not in quotas:
+            assert j.job_id in placed, "a project without a quota waits for another's"
+        elif j.job_id not in placed:
+            assert "quota_" in plan.refusals[j.job_id]
+
+
+def test_a_quota_says_what_is_left_and_what_is_asked() -> None:
+    quotas = {"p": QuotaLeft(jobs=1), "r": QuotaLeft(gpus=3)}
+    jobs = [of_project("a", "p"), of_project("b", "p"), of_project("c", "r", tasks=2, gpus=2), of_project("d", "r")]
+    plan = plan_admission(jobs, [host("h0", gpus=9)], {}, quotas)
+    assert [p.job_id for p in plan.placements] == ["a", "d"]
+    assert plan.refusals == {
+        "b": "project p already runs as many jobs as it may (quota_jobs)",
+        "c": "project r has 3 GPUs of its quota left, and it needs 4 (quota_gpus)",
+    }

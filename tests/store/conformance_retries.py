@@ -129,7 +129,7 @@ async def test_exhaustion_is_told_once_and_only_where_there_was_a_budget(rig: Ri
 async def test_a_policy_may_forbid_its_events_but_not_the_audit(rig: Rig) -> None:
     await rig.host()
     job_id = await rig.submit()
-    quiet = {"max_retries": 2, "emit_retry_events": False}
+    quiet: dict[str, Any] = {"max_retries": 2, "emit_retry_events": False}
     await rig.fail(job_id, **quiet)
     await rig.release()
     await rig.fail(job_id, **quiet)
