@@ -149,7 +149,7 @@ class Bus:
                 self._sleeping = True
                 if self._calls:
                     wait = 0.0
-                ready = dict(poller.poll(wait * 1000 if wait < 0.001 else int(wait * 1000) + 1))
+                ready = dict(poller.poll(int(wait * 1000) + 1 if wait else 0))
                 self._sleeping = False
                 began = time.monotonic()
                 try:

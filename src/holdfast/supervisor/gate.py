@@ -68,5 +68,6 @@ class Gate:
     def close(self, router: zmq.Socket[bytes]) -> None:
         """Let go of both sockets."""
         router.disable_monitor()
+        self.monitor.close(linger=0)
         if self.zap is not None:
             self.zap.close()

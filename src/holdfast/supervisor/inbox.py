@@ -181,7 +181,8 @@ class Inbox:
             if target.settle(index, value):
                 self._drop_empty()
                 return target
-            return self._match(data, waits) if waits else self._drop_empty()  # it was cancelled: on to the next
+            self._drop_empty()
+            return self._match(data, waits) if waits else None  # it was cancelled: on to the next
         return None
 
     def _drop_empty(self) -> None:

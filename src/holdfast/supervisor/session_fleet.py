@@ -38,7 +38,7 @@ MISSES = 3
 SLACK_SECONDS = 0.25
 KILL_GRACE_SECONDS = 5.0
 _MAX_GIVEN_UP = 100_000
-_STALL_SECONDS = 1.0
+_STALL_SECONDS = 2.0  # more than the loop ever sleeps
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,9 +203,10 @@ class Fleet:
             self._given_up.popitem(last=False)
 
     def dismiss(self, peer: Peer) -> None:
-        """Forget a manager that said goodbye."""
-        self.peers.pop(peer.identity, None)
-        self._spoken.pop(peer.identity, None)
+        """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
+        if self.peers.pop(peer.identity, None) is not None:
+            self._spoken.pop(peer.identity, None)
+            self.out.append((peer.identity, peer.link.make_heartbeat()))
 
     def _speak(self, peer: Peer, frame: bytes, now: float) -> None:
         self.out.append((peer.identity, frame))

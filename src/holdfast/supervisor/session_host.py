@@ -34,6 +34,7 @@ from holdfast.wire.bus import (
 )
 
 HELLO_SECONDS = 1.0
+_FIRST_HELLO_SECONDS = 0.05  # the first is often said before the connection stands
 EXIT_ORPHANED = 70  # the supervisor fell silent
 EXIT_NO_SUPERVISOR = 71  # none was found within the patience
 
@@ -64,6 +65,7 @@ class HostSession:
         self._heard_at = now
         self._spoke_at = now - HELLO_SECONDS
         self._hello_at: float | None = now  # when to say it next; None while a session lasts
+        self._hello_seconds = _FIRST_HELLO_SECONDS
         self._early: list[bytes] = []
         self._out: list[bytes] = []
 
@@ -150,6 +152,7 @@ class HostSession:
         self.rules = welcome
         self.link = Link(welcome.session)
         self._hello_at = None
+        self._hello_seconds = _FIRST_HELLO_SECONDS
         for message in kept:
             self.link.push_ordered(message)
         self._out.append(self.link.make_heartbeat())
@@ -170,7 +173,8 @@ class HostSession:
         if self._hello_at is not None and now >= self._hello_at:
             hello = Hello(VERSION, self.run, self.facts, self._pid, self._report())
             self._out.append(encode_header(0, 0, 0) + encode_body([encode_message(hello)]))
-            self._hello_at = now + HELLO_SECONDS
+            self._hello_at = now + self._hello_seconds
+            self._hello_seconds = min(HELLO_SECONDS, self._hello_seconds * 2)
         rules = self.rules
         if rules is None:
             if now >= self._give_up_at:

@@ -25,6 +25,8 @@ _MAX_SOCKETS = 65_000
 _FRAMES_PER_TURN = 64
 _GOODBYE_SECONDS = 1.0
 _MAX_EVENTS = 4096
+_DIALLING = 64
+_DIAL_SECONDS = 0.05
 
 
 class _SimulatedHost:
@@ -32,7 +34,9 @@ class _SimulatedHost:
 
     def __init__(self, dealer: zmq.Socket[bytes], session: HostSession, processes: SimulatedProcesses) -> None:
         self.dealer = dealer
-        self.fd = int(dealer.get(zmq.FD))
+        fd = dealer.get(zmq.FD)
+        assert isinstance(fd, int)
+        self.fd = fd
         self.session = session
         self.processes = processes
         self.bye_at: float | None = None
@@ -74,6 +78,15 @@ class _SimulatedHost:
         self.due = min(session.next_at, self.processes.next_at, self.bye_at or float("inf"))
         return True
 
+    def settle(self, now: float) -> None:
+        """Leave the socket so that its descriptor speaks up at the next message.
+
+        Sending may have taken its word for what came meanwhile, and it says everything once only.
+        """
+        while not self.dealer.closed and _has_input(self.dealer):
+            self.read(now)
+            self.send(now)
+
     def send(self, now: float) -> None:
         """Send what there is."""
         for frame in self.session.take_frames(now):
@@ -81,6 +94,11 @@ class _SimulatedHost:
                 self.dealer.send(frame, zmq.NOBLOCK)
             except zmq.Again:
                 pass  # not connected yet: the session says it again
+
+
+def _has_input(dealer: zmq.Socket[bytes]) -> bool:
+    events = dealer.get(zmq.EVENTS)
+    return isinstance(events, int) and bool(events & zmq.POLLIN)
 
 
 class SimulatedFleet:
@@ -94,28 +112,38 @@ class SimulatedFleet:
         self._heap: list[tuple[float, int]] = []
         self._wake_fd = self._take_signals()
         self._poll.register(self._wake_fd, select.EPOLLIN)
-        pid = os.getpid()
-        for number in range(count):
-            now = time.monotonic()
+        self._url, self._key, self._name, self._patience = url, key, name, patience
+        self._count = count
+        self._made = 0
+        self._unmet: set[int] = set()
+
+    def _dial_some(self, now: float) -> None:
+        """Dial the next few. All at once would be a storm of handshakes in which heartbeats drown."""
+        self._unmet = {fd for fd in self._unmet if fd in self._hosts and self._hosts[fd].session.link is None}
+        while self._made < self._count and len(self._unmet) < _DIALLING:
             processes = SimulatedProcesses()
             session = HostSession(
-                HostFacts(hostname=f"{name}-{pid}-{number}", cpus=1),
-                pid,
+                HostFacts(hostname=f"{self._name}-{os.getpid()}-{self._made}", cpus=1),
+                os.getpid(),
                 now=now,
-                patience_seconds=patience,
-                run=key.run if key is not None else "",
+                patience_seconds=self._patience,
+                run=self._key.run if self._key is not None else "",
                 report=processes.report,
             )
-            host = _SimulatedHost(dial(self._context, url, key), session, processes)
+            host = _SimulatedHost(dial(self._context, self._url, self._key), session, processes)
             self._hosts[host.fd] = host
+            self._unmet.add(host.fd)
+            self._made += 1
             self._poll.register(host.fd, select.EPOLLIN | select.EPOLLET)
             heapq.heappush(self._heap, (now, host.fd))
 
     def run(self) -> int:
         """Turn until every host is over; the exit code of the last."""
         code = 0
-        while self._hosts:
+        while self._hosts or self._made < self._count:
             now = time.monotonic()
+            if self._made < self._count:
+                self._dial_some(now)
             while self._heap and self._heap[0][0] <= now:
                 _, fd = heapq.heappop(self._heap)
                 host = self._hosts.get(fd)
@@ -127,7 +155,9 @@ class SimulatedFleet:
                 # The descriptor tells of a change only once, so whoever looks at a socket reads it empty.
                 host.read(now)
                 code = self._step(host, now, code)
+                host.settle(now)
             wait = max(0.0, self._heap[0][0] - time.monotonic()) if self._heap else 0.1
+            wait = min(wait, _DIAL_SECONDS) if self._made < self._count else wait
             for fd, _ in self._poll.poll(wait, _MAX_EVENTS):
                 if fd == self._wake_fd:
                     self._end_all()
@@ -141,16 +171,12 @@ class SimulatedFleet:
     def _serve(self, host: _SimulatedHost) -> None:
         now = time.monotonic()
         host.read(now)
-        session = host.session
-        if session.ending is not None:
+        if host.session.ending is not None:
             host.due = now
             heapq.heappush(self._heap, (now, host.fd))
             return
         host.send(now)
-        # Sending may have taken the descriptor's word for what came meanwhile.
-        while host.dealer.get(zmq.EVENTS) & zmq.POLLIN:
-            host.read(now)
-            host.send(now)
+        host.settle(now)
 
     def _step(self, host: _SimulatedHost, now: float, code: int) -> int:
         if host.step(now):
@@ -172,6 +198,7 @@ class SimulatedFleet:
     def _end_all(self) -> None:
         number = os.read(self._wake_fd, 4096)[0]
         now = time.monotonic()
+        self._made = self._count
         for host in self._hosts.values():
             host.session.end(End("", 128 + number, "the simulated hosts were told to end", 0.0))
             host.due = now
