@@ -22,6 +22,7 @@ from holdfast.controller.bodies import Gone, decode_packed, decode_report, read_
 from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
 from holdfast.controller.problems import answer_json
+from holdfast.controller.reports import NO_FACTS, read_sync
 from holdfast.controller.settings_cache import Settings
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
@@ -34,7 +35,6 @@ log = logging.getLogger("holdfast.controller")
 REMEMBER_JOIN_SECONDS = 600.0
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
-_SYNC = msgspec.json.Decoder(wire.SyncRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
 _LOGS = msgspec.msgpack.Decoder(wire.LogsRequest)
 _LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
@@ -121,7 +121,9 @@ async def sync(call: Call) -> Response:
     """State up, commands down."""
     controller, host = call.controller, call.host
     assert host is not None
-    request = decode_report(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES), _SYNC)
+    request, unread = read_sync(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES))
+    if unread:
+        log.error("reports of host %s cannot be read: %s", host.name, "; ".join(unread), extra={"host": host.id})
     line = controller.wakes.host(host.id)
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
@@ -160,6 +162,8 @@ async def sync(call: Call) -> Response:
     if request.leaving:
         controller.guard.forget()
         controller.wakes.forget_host(host.id)
+    if unread:
+        answer = msgspec.structs.replace(answer, unread=unread)
     return Response(wire.encode(answer), 200, None, "application/json")
 
 
@@ -169,7 +173,7 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
         incarnation=request.incarnation,
         live=tuple(t.key for t in request.tasks if t.state != "ended"),
         started=tuple(t.key for t in request.tasks if t.state == "running"),
-        ended=tuple((t.key, t.facts) for t in request.tasks if t.state == "ended" and t.facts is not None),
+        ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
         beats=tuple(
             Beat(
                 key=t.key, step=t.beat.step, total=t.beat.total, age_seconds=t.beat.age_seconds, section=t.beat.section

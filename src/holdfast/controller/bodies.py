@@ -134,7 +134,7 @@ def decode_report(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         value = decoder.decode(body)
         if b"\\u0000" in body:
-            value = msgspec.convert(_without_nul(msgspec.to_builtins(value)), decoder.type)
+            value = msgspec.convert(replace_nul(msgspec.to_builtins(value)), decoder.type)
         return value
     except msgspec.ValidationError as error:
         raise explain_bad_value(error) from None
@@ -152,11 +152,12 @@ def decode_packed(body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise BadSyntax(f"the body is not msgpack: {error}", code="malformed_msgpack") from None
 
 
-def _without_nul(value: Any) -> Any:
+def replace_nul(value: Any) -> Any:
+    """`value` with U+FFFD for every NUL in its text."""
     if isinstance(value, str):
         return value.replace("\x00", "�")
     if isinstance(value, dict):
-        return {_without_nul(key): _without_nul(inner) for key, inner in value.items()}
+        return {replace_nul(key): replace_nul(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_without_nul(inner) for inner in value]
+        return [replace_nul(inner) for inner in value]
     return value

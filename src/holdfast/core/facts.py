@@ -64,8 +64,9 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def succeeded(self) -> bool:
-        """True when the task did its work: exit code 0, by itself, with no trip."""
-        return self.exit_code == 0 and self.trip is None and not self.stopped and not self.unkillable
+        """True when the task did its work: exit code 0, by itself, with no trip, and all of that could be read."""
+        by_itself = self.trip is None and not self.stopped and not self.unkillable
+        return self.exit_code == 0 and by_itself and self.malformed is None
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):

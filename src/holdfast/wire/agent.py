@@ -27,6 +27,7 @@ MAX_SYNC_BYTES = 8 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
 MAX_FORENSICS_BYTES = 2 * 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
+MAX_UNREAD = 64
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -229,6 +230,7 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
     """Commands down. `lost`: tasks the controller does not know on this host: end them (watchdog 77).
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
+    unread: task reports of this sync that could not be read, not even whose they are, and why.
     """
 
     claim: list[ClaimOrder] = []
@@ -239,6 +241,7 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
     acked: list[TaskKey] = []
     refused: list[Refused] = []
     watch: list[NewWatch] = []
+    unread: list[str] = []
     settings_rev: int = 0
     sync_interval_seconds: float = 5.0
 
