@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "retries": ("retries", "retries", "Say who holds retries back; hold or release them."),
     "queues": ("queues", "queues", "List queues; change, pause and resume them."),
     "config": ("config", "config", "Show every setting and where its value came from."),
+    "webhooks": ("webhooks", "webhooks", "Send events to URLs, signed, in order, until taken."),
     "token": ("token", "token", "Make, list and revoke tokens."),
     "beat": ("beat", "beat", "From inside a job: say that the work moved forward."),
     "server": ("parts", "server", "Run the controller alone."),

@@ -26,6 +26,7 @@ from holdfast.client.transport import (
     stream_options,
     unreachable,
 )
+from holdfast.client.webhooks import AsyncWebhookMethods
 from holdfast.core.records import (
     AttemptRecord,
     EventRecord,
@@ -44,7 +45,7 @@ from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyV
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncWebhookMethods):
     """A connection to a controller. For one event loop; use as an `async with` block or `close()` it.
 
     Args:

@@ -25,6 +25,7 @@ from holdfast.client.transport import (
     stream_options,
     unreachable,
 )
+from holdfast.client.webhooks import WebhookMethods
 from holdfast.core.records import (
     AttemptRecord,
     EventRecord,
@@ -43,7 +44,7 @@ from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyV
 T = TypeVar("T")
 
 
-class Client:
+class Client(WebhookMethods):
     """A connection to a controller. Safe to share between threads; use as a context manager or `close()` it.
 
     Args:
