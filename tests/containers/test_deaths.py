@@ -133,6 +133,22 @@ def test_a_killed_monitor_leaves_no_container_either(
     assert podman.containers(mark_of(host)) == []
 
 
+def test_a_lost_client_does_not_end_its_container(
+    controller: FakeController, host: Host, image: str, podman: Podman
+) -> None:
+    """podman's client may be killed for memory; what runs goes on, and its exit code is not lost."""
+    key = controller.launch("polite", image=image)
+    pid = controller.wait_running(key)
+    for child in read_children(find_runner(host)) or []:
+        if b"start" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+            os.kill(child, signal.SIGKILL)
+    controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
+    assert is_running(pid)
+    controller.preempt(key, grace_seconds=60.0)
+    facts = controller.wait_end(key, SECONDS)
+    assert (facts.exit_code, facts.stopped) == (5, True)
+
+
 def test_a_container_never_outlives_its_lease(
     controller: FakeController, host: Host, image: str, podman: Podman
 ) -> None:

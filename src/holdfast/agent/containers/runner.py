@@ -71,6 +71,7 @@ class Runner:
         self._pid = 0
         self._started_at = 0.0
         self._peak_bytes = 0
+        self._passed_on = False  # TERM was delivered
 
     def live(self) -> Status:
         """Do all of it; return how it ended."""
@@ -249,7 +250,6 @@ class Runner:
     def _follow(self, client: Program) -> None:
         """Until the client returns: say when it runs, pass TERM on, look at its memory now and then."""
         messenger: Program | None = None
-        passed_on = False
         ask_at = look_at = 0.0
         pause, longest = _WATCH_SECONDS
         while client.exit is None:
@@ -259,15 +259,15 @@ class Runner:
             elif now >= look_at:
                 self._note_peak()
                 look_at, pause = now + pause, min(2 * pause, longest)
-            if self._children.stop_asked and not passed_on and messenger is None and now >= ask_at:
+            if self._children.stop_asked and not self._passed_on and messenger is None and now >= ask_at:
                 messenger = self._children.start(self._plan.runtime.kill(self._plan.name, "TERM"))
             waits = [look_at - now if self._pid else _FIND_SECONDS]
-            if self._children.stop_asked and not passed_on:
+            if self._children.stop_asked and not self._passed_on:
                 waits.append(_RETRY_SECONDS)
             self._children.turn(max(0.0, min(waits)))
             if messenger is not None and messenger.exit is not None:
                 # Where it failed, the container was not up yet: once more.
-                passed_on, ask_at = messenger.code == 0, time.monotonic() + _RETRY_SECONDS
+                self._passed_on, ask_at = messenger.code == 0, time.monotonic() + _RETRY_SECONDS
                 messenger = None
 
     def _note_peak(self) -> None:
@@ -309,8 +309,9 @@ class Runner:
             if not said:
                 said = True
                 say(f"{self._plan.runtime.kind}'s client is gone and the container is not; waiting for it")
-            if self._children.stop_asked:
-                self._children.run(self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS)
+            if self._children.stop_asked and not self._passed_on:
+                code, _ = self._children.run(self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS)
+                self._passed_on = code == 0
             self._children.turn(1.0)
 
     def _inspect(self) -> dict[str, Any] | None:
