@@ -6,6 +6,9 @@ import signal
 import subprocess
 import time
 
+# The script is there already; one that was never met must not keep looking for it.
+_PATIENCE = ("--wait", "120")
+
 
 class LocalManagers:
     """Managers that are children of this process."""
@@ -18,14 +21,14 @@ class LocalManagers:
         """Start `n`, each under a name of its own; their pids."""
         started = []
         for _ in range(n):
-            started.append(self._start([*command, "--name", f"local-{self._count}"]))
+            started.append(self._start([*command, *_PATIENCE, "--name", f"local-{self._count}"]))
             self._count += 1
         return started
 
     def start_simulated(self, command: list[str], n: int, processes: int) -> list[int]:
         """Start `n` simulated hosts, spread over `processes`; the pids of these."""
         shares = [n // processes + (index < n % processes) for index in range(processes)]
-        return [self._start([*command, "--simulate", str(share)]) for share in shares if share]
+        return [self._start([*command, *_PATIENCE, "--simulate", str(share)]) for share in shares if share]
 
     def _start(self, command: list[str]) -> int:
         # A session of its own: the terminal's Ctrl-C is for the script, which then ends them in order.

@@ -1,0 +1,316 @@
+"""What happens when something dies, freezes or cannot be reached. Real processes, the real wire."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Conflict, ValidationError
+from holdfast.process import table
+from holdfast.supervisor import Context, HostLost, as_completed, wait
+from holdfast.supervisor.host_manager import EXIT_WARDEN_DIED
+from holdfast.supervisor.roster import EXIT_GIVEN_UP, EXIT_REPLACED
+from holdfast.supervisor.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
+from tests.proxy import Proxy, wait_until
+from tests.supervisor.rig import PATIENCE, Managers, alive, attach, local_context, python, start_family, wait_gone
+
+
+def test_settings_that_do_not_go_together() -> None:
+    with pytest.raises(ValidationError, match="needs a state_dir"):
+        Context(bind="127.0.0.1", orphan_grace=10)
+    with pytest.raises(ValidationError, match="plain TCP on 0.0.0.0"):
+        Context(encrypt=False)
+
+
+@pytest.mark.slow
+def test_a_killed_manager_takes_everything_with_it(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+    """WARDEN-1, FLEET-1, ROSTER-2."""
+    hosts, (manager, _) = attach(ctx, managers, 2)
+    process, family = start_family(ctx, hosts[0], tmp_path)
+    (other,) = ctx.create_process_group(hosts[1:], ["sleep", "6000"])
+    silent, signalled = process.recv(), process.returncode()
+    manager.kill()
+    wait_gone(family, "the family of the killed manager")
+    with pytest.raises(HostLost, match="host m0 is lost: nothing was heard of it for 3"):
+        silent.result(PATIENCE)
+    assert isinstance(signalled.exception(0), HostLost)
+    assert hosts[0].connection_lost()
+    assert abs(hosts[0].time_connection_lost().result(0) - time.time()) < PATIENCE
+    with pytest.raises(HostLost):
+        process.send("x")
+    assert isinstance(process.signal(signal.SIGTERM).exception(PATIENCE), HostLost)
+    assert isinstance(process.recv().exception(0), HostLost)
+    (late,) = ctx.create_process_group(hosts[:1], ["true"])
+    assert isinstance(late.pid().exception(PATIENCE), HostLost)
+    assert ctx.signal([process, other], signal.SIGCONT).result(PATIENCE) == 1  # the living get it
+    assert not other.returncode().done()
+
+
+@pytest.mark.slow
+def test_a_killed_warden_takes_everything_with_it(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+    """WARDEN-4."""
+    (host,), (manager,) = attach(ctx, managers, 1)
+    process, family = start_family(ctx, host, tmp_path)
+    entry = table.read_entry(process.pid().result(0))
+    assert entry is not None
+    os.kill(entry.ppid, signal.SIGKILL)
+    wait_gone(family, "the family of the killed warden")
+    assert manager.wait(PATIENCE) == EXIT_WARDEN_DIED
+    assert process.returncode().result(PATIENCE) == -signal.SIGKILL
+    assert "warden" in (wait_until(lambda: host.lost_reason, PATIENCE))
+
+
+@pytest.mark.slow
+def test_a_terminated_manager_ends_its_processes_and_says_why(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+    (host,), (manager,) = attach(ctx, managers, 1)
+    process, family = start_family(ctx, host, tmp_path)
+    manager.terminate()
+    assert process.returncode().result(PATIENCE) == -signal.SIGTERM
+    assert manager.wait(PATIENCE) == 128 + signal.SIGTERM
+    wait_gone(family, "the family of the terminated manager")
+    assert wait_until(lambda: host.lost_reason, PATIENCE) == "the host manager got SIGTERM"
+
+
+@pytest.mark.slow
+def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(ctx: Context, managers: Managers) -> None:
+    """FLEET-1."""
+    (host,), (manager,) = attach(ctx, managers, 1)
+    (process,) = ctx.create_process_group([host], ["sleep", "6000"])
+    pid = process.pid().result(PATIENCE)
+    os.kill(manager.pid, signal.SIGSTOP)
+    with pytest.raises(HostLost, match="nothing was heard"):
+        process.returncode().result(PATIENCE)
+    fresh = ctx.replace_hosts([host])
+    os.kill(manager.pid, signal.SIGCONT)
+    assert manager.wait(PATIENCE) == EXIT_GIVEN_UP
+    wait_gone([pid], "the process of the manager that was given up")
+    assert not fresh[0].attached, "a manager that was given up was handed out again"
+
+
+@pytest.mark.slow
+def test_a_manager_that_stays_frozen_keeps_no_processes(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """WARDEN-2: its ranks may run elsewhere long since."""
+    code = (
+        "import sys; import holdfast.supervisor.warden as w; w.FROZEN_SECONDS = 1.5\n"
+        "w.fork_warden.__defaults__ = (1.5,)\n"
+        "from holdfast.cli.main import main; sys.argv[0] = 'holdfast'; main()"
+    )
+    with local_context() as ctx:
+        (host,) = ctx.request_hosts(1)
+        manager = subprocess.Popen([sys.executable, "-c", code, *ctx.manager_command()[3:]], stderr=subprocess.DEVNULL)
+        managers.running.append(manager)
+        _, family = start_family(ctx, host, tmp_path)
+        os.kill(manager.pid, signal.SIGSTOP)
+        wait_gone(family, "the family of the frozen manager")
+
+
+@pytest.mark.slow
+def test_replaced_and_returned_hosts(ctx: Context, managers: Managers) -> None:
+    """ROSTER-3: not zero, whatever the reason, and the machine is not handed back."""
+    hosts, started = attach(ctx, managers, 3)
+    group = ctx.create_process_group(hosts, ["sleep", "6000"])
+    pids = [process.pid().result(PATIENCE) for process in group]
+    ctx.return_hosts(hosts[:1])
+    ctx.return_hosts(hosts[1:2], error="its third Xid today")
+    (fresh,) = ctx.replace_hosts(hosts[2:])
+    assert [manager.wait(PATIENCE) for manager in started] == [0, EXIT_REPLACED, EXIT_REPLACED]
+    wait_gone(pids, "processes of hosts that were given back")
+    assert [host.connection_lost() for host in hosts] == [True] * 3
+    assert hosts[1].lost_reason == "its third Xid today"
+    with pytest.raises(HostLost, match="Xid"):
+        group[1].returncode().result(PATIENCE)
+    managers.start(ctx, name="m2")  # the bad machine again
+    wait_until(lambda: ctx.status().managers_idle == 1, PATIENCE, what="the bad machine, waiting")
+    assert not fresh.attached
+    managers.start(ctx, name="m3")
+    assert fresh.hostname().result(PATIENCE) == "m3"
+    ctx.forgive_machine("m2")
+    (again,) = ctx.request_hosts(1)
+    assert again.hostname().result(PATIENCE) == "m2"
+    ctx.return_hosts(ctx.request_hosts(1))  # one that nobody came for
+
+
+@pytest.mark.slow
+def test_demands_are_matched(ctx: Context, managers: Managers) -> None:
+    (big,) = ctx.request_hosts(1, gpus=4)
+    (red,) = ctx.request_hosts(1, labels={"colour": "red"})
+    (other,) = ctx.request_hosts(1, exclude=["plain"])
+    managers.start(ctx, name="plain")
+    wait_until(lambda: ctx.status().managers_idle == 1, PATIENCE, what="a manager nobody wants")
+    managers.start(ctx, "--label", "colour=red", name="painted")
+    assert red.hostname().result(PATIENCE) == "painted"
+    managers.start(ctx, "--gpus", "8", name="strong")
+    assert big.hostname().result(PATIENCE) == "strong"
+    assert big.facts is not None
+    assert big.facts.gpus == 8
+    assert not other.attached
+    (any_host,) = ctx.request_hosts(1)
+    assert any_host.hostname().result(PATIENCE) == "plain"
+
+
+@pytest.mark.slow
+def test_a_black_hole_is_a_loss_on_both_sides(managers: Managers, ctx: Context) -> None:
+    with Proxy(ctx.port) as proxy:
+        (host,) = ctx.request_hosts(1)
+        manager = managers.start(ctx, url=f"tcp://127.0.0.1:{proxy.port}")
+        (process,) = ctx.create_process_group([host], ["sleep", "6000"])
+        pid = process.pid().result(PATIENCE)
+        proxy.black_hole = True
+        assert isinstance(process.returncode().exception(PATIENCE), HostLost)
+        assert manager.wait(PATIENCE) == EXIT_ORPHANED
+        wait_gone([pid], "the process of the cut off manager")
+
+
+@pytest.mark.slow
+def test_a_cut_connection_loses_nothing(managers: Managers, ctx: Context) -> None:
+    """LINK-1 over a connection that is reset again and again."""
+    from tests.supervisor.rig import ECHO
+
+    with Proxy(ctx.port) as proxy:
+        (host,) = ctx.request_hosts(1)
+        managers.start(ctx, url=f"tcp://127.0.0.1:{proxy.port}")
+        (process,) = ctx.create_process_group([host], python(ECHO))
+        assert process.recv().result(PATIENCE) == "ready"
+        for number in range(300):
+            process.send(number)
+            if number % 100 == 50:
+                proxy.cut()
+        assert [process.recv().result(PATIENCE) for _ in range(300)] == list(range(300))
+        assert not host.connection_lost()
+
+
+SCRIPT = """
+import sys, time
+from holdfast.supervisor import Context, wait
+state, log, more = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+ctx = Context(bind="127.0.0.1", log_interval=None, log_format=log + "/{name}.txt", **more)
+hosts = ctx.hosts() or ctx.request_hosts(2)
+groups = ctx.groups() or [ctx.create_process_group(hosts, ["sh", "-c",
+    "while [ ! -e %s/go$RANK ]; do sleep 0.05; done; exit 4$RANK" % log], name="t{rank}")]
+for h in hosts: h.hostname().result(60)
+for p in groups[0]: p.pid().result(60)
+print(ctx.port, ctx.key_file, *[p.pid().result(0) for p in groups[0]], flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Path) -> None:
+    """SILENCE-1: TERM, a real grace, KILL."""
+    code = SCRIPT + "time.sleep(6000)"
+    script = subprocess.Popen(
+        [sys.executable, "-c", code, "", str(tmp_path), "{}"], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    try:
+        # The script prints only once its hosts are there, so find its address by its key file's folder.
+        pid = script.pid
+        port = wait_until(lambda: find_listening_port(pid), PATIENCE, what="the script's port")
+        key = wait_until(lambda: find_key_of(pid), PATIENCE, what="the script's key")
+        started = [dial(managers, port, key, f"m{n}") for n in range(2)]
+        assert script.stdout is not None
+        pids = [int(word) for word in script.stdout.readline().split()[2:]]
+        assert all(alive(one) for one in pids)
+    finally:
+        script.kill()
+        script.wait()
+    assert [manager.wait(PATIENCE) for manager in started] == [EXIT_ORPHANED] * 2
+    wait_gone(pids, "processes of a script that is dead")
+
+
+@pytest.mark.slow
+def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path: Path) -> None:
+    """OUTBOX-1, MANAGE-2, STATE-1: what ended meanwhile, and what still runs."""
+    state = tmp_path / "state"
+    more = repr({"state_dir": str(state), "orphan_grace": 300})
+    code = SCRIPT + "time.sleep(6000)"
+    script = subprocess.Popen([sys.executable, "-c", code, "", str(tmp_path), more], stdout=subprocess.PIPE, text=True)
+    try:
+        port = wait_until(lambda: find_listening_port(script.pid), PATIENCE, what="the script's port")
+        started = [dial(managers, port, state / "manager-key", f"m{n}") for n in range(2)]
+        assert script.stdout is not None
+        pids = [int(word) for word in script.stdout.readline().split()[2:]]
+        with pytest.raises(Conflict, match="another script uses"):
+            local_context(state_dir=state)
+    finally:
+        script.kill()
+        script.wait()
+    (tmp_path / "go0").touch()
+    wait_until(lambda: not alive(pids[0]), PATIENCE, what="the first to end while nobody looks")
+    with local_context(state_dir=state, orphan_grace=300) as ctx:
+        assert ctx.port == port
+        (group,) = ctx.groups()
+        hosts = ctx.hosts()
+        assert [process.pid().result(PATIENCE) for process in group] == pids
+        assert group[0].returncode().result(PATIENCE) == 40
+        assert group[0].name == "t0"
+        assert sorted(host.hostname().result(0) for host in hosts) == ["m0", "m1"]
+        assert not group[1].returncode().done()
+        assert alive(pids[1])
+        (tmp_path / "go1").touch()
+        assert group[1].returncode().result(PATIENCE) == 41
+        # And the run goes on as any other.
+        again = ctx.create_process_group(hosts, ["true"])
+        assert [f.result() for f in as_completed([p.returncode() for p in again], timeout=PATIENCE)] == [0, 0]
+    assert [manager.wait(PATIENCE) for manager in started] == [0, 0]
+    assert not (state / "run.json").exists()
+
+
+@pytest.mark.slow
+def test_a_host_that_died_with_the_script_is_lost_to_the_next(managers: Managers, tmp_path: Path) -> None:
+    first = local_context(state_dir=tmp_path, orphan_grace=300)
+    hosts, started = attach(first, managers, 2)
+    group = first.create_process_group(hosts, ["sleep", "6000"])
+    wait([process.pid() for process in group], timeout=PATIENCE)
+    first.detach()
+    started[0].kill()
+    with local_context(state_dir=tmp_path, orphan_grace=300) as ctx:
+        (again,) = ctx.groups()
+        with pytest.raises(HostLost, match="host m0 is lost: it did not come back"):
+            again[0].returncode().result(PATIENCE)
+        assert not again[1].returncode().done()
+        assert [host.hostname().result(0) for host in ctx.hosts()] == ["m1"]
+
+
+def test_a_manager_that_finds_nobody_gives_up(managers: Managers, ctx: Context) -> None:
+    manager = managers.start(ctx, "--wait", "1", url="tcp://127.0.0.1:9")
+    assert manager.wait(PATIENCE) == EXIT_NO_SUPERVISOR
+
+
+def dial(managers: Managers, port: int, key: Path, name: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "holdfast", "host-manager", f"tcp://127.0.0.1:{port}", "--key-file", str(key)]
+    process = subprocess.Popen([*command, "--name", name], stderr=subprocess.DEVNULL)
+    managers.running.append(process)
+    return process
+
+
+def find_listening_port(pid: int) -> int | None:
+    """The TCP port the process listens on, by /proc."""
+    inodes = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in inodes:
+            return int(fields[1].rpartition(":")[2], 16)
+    return None
+
+
+def find_key_of(pid: int) -> Path | None:
+    """The key file of a script without a state folder: the newest run folder that names it is this one's."""
+    import tempfile
+
+    found = sorted(Path(tempfile.gettempdir()).glob("holdfast-run-*/manager-key"), key=lambda path: path.stat().st_mtime)
+    began = Path(f"/proc/{pid}").stat().st_ctime
+    return found[-1] if found and found[-1].stat().st_mtime >= began - 1 else None
