@@ -11,6 +11,7 @@ from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.decide import Policy
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import HostState, JobState
 from holdfast.errors import Conflict
 from holdfast.store.interface import HostSync
@@ -40,12 +41,14 @@ class Protocol(RuleBasedStateMachine):
     @initialize(
         rates=st.lists(st.sampled_from([0.99, 1.0, 1.01]), min_size=2, max_size=4), slots=st.integers(1, 3),
         gpus=st.integers(0, 2), retries=st.integers(0, 2), trips=st.integers(0, 2), infra=st.integers(1, 4),
-        seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+        delay=st.sampled_from([0.0, 3.0, 20.0]), seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 3), min_size=1, max_size=2),
     )  # fmt: skip
     def begin(
-        self, rates: list[float], slots: int, gpus: int, retries: int, trips: int, infra: int, seed: int, jobs: list[int]
+        self, rates: list[float], slots: int, gpus: int, retries: int, trips: int, infra: int, delay: float, seed: int,
+        jobs: list[int],
     ) -> None:  # fmt: skip
-        policy = Policy(max_retries=retries, watchdog_cap=trips, infra_cap=infra)
+        retry = RetryPolicy(max_retries=retries, retry_delay=delay, jitter="random")
+        policy = Policy(retry=retry, watchdog_cap=trips, infra_cap=infra, start_failure_limit=3)
         self.world = World(rates=rates, slots=slots, gpus=gpus, policy=policy, seed=seed)
         for host in self.w.hosts:
             host.boot()
@@ -309,6 +312,12 @@ class Protocol(RuleBasedStateMachine):
 
     # ---- people
 
+    @rule(on=st.booleans(), everywhere=st.booleans())
+    def switch_retries(self, on: bool, everywhere: bool) -> None:
+        """RETRY-6: the kill switch, of the cluster or of the project."""
+        self.w.switch_retries(on, everywhere=everywhere)
+        self.w.check()
+
     @precondition(lambda self: self.world is not None and self.world.count < 6)
     @rule(
         tasks=st.integers(1, 3), gpus=st.sampled_from([0, 0, 1]), late=st.booleans(), priority=st.sampled_from([50, 90])
@@ -406,6 +415,8 @@ class Protocol(RuleBasedStateMachine):
     def come_to_an_end(self, w: World) -> None:
         """Liveness: the network heals, operators let go, hosts come back but for those that never will."""
         w.outage, w.leading_since, w.polls = False, [w.now()], {}
+        for everywhere in (True, False):
+            w.switch_retries(True, everywhere=everywhere)
         gone = {h.id for h in w.hosts[1:] if not h.up and w.random.random() < 0.5}
         run(w.store.resume_queue("cpu", now=w.now()))
         for host in w.hosts:
@@ -423,7 +434,8 @@ class Protocol(RuleBasedStateMachine):
                 for process in list(host.processes.values()):
                     if process.live and w.t - process.started_at > 3.0 and process.kill_due is None:
                         host.exit(process.key, Ended(key=process.key, exit_code=0))
-            w.wait(1.0, step_seconds=1.0)
+            pause = self.find_pause(w, gone)
+            w.wait(pause, step_seconds=pause)
             if self.is_quiet(w, gone):
                 break
         self.check_ended(w, gone)
@@ -433,6 +445,17 @@ class Protocol(RuleBasedStateMachine):
         hosts = [h for h in w.hosts if h.id not in gone]
         per_host = [min(h.slots, h.gpus // job.gpus if job.gpus else h.slots) for h in hosts]
         return sum(per_host) >= job.tasks
+
+    def find_pause(self, w: World, gone: set[str]) -> float:
+        """A second; or, where all that is left waits for its time, the rest of that. What is parked is let go."""
+        left = [j for j in w.jobs() if not j.state.terminal and self.has_room(w, j.id, gone)]
+        for job in left:
+            if job.wait_cause == "parked":
+                run(w.store.revive_job(job.id, "let go", now=w.now()))
+        dues = [job.wait_until for job in left if job.state is JobState.WAITING]
+        if not dues or len(dues) < len(left):
+            return 1.0
+        return max([1.0, *((due - w.now()).total_seconds() for due in dues if due is not None)])
 
     def is_quiet(self, w: World, gone: set[str]) -> bool:
         over = all(

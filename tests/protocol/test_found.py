@@ -59,5 +59,9 @@ async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(
     assert await rig.store.expire_reservations(30, now=rig.now) == []
     (order,) = (await rig.sync("h1", live=[offer.task.key])).preempts
     await rig.sync("h1", ended=[(order.key, STOPPED)])
-    assert await rig.complete(max_retries=1) == [job_id]
+    assert await rig.complete() == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.wait_cause, job.start_failures) == ("waiting", "back_off", 1)
+    rig.tick(60)
+    await rig.release()
     assert (await rig.job(job_id)).state == "queued"

@@ -21,7 +21,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.decide import decide
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.store import memory_hosts, moves
+from holdfast.store import dispatch, memory_hosts, moves
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_hosts import MemoryHosts
@@ -152,31 +152,71 @@ def older_answers_command_and_no_tombstones(p: Patch) -> None:
 
 
 def one_more_than_the_budget(p: Patch) -> None:
-    def generous(found: Any, charges: Any, policy: Any) -> Any:
-        more = {name: getattr(policy, name) + 1 for name in ("max_retries", "watchdog_cap", "infra_cap")}
-        return decide(found, charges, msgspec.structs.replace(policy, **more))
+    def generous(found: Any, charges: Any, policy: Any, ending: Any, *, chance: float) -> Any:
+        more = {name: getattr(policy, name) + 1 for name in ("watchdog_cap", "infra_cap")}
+        retry = msgspec.structs.replace(policy.retry, max_retries=policy.retry.max_retries + 1)
+        return decide(found, charges, msgspec.structs.replace(policy, retry=retry, **more), ending, chance=chance)
 
     p.setattr(drain, "decide", generous)
 
 
 def cancelled_jobs_run_again(p: Patch) -> None:
-    def again(found: Any, charges: Any, policy: Any) -> Any:
-        decision = decide(found, charges, policy)
+    def again(found: Any, charges: Any, policy: Any, ending: Any, *, chance: float) -> Any:
+        decision = decide(found, charges, policy, ending, chance=chance)
         if found.cause is Cause.USER_CANCELLED:
-            free = decide(msgspec.structs.replace(found, cause=Cause.PREEMPTED), charges, policy)
-            return msgspec.structs.replace(free, cause=found.cause)
+            preempted = msgspec.structs.replace(found, cause=Cause.PREEMPTED)
+            return msgspec.structs.replace(decide(preempted, charges, policy, ending, chance=chance), cause=found.cause)
         return decision
 
     p.setattr(drain, "decide", again)
 
 
 def siblings_charged(p: Patch) -> None:
-    def double(found: Any, charges: Any, policy: Any) -> Any:
-        once = decide(found, charges, policy)
+    def double(found: Any, charges: Any, policy: Any, ending: Any, *, chance: float) -> Any:
+        once = decide(found, charges, policy, ending, chance=chance)
         more = msgspec.structs.replace(once.charges, infra=once.charges.infra * 2 - charges.infra)
         return msgspec.structs.replace(once, charges=more)
 
     p.setattr(drain, "decide", double)
+
+
+def kill_switch_not_looked_at(p: Patch) -> None:
+    p.setattr(dispatch.Switches, "held_by", lambda self, project: None)
+
+
+def held_retries_forgotten(p: Patch) -> None:
+    p.setattr(dispatch, "resume_retry", lambda m, job: None)
+
+
+def retries_before_their_time(p: Patch) -> None:
+    release = MemoryStore.release_due
+
+    async def early(self: Any, retry_limit: int | None = None, *, now: Any = None) -> Any:
+        await release(self, retry_limit, now=now + timedelta(seconds=2))
+        return await release(self, retry_limit, now=now)
+
+    p.setattr(MemoryStore, "release_due", early)
+
+
+def back_off_without_a_time(p: Patch) -> None:
+    wait = moves._wait_for_retry
+
+    def timeless(m: Any, job: Any, decision: Any) -> None:
+        wait(m, job, decision)
+        job.wait_until = None
+
+    p.setattr(moves, "_wait_for_retry", timeless)
+
+
+def retries_not_counted_on_the_attempt(p: Patch) -> None:
+    reserve = MemoryAdmission._reserve
+
+    def forgetful(self: Any, job: Any, *args: Any) -> None:
+        reserve(self, job, *args)
+        chain = self.state.attempts[job.row.id]
+        chain[-1] = msgspec.structs.replace(chain[-1], retry_count=0)
+
+    p.setattr(MemoryAdmission, "_reserve", forgetful)
 
 
 def room_not_checked_again(p: Patch) -> None:
@@ -265,7 +305,8 @@ BREAKS: Sequence[Break] = [
     cancelled_jobs_run_again, siblings_charged, room_not_checked_again, reservation_of_an_earlier_epoch_and_state,
     one_rank_is_enough, late_registration_frees_the_present, half_told_gang_stays_reserved, requeue_without_event,
     stopping_tasks_never_lapse, late_cancel_rewrites_the_end, ends_never_acknowledged, lease_not_renewed_in_the_store,
-    lease_shorter_in_the_store,
+    lease_shorter_in_the_store, kill_switch_not_looked_at, held_retries_forgotten, retries_before_their_time,
+    back_off_without_a_time, retries_not_counted_on_the_attempt,
 ]  # fmt: skip
 
 

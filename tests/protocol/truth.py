@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.decide import Policy
 from holdfast.core.ids import TaskKey
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, RankCharges, TaskRecord
 from holdfast.core.states import AttemptState, JobEvent, JobState, Outcome, TaskState
 from holdfast.core.transitions import JOB, step
 from tests.protocol.host import Host, Process
@@ -22,8 +23,10 @@ LIVE = {JobState.RESERVED, JobState.RUNNING, JobState.DRAINING}
 EDGES = {
     "job.released": JobEvent.RELEASE, "job.reserved": JobEvent.RESERVE, "job.expired": JobEvent.EXPIRE,
     "job.started": JobEvent.START, "job.draining": JobEvent.DRAIN, "job.succeeded": JobEvent.SUCCEED,
-    "job.failed": JobEvent.FAIL, "job.cancelled": JobEvent.CANCEL, "job.revived": JobEvent.REVIVE,
+    "job.retry_dispatched": JobEvent.RELEASE, "job.failed": JobEvent.FAIL, "job.cancelled": JobEvent.CANCEL, "job.revived": JobEvent.REVIVE,
 }  # fmt: skip
+TELLING = ("job.retry_scheduled", "job.retry_exhausted", "job.retry_succeeded", "job.retry_held", "job.retry_resumed")
+"""Events that come with another one, or move nothing."""
 
 
 class Truth:
@@ -38,6 +41,8 @@ class Truth:
         self.revived_at: dict[str, int] = {}  # the number of attempts it had then
         self.epochs: dict[str, int] = {}
         self.frozen: dict[str, tuple[JobRecord, list[AttemptRecord]]] = {}
+        self.held = False  # a kill switch is thrown
+        self.dues: dict[str, datetime] = {}  # job → when the retry it waits for is due
         self.tripped: Counter[str] = Counter()  # what the hosts' guardians really did, for the report of coverage
 
     # ---- hosts tell
@@ -129,20 +134,31 @@ class Truth:
     def _check_budgets(self, job: JobRecord, attempts: Sequence[AttemptRecord]) -> None:
         counted = attempts[self.revived_at.get(job.id, 0) :]
         charged = Counter(a.charged_to for a in counted)
+        ranks = job.rank_charges or {
+            "0": RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
+        }
         caps = (
-            (Budget.RETRIES, job.retries_charged, self.policy.max_retries),
-            (Budget.WATCHDOG, job.watchdog_charged, self.policy.watchdog_cap),
-            (Budget.INFRA, job.infra_charged, self.policy.infra_cap),
+            (Budget.RETRIES, job.retries_charged, self.policy.retry.max_retries, [r.retries for r in ranks.values()]),
+            (Budget.WATCHDOG, job.watchdog_charged, self.policy.watchdog_cap, [r.watchdog for r in ranks.values()]),
+            (Budget.INFRA, job.infra_charged, self.policy.infra_cap, [r.infra for r in ranks.values()]),
         )
-        for budget, on_record, cap in caps:
+        for budget, on_record, cap, by_rank in caps:
             assert charged[str(budget)] == on_record, (
                 f"BUDGET-1: {budget}: {on_record} on record, attempts say {charged}"
             )
-            assert on_record <= cap + 1, f"BUDGET-2: {budget} was charged {on_record} times, its cap is {cap}"
-            if on_record > cap:
+            assert max(by_rank) <= cap + 1, f"BUDGET-2: {budget} was charged {by_rank} times, its cap is {cap}"
+            if max(by_rank) > cap:
                 assert job.state is JobState.FAILED, (
                     f"BUDGET-2: the budget of {budget} is spent, and the job is {job.state}"
                 )
+        before = 0
+        for a in counted:
+            assert a.retry_count == before, (
+                f"RETRY-1: attempt {a.number} says it is retry {a.retry_count}, not {before}"
+            )
+            before += a.charged_to == str(Budget.RETRIES)
+        if job.state is JobState.WAITING and job.wait_cause == "back_off":
+            assert job.retry_at == job.wait_until, f"{job.id} waits until {job.wait_until}, due at {job.retry_at}"
         for a in counted:
             if a.cause is not None and CHARGED_TO[a.cause] is Budget.NEVER:
                 assert a is counted[-1], f"BUDGET-3: an attempt follows one that ended with {a.cause}"
@@ -176,6 +192,7 @@ class Truth:
             job_id = event.job_id
             if job_id is None or not event.kind.startswith("job."):
                 continue
+            self._check_dispatch(event)
             self._tell(now, job_id, f"event {event.kind} #{event.attempt} e{event.epoch} {event.message} {event.data}")
             if event.kind == "job.submitted":
                 late = "start" in event.message
@@ -187,14 +204,26 @@ class Truth:
                 continue
             if event.kind == "job.cancelled" and before is JobState.RESERVED:
                 before = step(JOB, before, JobEvent.EXPIRE)  # a reservation nobody was told of is taken back silently
+            if event.kind in TELLING:
+                continue
             edge = EDGES.get(event.kind)
             if event.kind == "job.requeued":
-                edge = JobEvent.BACK_OFF if event.data.get("delay_seconds") else JobEvent.REQUEUE
+                edge = JobEvent.BACK_OFF if "wait_cause" in event.data else JobEvent.REQUEUE
             assert edge is not None, f"{event.kind} is no edge"
             if event.kind == "job.revived":
                 assert event.attempt is None or event.attempt >= 0
                 self.revived_at[job_id] = event.attempt or 0
             self.told[job_id] = step(JOB, before, edge)
+
+    def _check_dispatch(self, event: EventRecord) -> None:
+        """RETRY-6: nothing is dispatched under a kill switch, before its time, or twice."""
+        assert event.job_id is not None
+        if event.kind == "job.requeued" and "wait_cause" in event.data and "delay_seconds" in event.data:
+            self.dues[event.job_id] = event.at + timedelta(seconds=event.data["delay_seconds"])
+        if event.kind == "job.retry_dispatched":
+            assert not self.held, "RETRY-6: a retry was dispatched under a kill switch"
+            due = self.dues.pop(event.job_id)
+            assert due <= event.at, f"a retry was dispatched {(due - event.at).total_seconds()} s before it was due"
 
     def check_told(self, jobs: Iterable[JobRecord]) -> None:
         for job in jobs:

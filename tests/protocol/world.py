@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.core import drain, placement
 from holdfast.core.decide import Policy
 from holdfast.core.drain import Completion
@@ -34,6 +36,7 @@ DEAD_SECONDS = 8.0
 STEP_SECONDS = 0.5
 POLL_SECONDS = 5.0
 MAX_HELD = 24
+RETRY_LIMIT = 2  # a tick; lower than what comes due at once, so that some are left for the next
 
 
 def run(step: Coroutine[Any, Any, T]) -> T:
@@ -118,6 +121,16 @@ class World:
         spec = JobSpec(argv=("true",), tasks=tasks, gpus=gpus, cpus=1, priority=priority, start_at=start_at)
         run(self.store.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now()))
         return job_id
+
+    def switch_retries(self, on: bool, *, everywhere: bool) -> None:
+        """Throw or lift a kill switch."""
+        if everywhere:
+            run(self.store.write_cluster_settings({"retries_enabled": on}, now=self.now()))
+        else:
+            run(self.store.put_project("default", {"retries_enabled": on}, now=self.now()))
+        layers = run(self.store.read_settings())
+        found = (layers.cluster, layers.projects.get("default", {}))
+        self.truth.held = any(layer.get("retries_enabled") is False for layer in found)
 
     def jobs(self) -> list[JobRecord]:
         return run(self.store.list_jobs(JobFilter(limit=1000)))
@@ -255,7 +268,7 @@ class World:
                 self._check_lapse(task, since, at)
         self.check()
         run(store.expire_reservations(RESERVATION_SECONDS, now=at))
-        run(store.release_due(now=at))
+        run(store.release_due(RETRY_LIMIT, now=at))
         run(store.sweep_dead_hosts(DEAD_SECONDS, since, now=at))
         self.check()
         self.write_completions(self.read_completions())
@@ -270,7 +283,8 @@ class World:
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
         for snapshot in run(self.store.list_drains(200)):
-            plan = drain.plan_completion(snapshot.job, snapshot.tasks, self.policy)
+            policy = msgspec.structs.replace(self.policy, held="a switch" if self.truth.held else None)
+            plan = drain.plan_completion(snapshot.job, snapshot.tasks, policy, (), chance=self.random.random())
             if plan is not None:
                 found.append((snapshot.job.id, snapshot.job.epoch, plan))
         return tuple(found)
@@ -285,7 +299,7 @@ class World:
 
     def read_placements(self) -> tuple[JobPlacement, ...]:
         found = run(self.store.read_admission(500, now=self.now()))
-        return placement.plan_admission(found.candidates, found.hosts, found.headroom).placements
+        return placement.plan_admission(found.candidates, found.hosts, found.headroom, found.quotas).placements
 
     def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
         if placements:
