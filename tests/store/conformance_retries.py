@@ -168,6 +168,22 @@ async def test_a_retry_keeps_its_place_and_what_costs_nothing_goes_to_the_front(
     assert (chain[-1].next_at, chain[-1].charged_to) == (rig.now, "nothing")
 
 
+@pytest.mark.parametrize("facts", [fails(), OK], ids=["failed", "succeeded"])
+async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts) -> None:
+    """A task that ends between two syncs tells of its last beat with its end; without it, its progress would look like none."""
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.sync(live=[key], beats=[Beat(key=key, step=1, total=10, age_seconds=0.0)])
+    await rig.sync(ended=[(key, facts)], beats=[Beat(key=key, step=7, total=None, age_seconds=0.5)])
+    await rig.complete(max_retries=1)
+    job = await rig.job(job_id)
+    assert (job.step, job.total) == (7, 10)
+    assert job.beat_at is not None
+    (attempt,) = await rig.store.list_attempts(job_id)
+    assert (attempt.step, attempt.total) == (7, 10)
+    assert job.best_step == (None if facts is OK else 7)
+
+
 async def test_progress_is_kept_and_a_lack_of_it_ends_the_job(rig: Rig) -> None:
     await rig.host()
     job_id = await rig.submit()

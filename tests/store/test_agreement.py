@@ -129,7 +129,7 @@ class Agreement(RuleBasedStateMachine):
             found = self.keys[-1 - i % len(self.keys)] if self.keys else TaskKey("none", 0, 1)
             return msgspec.structs.replace(found, epoch=max(0, found.epoch + shift))
 
-        beats = [Beat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in live] if beat else []
+        beats = [Beat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in {*live, *ended}] if beat else []
         self.both(
             "sync", host, live=[key(i) for i in sorted(live)], started=[key(i) for i in sorted(started)], beats=beats,
             ended=[(key(i), facts) for i, facts in sorted(ended.items(), key=lambda x: x[0])], leaving=leaving,

@@ -27,7 +27,7 @@ from holdfast.store.registration import (
     register_reason,
     register_state,
 )
-from holdfast.store.reports import Draft, apply_reports, group_syncs, order_preempt, recovered_event
+from holdfast.store.reports import Draft, apply_reports, group_syncs, note_beat, order_preempt, recovered_event
 from holdfast.store.rows import NewEvent, TaskRow
 from holdfast.wire.agent import HostFacts
 
@@ -186,13 +186,7 @@ class MemoryHosts:
                 continue
             _grant(task, at)
             d.renewed.append((key, task.lease_ttl_seconds))
-            beat = d.beats().get(key)
-            if beat is not None:
-                beat_at = at - timedelta(seconds=beat.age_seconds)
-                task.step = task.step if beat.step is None else beat.step
-                task.total = task.total if beat.total is None else beat.total
-                task.section = beat.section
-                task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
+            note_beat(task, d.beats().get(key), at)
 
     def _give_orders(self, d: Draft, at: datetime) -> None:
         s, live = self.state, set(d.live())

@@ -131,7 +131,7 @@ async def _finish_fast(tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]],
         {
             "n": n, "job_id": key.job_id, "rank": key.rank, "epoch": key.epoch, "host_id": d.sync.host_id, "host_name": d.name,
             "incarnation": d.sync.incarnation, "runtime": min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS),
-            "facts": facts,
+            "facts": facts, **_last_words(d, key),
         }
         for n, (d, key, facts) in enumerate(good)
     ]  # fmt: skip
@@ -142,6 +142,11 @@ async def _finish_fast(tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]],
             d.acked.append(key)
             d.succeeded.append(key.job_id)
     return taken
+
+
+def _last_words(draft: Draft, key: TaskKey) -> dict[str, float | int | None]:
+    beat = draft.beats().get(key)
+    return {} if beat is None else {"step": beat.step, "total": beat.total, "beat_age": beat.age_seconds}
 
 
 async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:

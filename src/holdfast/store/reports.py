@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
@@ -127,6 +127,7 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 lost = task.facts is None or task.facts.lost is not None
                 (d.refused if lost else d.acked).append(key)
             else:
+                note_beat(task, d.beats().get(key), m.now)
                 moves.end_task(m, job, task, facts)
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
@@ -136,6 +137,17 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)
     return repeats
+
+
+def note_beat(task: TaskRow, beat: Beat | None, now: datetime) -> None:
+    """Keep a task's beat. It comes with the report of its end too: a short task may never have told of it before."""
+    if beat is None:
+        return
+    beat_at = now - timedelta(seconds=beat.age_seconds)
+    task.step = task.step if beat.step is None else beat.step
+    task.total = task.total if beat.total is None else beat.total
+    task.section = beat.section
+    task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
 
 
 def order_preempt(

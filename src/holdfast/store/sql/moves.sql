@@ -50,13 +50,15 @@ from jsonb_to_recordset(%(rows)s::jsonb) as x(
 where j.id = x.id;
 
 -- name: write_tasks
--- Beats and devices are not a move's to write.
+-- Devices are not a move's to write. The rows were locked when they were loaded, so a beat written back is never older.
 update tasks t set
   state = x.state, lease_until = x.lease_until, offered_at = x.offered_at, started_at = x.started_at,
-  ended_at = x.ended_at, facts = x.facts
+  ended_at = x.ended_at, facts = x.facts, step = x.step, total = x.total, beat_at = x.beat_at,
+  section = x.section
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   job_id text, rank integer, state text, lease_until timestamptz, offered_at timestamptz, started_at timestamptz,
-  ended_at timestamptz, facts jsonb)
+  ended_at timestamptz, facts jsonb, step bigint, total bigint, beat_at timestamptz,
+  section text)
 where t.job_id = x.job_id and t.rank = x.rank;
 
 -- name: clear_tasks

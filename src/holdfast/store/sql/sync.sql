@@ -57,7 +57,8 @@ returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 -- and its nested loops over them grew with the square of the batch.
 with given as (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
-    n integer, job_id text, rank integer, epoch bigint, host_id text, host_name text, incarnation text, runtime double precision, facts jsonb)
+    n integer, job_id text, rank integer, epoch bigint, host_id text, host_name text, incarnation text, runtime double precision, facts jsonb,
+    step bigint, total bigint, beat_age double precision)
 ), locked as (
   select j.id, j.state, j.epoch, j.started_at from jobs j
   where j.id = any(array(select job_id from given)) and j.tasks = 1 and j.state = any(%(succeed_from)s)
@@ -68,7 +69,9 @@ with given as (
   delete from tasks t using locked l, given g
   where t.job_id = l.id and g.job_id = l.id and g.epoch = l.epoch and t.rank = g.rank and t.epoch = g.epoch
     and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state = any(%(finish_from)s)
-  returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.step, t.total, t.beat_at, g.n, g.host_name, g.facts,
+  returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, coalesce(g.step, t.step) as step,
+            coalesce(g.total, t.total) as total,
+            greatest(t.beat_at, %(now)s::timestamptz - g.beat_age * interval '1 second') as beat_at, g.n, g.host_name, g.facts,
             l.state = 'reserved' as unseen,
             coalesce(t.started_at, greatest(coalesce(t.offered_at, %(now)s::timestamptz),
                                             %(now)s::timestamptz - g.runtime * interval '1 second')) as started_at
