@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -363,3 +364,9 @@ def test_every_alternative_compiles_without_a_warning() -> None:
         for _, regex in pattern.alternatives:
             assert isinstance(regex, re.Pattern)
             assert regex.search("") is None
+
+
+def test_the_page_of_xids_has_every_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "xid.md").read_text()
+    rows = {int(code): name for code, name in re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)}
+    assert rows == {code: xid.name for code, xid in XIDS.items()}

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "projects": ("projects", "projects", "List projects: quotas in use, retry defaults; change them."),
     "retries": ("retries", "retries", "Say who holds retries back; hold or release them."),
     "queues": ("queues", "queues", "List queues; change, pause and resume them."),
+    "rules": ("rules", "rules", "Show, check, try and set your own rules of classification."),
     "config": ("config", "config", "Show every setting and where its value came from."),
     "webhooks": ("webhooks", "webhooks", "Send events to URLs, signed, in order, until taken."),
     "token": ("token", "token", "Make, list and revoke tokens."),

@@ -15,6 +15,7 @@ from holdfast.client import calls
 from holdfast.client.calls import Call, Page
 from holdfast.client.follow import Ended, EventFollower, LogFollower, Patience
 from holdfast.client.locate import Place, locate
+from holdfast.client.rules import AsyncRulesMethods
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.client.sse import EventReader, ServerEvent
 from holdfast.client.transport import (
@@ -45,7 +46,7 @@ from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyV
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncWebhookMethods):
+class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods):
     """A connection to a controller. For one event loop; use as an `async with` block or `close()` it.
 
     Args:

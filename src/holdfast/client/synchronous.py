@@ -14,6 +14,7 @@ from holdfast.client import calls
 from holdfast.client.calls import Call, Page
 from holdfast.client.follow import Ended, EventFollower, LogFollower, Patience
 from holdfast.client.locate import Place, locate
+from holdfast.client.rules import RulesMethods
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.client.sse import EventReader, ServerEvent
 from holdfast.client.transport import (
@@ -44,7 +45,7 @@ from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyV
 T = TypeVar("T")
 
 
-class Client(WebhookMethods):
+class Client(WebhookMethods, RulesMethods):
     """A connection to a controller. Safe to share between threads; use as a context manager or `close()` it.
 
     Args:

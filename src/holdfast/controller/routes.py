@@ -14,6 +14,7 @@ from holdfast.controller import (
     api_projects,
     api_queues,
     api_retries,
+    api_rules,
     api_system,
     api_tokens,
     api_webhooks,
@@ -121,6 +122,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          queries.ConfigQuery),
     Endpoint("PATCH", "/v1/config", A, api_config.patch_config, "Change the cluster's settings.",
              body=api.SettingsPatch, answers={200: Page(Effective)}),
+    # rules of classification
+    _get("/v1/rules", api_rules.get_rules, "The operators' rules of classification.", api.RulesView),
+    Endpoint("PUT", "/v1/rules", A, api_rules.put_rules, "Replace the operators' rules; a bad one is refused with its line.",
+             body=api.RulesRequest, answers={200: api.RulesView}),
+    Endpoint("POST", "/v1/rules/try", R, api_rules.try_rules, "What a task's end would be taken for.",
+             body=api.RulesTrial, answers={200: api.RulesFinding}),
     # events
     _get("/v1/events", api_events.list_events, "What happened, in the one order all readers see.",
          Page(EventRecord), queries.EventsQuery, media=("application/json", *_SSE),

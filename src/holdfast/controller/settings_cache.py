@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -12,11 +14,16 @@ from holdfast.core.rules import OperatorRule, parse_rules
 from holdfast.core.settings import Effective, Value, job_layer, resolve, resolve_all
 from holdfast.core.spec import JobSpec
 from holdfast.core.watch_settings import WatchSettings, watch_settings
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, ValidationError
 from holdfast.store.interface import SettingsLayers, Store
+
+log = logging.getLogger("holdfast.controller")
 
 FRESH_SECONDS = 1.0
 _MAX_CACHED_WATCHES = 4096
+
+
+_parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes when something else does
 
 
 class Settings:
@@ -26,7 +33,14 @@ class Settings:
         self.rev = layers.revision
         self.queues = layers.queues
         self.projects = layers.projects
-        self.rules: tuple[OperatorRule, ...] = parse_rules(layers.rules)
+        self.rules_text = layers.rules
+        self.rules: tuple[OperatorRule, ...] = ()
+        self.rules_problem = ""
+        try:
+            self.rules = _parse_rules(layers.rules)
+        except ValidationError as error:
+            # Checked when they were written, but perhaps by an older version. Jobs must end nevertheless.
+            self.rules_problem = error.message
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[tuple[str, frozenset[tuple[str, Value]]], WatchSettings] = {}
 
@@ -144,6 +158,9 @@ class SettingsCache:
             return self._known
         known = self._known
         if known is None or known.rev != layers.revision or known.queues.keys() != layers.queues.keys():
-            self._known = known = Settings(layers, self._environment)
+            before, known = known, Settings(layers, self._environment)
+            if known.rules_problem and (before is None or before.rules_problem != known.rules_problem):
+                log.error("the operators' rules cannot be read, and none is in force: %s", known.rules_problem)
+            self._known = known
         self._read_at = self._clock()
         return known

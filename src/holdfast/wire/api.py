@@ -61,6 +61,7 @@ from msgspec import Meta
 
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.rules import OperatorRule
 from holdfast.core.settings import Value
 from holdfast.core.spec import JobSpec, Name
 
@@ -182,6 +183,52 @@ class RetriesView(Struct, frozen=True, kw_only=True):
     held: int
     rate_limit: float | None
     projects: list[RetriesOf]
+
+
+class RulesView(Struct, frozen=True, kw_only=True):
+    """The operators' rules of classification, as they were written and as they are read.
+
+    problem: why the text is not in force, where an older version kept what this one cannot read; no rule is then.
+    """
+
+    text: str
+    rules: list[OperatorRule]
+    revision: int
+    problem: str = ""
+
+
+class RulesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All rules there are to be, as TOML; an empty text is none."""
+
+    text: Annotated[str, Meta(max_length=64 * 1024)]
+
+
+class RulesTrial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An end to be classified, as an agent would report it. text: rules to try in place of those in force."""
+
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    signal: Annotated[int, Meta(ge=1, le=64)] | None = None
+    log: Annotated[str, Meta(max_length=16_384)] = ""
+    start_error: Annotated[str, Meta(max_length=4096)] | None = None
+    pull_error: Annotated[str, Meta(max_length=4096)] | None = None
+    runtime_error: Annotated[str, Meta(max_length=4096)] | None = None
+    text: Annotated[str, Meta(max_length=64 * 1024)] | None = None
+
+
+class RulesFinding(Struct, frozen=True, kw_only=True):
+    """What such an end is taken for, which rule says so, and what it went by.
+
+    charged_to: the budget the cause is charged to: retries, infra, watchdog, nothing, or never (it is not retried).
+    """
+
+    cause: str
+    rule: str
+    message: str
+    charged_to: str
+    exit_code: int | None = None
+    evidence: dict[str, str | int | float | bool | None] = {}
+    never_retry: bool = False
+    avoid_host: bool = False
 
 
 class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
