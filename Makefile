@@ -4,7 +4,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo test lint types imports bench soak clean env
+.PHONY: help demo test tools lint types imports bench soak clean env
 
 help:           ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -23,6 +23,9 @@ demo: env       ## the whole story on this machine, in under a minute
 
 test: env       ## every test that fits in ten minutes
 	@$(RUN)/python -m pytest -q -n 2 --dist worksteal
+
+tools:          ## podman and a registry for the container tests, where root and apt-get are there
+	@tests/containers/install.sh
 
 lint: env       ## ruff
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .

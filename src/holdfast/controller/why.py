@@ -130,6 +130,15 @@ def _explain_reserved(found: Circumstances) -> Iterator[WhyLine]:
     for task in found.tasks:
         if task.state is TaskState.RESERVED:
             told = "was told and has not reported it yet" if task.offered_at else "has not asked yet"
+            image = found.job.spec.image
+            if task.offered_at and image is not None:
+                yield WhyLine(
+                    code="container_starting",
+                    message=f"rank {task.rank} has its place on host {task.host_name}, which pulls its image {image}, where it is "
+                    "not there yet, or makes its container",
+                    hint=f"holdfast logs {found.job.id} --stream stderr shows how far the pull is",
+                )
+                continue
             yield WhyLine(code="starting", message=f"rank {task.rank} has its place on host {task.host_name}, which {told}",
                           hint=_say_heartbeat(found, task))  # fmt: skip
 

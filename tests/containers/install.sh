@@ -1,0 +1,22 @@
+#!/bin/sh
+# What the container tests need: podman, a registry, a small init, a C compiler. Without them those tests are skipped.
+set -u
+missing=""
+for tool in podman buildah runc docker-registry catatonit gcc; do
+  PATH="$PATH:/usr/sbin" command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+done
+if [ -z "$missing" ]; then
+  echo "container tools: all here"
+elif [ "$(id -u)" != 0 ]; then
+  echo "container tools:$missing missing, and only root can install them; tests in containers are skipped"
+elif ! command -v apt-get >/dev/null 2>&1; then
+  echo "container tools:$missing missing, and there is no apt-get here; tests in containers are skipped"
+else
+  echo "container tools: installing$missing"
+  packages=$(echo "$missing" | sed 's/ gcc/ gcc libc6-dev/')
+  export DEBIAN_FRONTEND=noninteractive
+  # shellcheck disable=SC2086 # words on purpose
+  if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $packages; } >/dev/null; then
+    echo "container tools: apt-get could not install$missing; tests in containers are skipped"
+  fi
+fi
