@@ -222,6 +222,34 @@ def test_a_kill_ends_the_whole_family_however_it_forks(grouped: bool, random: Ra
     assert (ending.survivors, left(kernel)) == ([], [])
 
 
+def test_a_member_that_forks_and_dies_between_two_reads_of_one_look_leaves_no_gap() -> None:
+    """Its parent, exiting, still holds it: so it is in the group, is no child of the reaper, and is dead when it is read."""
+
+    class Late(Kernel):
+        def read_children(self, pid: int) -> list[int] | None:
+            children = super().read_children(pid)
+            if 402 in self.processes and self.processes[402].state == RUNNING:
+                self.fork(self.processes[402])
+                self.bury(self.processes[402])
+            return children
+
+    class LateGroup(Group):
+        __slots__ = ()
+
+        def read_pids(self) -> list[int]:
+            if 402 not in self.kernel.processes:
+                self.kernel.put(402, 401, task=FAMILY)
+            return super().read_pids()
+
+    kernel = Late(Random(0), grouped=True, moves=0)
+    forest, tree = make_forest(kernel)
+    kernel.processes[401].state = OUT_OF_GROUP
+    tree.group = LateGroup(kernel, FAMILY)
+    found = forest.find_living(tree)
+    assert [entry.pid for entry in found.members] == left(kernel)
+    assert left(kernel) != []
+
+
 def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
     """An orphan that exits for ever and could be anybody's: the tree is given up, not said to be gone."""
     kernel = Kernel(Random(0), grouped=False, moves=0)

@@ -226,7 +226,9 @@ class Forest:
         members = self._assign(table).get(tree.mark.task, [])
         # Under v1 an exiting process has left its group when it is asked itself, but not yet when the group is.
         members += [table[pid] for pid in in_group & self._veiled.keys() & table.keys() if table[pid].alive]
-        return members, [pid for pid in new if pid not in table or not table[pid].alive or table[pid].exiting]
+        return members, [
+            pid for pid in in_group | new if pid not in table or not table[pid].alive or table[pid].exiting
+        ]
 
     def _read_children(self) -> list[int]:
         children = self._proc.read_children(self._reaper)
