@@ -1,0 +1,179 @@
+"""What goes into a store and comes out of it, besides the records of `core`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement import Candidate, Capacity, QuotaLeft
+from holdfast.core.records import (
+    JobRecord,
+    TaskRecord,
+)
+from holdfast.core.settings import Value
+from holdfast.core.spec import JobSpec
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of the store's own values."""
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    """A job to be written. `spec` still holds its secrets; the store keeps them apart."""
+
+    id: str
+    spec: JobSpec
+    queue: str
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """`created` is False when the idempotency key named a job that was there already."""
+
+    job: JobRecord
+    created: bool
+
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs to list, newest first. `before` is the id the last page ended on."""
+
+    states: tuple[str, ...] = ()
+    queue: str | None = None
+    project: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] = {}
+    cause: str | None = None
+    min_retries: int | None = None  # by retries charged so far
+    max_retries: int | None = None
+    host_id: str | None = None  # jobs with a live task there
+    before: str | None = None
+    limit: int = 100
+
+
+class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
+    """Queued jobs in order (per queue at most `limit`, merged by priority then place), free room, and queue headroom.
+
+    Where nothing is queued anywhere, hosts and headroom may be left empty: nobody needs them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    hosts: tuple[Capacity, ...]
+    headroom: Mapping[str, int]
+    settings_rev: int
+    quotas: Mapping[str, QuotaLeft] = {}  # project → what it may still start; a project without a quota is missing
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """The last beat of a task, as its agent reports it."""
+
+    key: TaskKey
+    step: int | None
+    total: int | None
+    age_seconds: float
+    section: str | None = None
+
+
+class HostSync(Struct, frozen=True, kw_only=True):
+    """One host's sync, as the store takes it."""
+
+    host_id: str
+    incarnation: str
+    live: tuple[TaskKey, ...] = ()  # started or starting: their leases are renewed
+    started: tuple[TaskKey, ...] = ()  # a process runs
+    ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
+    beats: tuple[Beat, ...] = ()
+    leaving: bool = False
+
+
+class TaskOffer(Struct, frozen=True, kw_only=True):
+    """A reserved task for its host. Offered again at every sync until it is reported; each offer renews the lease."""
+
+    task: TaskRecord
+    job: JobRecord  # its `spec` without secret values
+    secrets: Mapping[str, str]
+
+
+class PreemptRow(Struct, frozen=True, kw_only=True):
+    """A task that must stop, repeated until its end is reported."""
+
+    key: TaskKey
+    cause: Cause
+    reason: str
+    hard: bool
+    operator_stop: bool
+
+
+class LiveTask(Struct, frozen=True, kw_only=True):
+    """A live task whose watch settings may have to be sent again."""
+
+    key: TaskKey
+    queue: str
+    spec: JobSpec
+
+
+class HostSynced(Struct, frozen=True, kw_only=True):
+    """The answer to one `HostSync`.
+
+    status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
+    succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
+    """
+
+    host_id: str
+    status: str
+    offers: tuple[TaskOffer, ...] = ()
+    preempts: tuple[PreemptRow, ...] = ()
+    renewed: tuple[tuple[TaskKey, float], ...] = ()
+    lost: tuple[TaskKey, ...] = ()
+    acked: tuple[TaskKey, ...] = ()
+    refused: tuple[TaskKey, ...] = ()
+    succeeded: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
+    draining: tuple[str, ...] = ()
+
+
+class SettingsLayers(Struct, frozen=True, kw_only=True):
+    """Every layer that is kept, as of `revision`. rules: the operators' rules of classification, as they wrote them."""
+
+    revision: int
+    cluster: dict[str, Value]
+    queues: dict[str, dict[str, Value]]
+    projects: dict[str, dict[str, Value]]
+    rules: str
+
+
+class Released(Struct, frozen=True, kw_only=True):
+    """What one look at the waiting jobs did.
+
+    started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a kill switch.
+    left: due retries that the rate limit left for the next call.
+    """
+
+    started: int = 0
+    retries: int = 0
+    held: int = 0
+    left: bool = False
+
+
+class DrainSnapshot(Struct, frozen=True, kw_only=True):
+    """A draining job and all of its tasks."""
+
+    job: JobRecord
+    tasks: tuple[TaskRecord, ...]
+
+
+class Gauges(Struct, frozen=True, kw_only=True):
+    """What the metrics show, from one consistent read. `busy` comes from live leases only."""
+
+    jobs: Mapping[tuple[str, str], int]  # (queue, state) of unfinished jobs → count
+    hosts: Mapping[str, int]  # state → count
+    dead_hosts: int
+    busy_cpu_slots: int
+    busy_gpus: int
+    total_cpu_slots: int
+    total_gpus: int
+    oldest_queued_seconds: float
+    oldest_transaction_seconds: float
+    webhook_deliveries: Mapping[str, int] = {}  # pending, dead
