@@ -207,7 +207,7 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods):
         """
         return await self.call(calls.retry(job_id, counted=counted))
 
-    async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobRecord:
+    async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobView:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
         started = time.monotonic()
         delay = 0.02

@@ -204,7 +204,7 @@ class Client(WebhookMethods, RulesMethods):
         """
         return self.call(calls.retry(job_id, counted=counted))
 
-    def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobRecord:
+    def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobView:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
         started = time.monotonic()
         delay = 0.02

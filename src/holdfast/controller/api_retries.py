@@ -60,7 +60,8 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     if job.tasks > 1:
         made = max(0, count_charged(job) - 1)
     if job.state.terminal and made >= allowed:
-        had = f"all {allowed} of its retries are spent" if allowed else "it was given no retries"
+        spent = "its one retry is spent" if allowed == 1 else f"all {allowed} of its retries are spent"
+        had = spent if allowed else "it was given no retries"
         raise Conflict(
             f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise max_retries",
             code="retries_spent",
