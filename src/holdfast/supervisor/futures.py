@@ -331,10 +331,11 @@ class as_completed:
                     return future
                 if not self._pending:
                     raise StopAsyncIteration
+                seconds = self._check_time()
                 try:
-                    await asyncio.wait_for(event.wait(), self._check_time())
+                    await asyncio.wait_for(event.wait(), seconds)
                 except TimeoutError:
-                    pass  # `_check_time` says what that means
+                    pass  # the next look at the time says what that means
                 event.clear()
         finally:
             self._loops.remove(entry)
