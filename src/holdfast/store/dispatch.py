@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.settings import Value
 from holdfast.core.states import JobEvent
-from holdfast.store.moves import BACK_OFF, RETRIES_HELD, Moves, hold_retry
-from holdfast.store.rows import JobRow
+from holdfast.store.moves import Moves, hold_retry
+from holdfast.store.rows import BACK_OFF, RETRIES_HELD, JobRow
 
 START_TIME = "start_time"
 SWITCH = "retries_enabled"

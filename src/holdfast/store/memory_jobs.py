@@ -16,9 +16,9 @@ from holdfast.errors import Conflict
 from holdfast.store import dispatch, moves
 from holdfast.store.interface import JobFilter, NewJob, Released, Submitted
 from holdfast.store.memory_state import UNFINISHED, MemoryJob, MemoryState
-from holdfast.store.moves import BACK_OFF, RETRIES_HELD, last_beat
+from holdfast.store.moves import last_beat
 from holdfast.store.quotas import check_quota, read_quota
-from holdfast.store.rows import JobRow, NewEvent
+from holdfast.store.rows import BACK_OFF, RETRIES_HELD, JobRow, NewEvent
 from holdfast.store.submission import (
     DUE,
     SUBMITTED,
@@ -233,7 +233,9 @@ class MemoryJobs:
         s, at = self.state, self.state.at(now)
         off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
         switches = dispatch.Switches(s.settings, self.environment, off)
-        m = s.load(s.by_state[JobState.WAITING], at)
+        rows = [s.jobs[job_id].row for job_id in s.by_state[JobState.WAITING]]
+        due = (r.id for r in rows if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD)
+        m = s.load(due, at)
         retries, done = [], {"started": 0, "held": 0}
         for job in m.jobs.values():
             held = switches.held_by(job.project)

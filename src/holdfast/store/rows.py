@@ -16,6 +16,10 @@ from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
 
 MAX_BIGINT = 2**63 - 1
 MAX_INT = 2**31 - 1
+BACK_OFF = "back_off"
+RETRIES_HELD = "retries_held"
+PARKED = "parked"
+"""What a job waits for after an attempt: its due time, a kill switch, a person."""
 
 
 class Row(msgspec.Struct, kw_only=True):

@@ -8,8 +8,9 @@ alter table jobs add constraint jobs_retry_at check (retry_at is null or state =
 -- Retries and start times are looked for apart: many due retries that a rate limit holds back must not be in the way.
 drop index jobs_waiting;
 create index jobs_due on jobs (wait_cause, wait_until) where state = 'waiting';
--- A project's unfinished jobs, for its quotas, and retries that wait, for the kill switch.
-create index jobs_of_project on jobs (project, state) where ended_at is null;
+-- A project's jobs that wait their turn, for its quotas: written when a job is submitted and not again while it runs,
+-- for the claim path pays for every index. What runs is few and found by jobs_live. Then the retries a kill switch holds.
+create index jobs_of_project on jobs (project, state) where state in ('waiting', 'queued');
 create index jobs_held on jobs (project, id) where state = 'waiting' and wait_cause = 'retries_held';
 
 alter table attempts add column retry_count integer not null default 0 check (retry_count >= 0);
@@ -53,16 +54,17 @@ create table webhook_deliveries (
   state        text not null default 'pending' constraint webhook_deliveries_state_check check (state in
     ('pending', 'delivered', 'dead')),
   tries        integer not null default 0 check (tries >= 0),
-  next_at      timestamptz,
+  next_at      timestamptz, -- of the oldest pending one of its lane; null: it waits behind another, or is over
   status       integer,                           -- of the last try's answer
   error        text not null default '',
   created_at   timestamptz not null,
   delivered_at timestamptz,
   unique (webhook_id, event_id),
-  constraint webhook_deliveries_due check ((state = 'pending') = (next_at is not null)),
+  constraint webhook_deliveries_due check (next_at is null or state = 'pending'),
   constraint webhook_deliveries_delivered check ((state = 'delivered') = (delivered_at is not null))
 ) with (fillfactor = 70);
-create index webhook_deliveries_due_at on webhook_deliveries (webhook_id, next_at, seq) where state = 'pending';
+create index webhook_deliveries_due_at on webhook_deliveries (webhook_id, next_at, seq) where next_at is not null;
+create unique index webhook_deliveries_one_of_lane on webhook_deliveries (webhook_id, lane) where next_at is not null;
 create index webhook_deliveries_order on webhook_deliveries (webhook_id, lane, seq) where state = 'pending';
 create index webhook_deliveries_dead on webhook_deliveries (webhook_id) where state = 'dead';
 create index webhook_deliveries_of_hook on webhook_deliveries (webhook_id, id);

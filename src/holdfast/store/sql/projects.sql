@@ -4,19 +4,20 @@
 select name, settings, created_at from projects order by name;
 
 -- name: use_of_projects
--- Of the projects named, or of all that unfinished jobs name: how many there are, and what runs (QUOTA-2). What is
--- unfinished is counted over a partial index; GPUs are read of the live jobs' rows, which are few.
-with unfinished as (
+-- Of the projects named, or of all that unfinished jobs name: how many there are, and what runs (QUOTA-2). What waits its
+-- turn is counted over its index; GPUs are read of the live jobs' rows, which are few.
+with pending as (
   select j.project, count(*) as jobs from jobs j
-  where j.ended_at is null and (%(names)s::text[] is null or j.project = any(%(names)s))
+  where j.state in ('waiting', 'queued') and (%(names)s::text[] is null or j.project = any(%(names)s))
   group by j.project
 ), running as (
   select j.project, count(*) as jobs, sum(j.gpus::bigint * j.tasks)::bigint as gpus from jobs j
   where j.state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
   group by j.project
 )
-select u.project, u.jobs, coalesce(r.jobs, 0) as running_jobs, coalesce(r.gpus, 0) as running_gpus
-from unfinished u left join running r using (project);
+select project, coalesce(p.jobs, 0) + coalesce(r.jobs, 0) as jobs, coalesce(r.jobs, 0) as running_jobs,
+       coalesce(r.gpus, 0) as running_gpus
+from pending p full join running r using (project);
 
 -- name: running_of_projects
 -- As above, for admission: nothing but what runs.
@@ -26,15 +27,21 @@ group by j.project;
 
 -- name: unfinished_of_project
 -- For a hard quota (QUOTA-1): all that is not over, and the GPUs it asks for.
-select count(*) as jobs, coalesce(sum(j.gpus::bigint * j.tasks), 0)::bigint as gpus from jobs j
-where j.project = %(name)s and j.ended_at is null and j.id <> all(%(but)s::text[]);
+select count(*) as jobs, coalesce(sum(u.gpus), 0)::bigint as gpus from (
+  select j.id, j.gpus::bigint * j.tasks as gpus from jobs j
+  where j.state in ('waiting', 'queued') and j.project = %(name)s
+  union all
+  select j.id, j.gpus::bigint * j.tasks from jobs j
+  where j.state in ('reserved', 'running', 'draining') and j.project = %(name)s
+) u
+where u.id <> all(%(but)s::text[]);
 
 -- name: list_queued_projects
 -- Every project that has a queued job, one look into the index each: the number of jobs does not matter.
 with recursive found(name) as (
-  (select j.project from jobs j where j.ended_at is null and j.state = 'queued' order by j.project limit 1)
+  (select j.project from jobs j where j.state = 'queued' order by j.project limit 1)
   union all
-  select (select j.project from jobs j where j.ended_at is null and j.state = 'queued' and j.project > f.name
+  select (select j.project from jobs j where j.state = 'queued' and j.project > f.name
           order by j.project limit 1)
   from found f where f.name is not null
 )
@@ -66,7 +73,8 @@ returning name;
 delete from projects where name = %(name)s;
 
 -- name: project_in_use
-select exists (select from jobs where project = %(name)s and ended_at is null);
+select exists (select from jobs where project = %(name)s and state in ('waiting', 'queued'))
+    or exists (select from jobs where project = %(name)s and state in ('reserved', 'running', 'draining'));
 
 -- name: count_waiting
 select project, wait_cause, count(*) from jobs where state = 'waiting' group by 1, 2;
@@ -76,10 +84,10 @@ select project, wait_cause, count(*) from jobs where state = 'waiting' group by 
 -- probe each, so that a thousand held ones cost what one does.
 -- The statement's time is a value the indexes can be searched by; the clock's is not.
 with recursive held(project) as (
-  (select j.project from jobs j where j.state = 'waiting' and j.wait_cause = 'retries_held' order by j.project limit 1)
+  (select j.project from jobs j where j.state = 'waiting' and j.wait_cause = 'retries_held' order by j.project, j.id limit 1)
   union all
   select (select j.project from jobs j where j.state = 'waiting' and j.wait_cause = 'retries_held' and j.project > h.project
-          order by j.project limit 1)
+          order by j.project, j.id limit 1)
   from held h where h.project is not null
 )
 select c.settings as cluster,
