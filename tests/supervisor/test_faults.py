@@ -24,7 +24,7 @@ from tests.supervisor.rig import PATIENCE, Managers, alive, attach, local_contex
 def test_settings_that_do_not_go_together() -> None:
     with pytest.raises(ValidationError, match="needs a state_dir"):
         Context(bind="127.0.0.1", orphan_grace=10)
-    with pytest.raises(ValidationError, match="plain TCP on 0.0.0.0"):
+    with pytest.raises(ValidationError, match=r"plain TCP on 0\.0\.0\.0"):
         Context(encrypt=False)
 
 
@@ -311,6 +311,8 @@ def find_key_of(pid: int) -> Path | None:
     """The key file of a script without a state folder: the newest run folder that names it is this one's."""
     import tempfile
 
-    found = sorted(Path(tempfile.gettempdir()).glob("holdfast-run-*/manager-key"), key=lambda path: path.stat().st_mtime)
+    found = sorted(
+        Path(tempfile.gettempdir()).glob("holdfast-run-*/manager-key"), key=lambda path: path.stat().st_mtime
+    )
     began = Path(f"/proc/{pid}").stat().st_ctime
     return found[-1] if found and found[-1].stat().st_mtime >= began - 1 else None

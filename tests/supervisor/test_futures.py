@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, as_completed, wait
+from holdfast.supervisor import (
+    ALL_COMPLETED,
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    CancelledError,
+    Future,
+    as_completed,
+    wait,
+)
 from holdfast.supervisor.failures import ProcessEnded
 from holdfast.supervisor.inbox import Inbox, receive_one
 from holdfast.supervisor.values import encode_value
@@ -124,7 +132,10 @@ def test_as_completed_yields_in_order_and_takes_more() -> None:
 def test_as_completed_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     futures: list[Future[int]] = [Future("returncode", f"p{n} on h{n}") for n in range(7)]
     futures[3].set_result(0)
-    with caplog.at_level(logging.INFO, "holdfast.supervisor"), pytest.raises(TimeoutError, match="6 not done: returncode of"):
+    with (
+        caplog.at_level(logging.INFO, "holdfast.supervisor"),
+        pytest.raises(TimeoutError, match="6 not done: returncode of"),
+    ):
         for _ in as_completed(futures, timeout=0.2, log_interval=0.05):
             pass
     waiting = [record.getMessage() for record in caplog.records]

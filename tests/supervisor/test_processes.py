@@ -78,7 +78,9 @@ def test_exit_codes_signals_and_failed_starts(ctx: Context, managers: Managers, 
 @pytest.mark.slow
 def test_signals_to_one_a_group_and_all_and_the_way_to_the_kill(ctx: Context, managers: Managers) -> None:
     hosts, _ = attach(ctx, managers, 2)
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(6000)"
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(6000)"
+    )
     group = ctx.create_process_group(hosts, ["sleep", "6000"], processes_per_host=2)
     other = ctx.create_process_group(hosts, python(deaf + "\n"), processes_per_host=1)
     wait([process.pid() for process in [*group, *other]], timeout=PATIENCE)
@@ -263,5 +265,9 @@ def test_the_log_of_pids_and_the_sample_of_use(ctx: Context, managers: Managers,
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     started = next(line for line in lines if line["message"] == "process started")
     ended = next(line for line in lines if line["message"] == "process ended")
-    assert (started["pid"], ended["pid"], ended["signal"]) == (pid, pid, signal.SIGTERM.value if ended["signal"] == 15 else 9)
+    assert (started["pid"], ended["pid"], ended["signal"]) == (
+        pid,
+        pid,
+        signal.SIGTERM.value if ended["signal"] == 15 else 9,
+    )
     assert any(line["message"] == "usage" for line in lines)

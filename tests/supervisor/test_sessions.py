@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -51,7 +51,7 @@ class Wire:
         self.fleet = Fleet("run", self.epoch, self.rules, lambda: next(self.sessions), self.now)
 
     def add_host(self, identity: bytes) -> None:
-        self.hosts[identity] = HostSession(FACTS, 1, now=self.now, patience_seconds=PATIENCE, report=lambda: [])
+        self.hosts[identity] = HostSession(FACTS, 1, now=self.now, patience_seconds=PATIENCE, report=list)
         self.obeyed[identity], self.heard[identity] = [], []
 
     def peer(self, identity: bytes) -> Peer | None:
@@ -188,7 +188,7 @@ class Protocol(RuleBasedStateMachine):
             assert obeyed == sorted(set(obeyed)), "an order was carried out twice, or too early"
             # A script that came back may hear again what the dead one had heard but not acknowledged, in order.
             heard = self.wire.heard[identity]
-            rises = [b - a for a, b in zip(heard, heard[1:], strict=False)]
+            rises = [b - a for a, b in pairwise(heard)]
             assert self.wire.epoch > 1 or all(step == 1 for step in rises)
             assert set(heard) <= set(self.said[identity])
 

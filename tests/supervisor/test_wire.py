@@ -158,7 +158,10 @@ def test_a_manager_speaks_only_for_its_own_host(ctx: Context, managers: Managers
         assert hosts[1].hostname().result(PATIENCE) == "stranger"
         group = ctx.create_process_group(hosts, ["sleep", "6000"])
         wait_until(lambda: group[0].pid().done(), PATIENCE, what="the group's first process")
-        lies = [Deliver(group.number, 0, encode_value("a lie")), Deliver(process.group.number, 0, encode_value("another"))]
+        lies = [
+            Deliver(group.number, 0, encode_value("a lie")),
+            Deliver(process.group.number, 0, encode_value("another")),
+        ]
         dealer.send(encode_header(session, 1, 0) + encode_body([encode_message(lie) for lie in lies]))
         wait_until(refused(ctx, "foreign rank", 2), PATIENCE, what="the refusal of the lies")
     assert not process.recv().done()

@@ -1,0 +1,138 @@
+"""The supervisor's bus: round trips, launches, a broadcast to a large fleet, the loss of a host, memory per host."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from bench.figures import Figures, Line, spread
+from bench.processes import end_process
+from bench.scale import Scale, say
+
+name = "supervisor"
+budget = ">= 27,000 round trips/s, >= 18,000 launches/s, broadcast <= 1.3 of raw ZeroMQ, loss seen <= 3.5 s"
+ROUND_TRIPS = 27_000
+LAUNCHES = 18_000
+BROADCAST_RATIO = 1.3
+LOSS_SECONDS = 3.5
+NOMINAL_LOSS_SECONDS = 3.0
+_PAYLOAD_BYTES = 64
+# A launch on the wire: command, names and numbers of eight processes.
+_LAUNCH_BYTES = 96
+_PER_HOST = 8
+_SPARE_DESCRIPTORS = 300
+_PATIENCE_SECONDS = 600
+
+
+def run(scale: Scale) -> Figures:
+    """Every fleet is simulated hosts on real connections, CURVE on both sides of the comparison."""
+    small, large = scale.pick(1000, 20), scale.pick(16_000, 40)
+    _need_descriptors(large)
+    rounds = scale.rounds
+    frames, bulk_frames, fleets, wide, wide_raw = [], [], [], [], []
+    for number in range(1, scale.pick(3, 1) + 1):
+        frames.append(_run("supervisor_raw", small, 1, _PER_HOST, _PAYLOAD_BYTES, rounds))
+        bulk_frames.append(_run("supervisor_raw", small, 1, 1, _LAUNCH_BYTES, rounds))
+        fleets.append(_run("supervisor_fleet", small, 1, _PER_HOST, _PAYLOAD_BYTES, rounds, "messages"))
+        say(f"  {small} hosts, {number}: raw {_rate(frames[-1], small)}, round trips {_rate(fleets[-1], small)}")
+    spread_over = scale.pick(4, 1)
+    for number in range(1, scale.pick(2, 1) + 1):
+        wide_raw.append(_run("supervisor_raw", large, spread_over, 1, _PAYLOAD_BYTES, rounds))
+        wide.append(_run("supervisor_fleet", large, spread_over, 1, _PAYLOAD_BYTES, rounds, "broadcast"))
+        say(f"  {large} hosts, {number}: raw {wide_raw[-1]['seconds']} s, broadcast {wide[-1]['seconds']} s")
+    loss = _run("supervisor_fleet", small, 1, 1, _PAYLOAD_BYTES, scale.pick(10, 1), "loss")
+    return _sum_up(small, large, frames, bulk_frames, fleets, wide_raw, wide, loss)
+
+
+def _need_descriptors(count: int) -> None:
+    """One connection is one descriptor of the supervisor. Measured whole or not at all."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + _SPARE_DESCRIPTORS:
+        if hard != resource.RLIM_INFINITY and hard < count + _SPARE_DESCRIPTORS:
+            raise OSError(f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit -Hn)")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count + _SPARE_DESCRIPTORS, hard))
+
+
+def _run(module: str, *arguments: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
+    try:
+        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+    except BaseException:
+        end_process(process, signal.SIGTERM, 10)
+        raise
+    if process.returncode:
+        raise RuntimeError(f"bench.{module} {arguments} failed: {err.decode(errors='replace')[-1500:]}")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def _rate(found: dict[str, Any], hosts: int) -> str:
+    return f"{hosts * _PER_HOST / spread(found['seconds']).median:,.0f}/s"
+
+
+def _rates(found: list[dict[str, Any]], count: int, key: str = "seconds") -> list[float]:
+    return [count / seconds for one in found for seconds in one[key]]
+
+
+def _sum_up(
+    small: int,
+    large: int,
+    frames: list[dict[str, Any]],
+    bulk_frames: list[dict[str, Any]],
+    fleets: list[dict[str, Any]],
+    wide_raw: list[dict[str, Any]],
+    wide: list[dict[str, Any]],
+    loss: dict[str, Any],
+) -> Figures:
+    count = small * _PER_HOST
+    trips, launches = spread(_rates(fleets, count)), spread(_rates(fleets, count, "launch_seconds"))
+    broadcast = spread([seconds for one in wide for seconds in one["seconds"]])
+    raw_broadcast = spread([seconds for one in wide_raw for seconds in one["seconds"]])
+    lost = spread(loss["seconds"])
+    memory = spread([one["bytes_per_host"] / 1000 for one in wide])
+    raw_memory = spread([one["bytes_per_host"] / 1000 for one in wide_raw])
+    lines = (
+        Line(
+            what=f"message round trips, {small} hosts, {count} processes", unit="1/s", value=trips,
+            limit_name="raw ZeroMQ, a frame each", limit=spread(_rates(frames, count)),
+            budget=f">= {ROUND_TRIPS:,}", met=trips.median >= ROUND_TRIPS,
+        ),
+        Line(
+            what=f"launches to pid, {small} hosts, {count} processes", unit="1/s", value=launches,
+            limit_name="raw ZeroMQ, a frame a host", limit=spread(_rates(bulk_frames, count)),
+            budget=f">= {LAUNCHES:,}", met=launches.median >= LAUNCHES,
+        ),
+        Line(
+            what=f"broadcast to {large} hosts and all answers", unit="s", value=broadcast,
+            limit_name="raw ZeroMQ", limit=raw_broadcast, budget=f"ratio <= {BROADCAST_RATIO}",
+            met=broadcast.median / raw_broadcast.median <= BROADCAST_RATIO,
+        ),
+        Line(
+            what=f"frozen host to its loss, beside {small} others", unit="s", value=lost,
+            limit_name="three missed heartbeats", limit=spread([NOMINAL_LOSS_SECONDS]),
+            budget=f"<= {LOSS_SECONDS} s", met=lost.high <= LOSS_SECONDS,
+        ),
+        Line(
+            what=f"memory of the supervisor per host, {large} hosts", unit="kB", value=memory,
+            limit_name="ROUTER alone", limit=raw_memory,
+        ),
+    )  # fmt: skip
+    strays = sum(one["lost"] for one in [*fleets, *wide, loss])
+    return Figures(name=name, lines=lines, notes=_make_notes(wide, wide_raw, strays))
+
+
+def _make_notes(wide: list[dict[str, Any]], wide_raw: list[dict[str, Any]], strays: int) -> tuple[str, ...]:
+    return (
+        "All hosts are simulated on this machine and share its cores with the supervisor and the encryption of both sides. "
+        "Round trips: the script calls send() and recv() for every process. The supervisor puts what is meant for one host "
+        "into one frame, raw ZeroMQ is given a frame for each message, so a ratio over 1 is the batching's. While it is "
+        "measured the supervisor also exchanges a heartbeat a second with every host; raw ZeroMQ does not.",
+        f"Connecting the large fleet took {wide[0]['connect_seconds']:.0f} s with Holdfast, "
+        f"{wide_raw[0]['connect_seconds']:.0f} s bare: handshakes of CURVE. Healthy hosts wrongly lost in all runs: {strays}.",
+    )
