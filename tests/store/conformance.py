@@ -548,6 +548,25 @@ async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
     assert len(await rig.store.list_tasks(gang)) == 3
 
 
+async def claim_gang(rig: Rig, keys: list[TaskKey], where: dict[int, str]) -> None:
+    """GANG-1: nothing is offered for its start before every rank has its place."""
+    names = sorted(set(where.values()))
+    for name in names:
+        mine = [k for k in keys if where[k.rank] == name]
+        answer = await rig.sync(name)
+        assert (answer.offers, [c.key for c in answer.claims]) == ((), mine)
+        again = await rig.sync(name)
+        assert [c.key for c in again.claims] == mine, "a claim is asked for until it is reported"
+    for name in names:
+        mine = [(k, 29_500 if k.rank == 0 else 0) for k in keys if where[k.rank] == name]
+        answer = await rig.sync(name, claimed=mine)
+        last = name == names[-1]
+        assert answer.claims == ()
+        assert [o.task.key for o in answer.offers] == ([k for k, _ in mine] if last else [])
+        assert set(answer.opened) == (set(names) if last else set())
+        assert [k for k, _ in answer.renewed] == [k for k, _ in mine]
+
+
 async def start_gang(rig: Rig, size: int = 3) -> tuple[str, list[TaskKey], dict[int, str]]:
     for name in ("h1", "h2"):
         await rig.host(name, slots=2)
@@ -555,9 +574,12 @@ async def start_gang(rig: Rig, size: int = 3) -> tuple[str, list[TaskKey], dict[
     assert await rig.admit() == [gang]
     tasks = await rig.store.list_tasks(gang)
     keys, where = [t.key for t in tasks], {t.rank: t.host_id or "" for t in tasks}
+    await claim_gang(rig, keys, where)
     for i, name in enumerate(("h1", "h2")):
         mine = [k for k in keys if where[k.rank] == name]
-        await rig.sync(name)
+        answer = await rig.sync(name, claimed=[(k, 0) for k in mine])
+        assert [o.task.key for o in answer.offers] == mine
+        assert [s.rank for s in answer.offers[0].seats] == list(range(size))
         await rig.sync(name, live=mine, started=mine)
         assert (await rig.job(gang)).state is (JobState.RESERVED if i == 0 else JobState.RUNNING)
     return gang, keys, where
@@ -610,10 +632,48 @@ async def test_a_gang_partly_offered_confirms_the_rest_by_itself(rig: Rig) -> No
     told, untold = tasks
     await rig.sync(told.host_id or "")
     assert (await rig.store.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
-    assert [t.state for t in await rig.store.list_tasks(gang)] == [TaskState.PREEMPTING, TaskState.PREEMPTED]
+    # One was asked to keep a place, the other told nothing: nothing of either can run, and nobody has to confirm it.
+    assert [t.state for t in await rig.store.list_tasks(gang)] == [TaskState.PREEMPTED, TaskState.PREEMPTED]
     assert (await rig.sync(untold.host_id or "")).preempts == ()
-    await rig.sync(told.host_id or "", ended=[(told.key, STOPPED)])
     assert await rig.complete() == [gang]
+    late = await rig.sync(told.host_id or "", claimed=[(told.key, 0)])
+    assert late.lost == (told.key,)
+
+
+async def test_a_gang_partly_launched_waits_for_those_that_were(rig: Rig) -> None:
+    for name in ("h1", "h2"):
+        await rig.host(name, slots=1)
+    gang = await rig.submit(tasks=2)
+    await rig.admit()
+    tasks = await rig.store.list_tasks(gang)
+    await claim_gang(rig, [t.key for t in tasks], {t.rank: t.host_id or "" for t in tasks})
+    assert (await rig.store.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
+    assert {t.state for t in await rig.store.list_tasks(gang)} == {TaskState.PREEMPTING}
+    for task in tasks:
+        assert await rig.complete() == []
+        await rig.sync(task.host_id or "", ended=[(task.key, STOPPED)])
+    assert await rig.complete() == [gang]
+
+
+async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> None:
+    """Three reserved, one dies before claiming: nothing ever starts, and the others are free at once."""
+    for name in ("h1", "h2", "h3"):
+        await rig.host(name, slots=1)
+    gang = await rig.submit(tasks=3)
+    await rig.admit()
+    tasks = await rig.store.list_tasks(gang)
+    for task in tasks[:2]:
+        await rig.sync(task.host_id or "")
+        assert (await rig.sync(task.host_id or "", claimed=[(task.key, 1)])).offers == ()
+    rig.tick(31)
+    assert await rig.store.expire_reservations(30, now=rig.now) == [gang]
+    assert await rig.complete() == [gang]
+    job = await rig.job(gang)
+    assert (job.state, job.start_failures, job.retries_charged, job.avoid_hosts) == (
+        JobState.QUEUED, 1, 0, (tasks[2].host_id,)
+    )  # fmt: skip
+    answer = await rig.sync(tasks[0].host_id or "", claimed=[(tasks[0].key, 1)])
+    assert (answer.offers, answer.lost) == ((), (tasks[0].key,))
 
 
 # ---- hosts

@@ -221,7 +221,7 @@ async def test_only_the_oldest_of_a_job_is_due(rig: Rig, hooks: Hooks) -> None:
     (following,) = [d for d in await hooks.due() if d.lane == first]
     assert msgspec.json.decode(following.body, type=Payload).event.kind == "job.reserved"
     assert following.seq > mine.seq
-    assert await hooks.due(per_hook=1) == [min(await hooks.due(), key=lambda d: d.seq)]
+    assert [d.lane for d in await hooks.due(per_hook=1)] == [second]  # the one that has been due the longest
 
 
 async def test_events_of_no_job_are_one_lane(rig: Rig, hooks: Hooks) -> None:
@@ -295,6 +295,33 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
     assert (record, body) == (again, first.body)
     with pytest.raises(NotFound):
         await rig.store.redeliver("hook-b", first.id)
+
+
+async def test_an_older_one_sent_again_goes_before_what_is_under_way(rig: Rig, hooks: Hooks) -> None:
+    """HOOK-1, when a person interferes: the newer one that is under way ends as it ends, and waits if it failed."""
+    await rig.host()
+    await hooks.add()
+    await rig.running()
+    await hooks.collect()
+    (first,) = await hooks.due()
+    await hooks.answer(first)
+    (second,) = await hooks.due()
+    await rig.store.redeliver("hook-a", first.id, now=rig.now)
+    assert [d.id for d in await hooks.due()] == [first.id]
+    waiting, _ = await rig.store.get_delivery("hook-a", second.id)
+    assert waiting.next_at is None
+    assert (await rig.store.redeliver("hook-a", second.id, now=rig.now)).next_at is None
+    assert await hooks.answer(second, Answer(status=500)) == [second.id]
+    assert [d.id for d in await hooks.due()] == [first.id]
+    await hooks.answer(first)
+    (again,) = await hooks.due()
+    assert (again.id, again.tries) == (second.id, 1)
+    rig.tick(1)
+    await hooks.answer(again, Answer(status=500))
+    assert await hooks.due() == []
+    hurried = await rig.store.redeliver("hook-a", second.id, now=rig.now)
+    assert (hurried.next_at, hurried.tries) == (rig.now, 2)
+    assert [d.id for d in await hooks.due()] == [second.id]
 
 
 async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(rig: Rig, hooks: Hooks) -> None:

@@ -70,11 +70,12 @@ class Rig:
     async def sync(
         self, host: str = "h1", *, live: Sequence[TaskKey] = (), started: Sequence[TaskKey] = (),
         ended: Sequence[tuple[TaskKey, TaskFacts]] = (), beats: Sequence[Beat] = (), leaving: bool = False,
-        incarnation: str | None = None,
+        incarnation: str | None = None, claimed: Sequence[tuple[TaskKey, int]] = (),
     ) -> HostSynced:  # fmt: skip
         sync = HostSync(
             host_id=host, incarnation=incarnation or self.incarnations.get(host, "inc-none"), live=tuple(live),
             started=tuple(started), ended=tuple(ended), beats=tuple(beats), leaving=leaving,
+            claimed=tuple(claimed),
         )  # fmt: skip
         return (await self.store.sync_hosts([sync], now=self.now))[0]
 

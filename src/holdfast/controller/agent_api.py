@@ -21,6 +21,7 @@ from holdfast.controller.auth import hash_secret, make_new_id, make_secret, read
 from holdfast.controller.bodies import Gone, decode_packed, decode_report, read_body
 from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
+from holdfast.controller.launch_orders import make_order
 from holdfast.controller.problems import answer_json
 from holdfast.controller.reports import NO_FACTS, read_sync
 from holdfast.controller.settings_cache import Settings
@@ -28,7 +29,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import Conflict, Forbidden, NotFound, Stale, Unauthorized, ValidationError
-from holdfast.store.interface import Beat, HostSync, HostSynced, TaskOffer
+from holdfast.store.interface import Beat, HostSync, HostSynced
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
@@ -151,7 +152,9 @@ async def sync(call: Call) -> Response:
         if not woken or not line.is_newest(request.incarnation, request.seq) or controller.wakes.closing:
             break
         seen = line.signal.version
-        again = again or HostSync(host_id=host.id, incarnation=request.incarnation, live=wanted.live)
+        again = again or HostSync(
+            host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
+        )
         found = await controller.batcher.submit(again)
         _check_identity(found, host)
         if not line.is_newest(request.incarnation, request.seq):
@@ -171,8 +174,9 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
     return HostSync(
         host_id=host_id,
         incarnation=request.incarnation,
-        live=tuple(t.key for t in request.tasks if t.state != "ended"),
+        live=tuple(t.key for t in request.tasks if t.state in ("starting", "running")),
         started=tuple(t.key for t in request.tasks if t.state == "running"),
+        claimed=tuple((t.key, t.port) for t in request.tasks if t.state == "claimed"),
         ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
         beats=tuple(
             Beat(
@@ -211,6 +215,8 @@ def _check_identity(found: HostSynced, host: HostRecord) -> None:
 
 def _act_on(controller: Controller, request: wire.SyncRequest | None, found: HostSynced) -> None:
     """Wake whoever has work now."""
+    if found.opened:
+        controller.poke(*(f"host:{host_id}" for host_id in found.opened))
     if found.draining:
         controller.poke("drain", "events")
         for job_id in found.draining:
@@ -254,7 +260,11 @@ async def _make_answer(
     for offer in offers:
         controller.keep_lane(offer.job)
     return wire.SyncAnswer(
-        launch=[_make_order(offer, settings) for offer in offers],
+        claim=[
+            wire.ClaimOrder(key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds)
+            for claim in (() if request.leaving else found.claims)
+        ],
+        launch=[make_order(offer, settings) for offer in offers],
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),
@@ -266,19 +276,10 @@ async def _make_answer(
     )  # fmt: skip
 
 
-def _make_order(offer: TaskOffer, settings: Settings) -> wire.LaunchOrder:
-    job, spec, task = offer.job, offer.job.spec, offer.task
-    return wire.LaunchOrder(
-        key=task.key, attempt=task.attempt, name=job.name, queue=job.queue, project=job.project, argv=list(spec.argv),
-        env=dict(spec.env), secrets=dict(offer.secrets), cwd=spec.cwd, shell=spec.shell, gpus=list(task.devices),
-        memory_bytes=job.memory_bytes, world_size=job.tasks, ttl_seconds=task.lease_ttl_seconds,
-        watch=settings.watch(job.queue, spec), image=spec.image, runtime=spec.runtime, pull=spec.pull,
-        volumes=list(spec.volumes), pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
-    )  # fmt: skip
-
-
 def _says_something(answer: wire.SyncAnswer) -> bool:
-    return bool(answer.launch or answer.preempt or answer.lost or answer.acked or answer.refused or answer.watch)
+    return bool(
+        answer.claim or answer.launch or answer.preempt or answer.lost or answer.acked or answer.refused or answer.watch
+    )
 
 
 # ---- logs and forensics

@@ -6,8 +6,8 @@ BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the 
 BUDGET-3  A cause charged to nothing requeues without limit; a cause that is never retried ends the job.
 BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before it is charged.
 RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got no further.
-BUDGET-5  A start that failed before every task ran is charged to no budget: it has a back-off of its own, 60 s doubling to
-          1 h, and after `start_failure_limit` of them in a row the job is parked until a person says otherwise.
+BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried again at once, those after it
+          60 s doubling to 1 h apart, and after `start_failure_limit` of them in a row the job is parked until a person says otherwise.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge stands.
 """
 
@@ -177,7 +177,9 @@ def _back_off_start(case: _Case, charges: Charges) -> Decision:
     if failures >= case.policy.start_failure_limit:
         text = f"{case.found.message}; parked after {failures} failed starts in a row, until `holdfast retry` lets it go on"
         return case.park(after, text)
-    delay = min(FIRST_START_DELAY_SECONDS * 2 ** min(failures - 1, 10), MAX_START_DELAY_SECONDS)
+    if failures == 1:  # most often a host died meanwhile, and others are there
+        return case.requeue(after, f"{case.found.message}; queued again, at the front", avoid=True)
+    delay = min(FIRST_START_DELAY_SECONDS * 2 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)
     text = f"{case.found.message}; failed start {failures} of {case.policy.start_failure_limit}, tried again in {delay:.0f} s"
     return case.back_off_start(after, text, delay)
 

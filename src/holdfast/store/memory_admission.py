@@ -18,7 +18,6 @@ from holdfast.store.moves import LIVE_JOB_STATES
 from holdfast.store.quotas import Allotment, quota_left, read_quota
 from holdfast.store.room import Room, name_hosts, plan_headroom, serves
 from holdfast.store.rows import TaskRow
-from holdfast.store.submission import expired_reason, run_out_reason
 
 
 class MemoryAdmission:
@@ -119,6 +118,7 @@ class MemoryAdmission:
                 state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE), queue=row.queue, gpus=job.gpus,
                 cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, host_id=place.host_id,
                 incarnation=place.incarnation, devices=place.devices, lease_ttl_seconds=ttl,
+                barrier=len(ranks) == 1,
             )  # fmt: skip
             s.put_task(task)
             m.tasks[row.id][place.rank] = task
@@ -135,18 +135,10 @@ class MemoryAdmission:
         """See `Store.expire_reservations`."""
         s, at = self.state, self.state.at(now)
         before = at - timedelta(seconds=reservation_seconds)
-        found = [
-            i for i in s.by_state[JobState.RESERVED]
-            if s.attempts[i][-1].reserved_at <= before and any(t.offered_at is None for t in s.tasks[i].values())
-        ]  # fmt: skip
-        m = s.load(found, at)
-        for job in m.jobs.values():
-            if all(t.offered_at is None for t in m.ranks(job)):
-                moves.expire(m, job, expired_reason(reservation_seconds))
-            else:
-                moves.run_out(m, job, run_out_reason(reservation_seconds))
+        m = s.load([i for i in s.by_state[JobState.RESERVED] if s.attempts[i][-1].reserved_at <= before], at)
+        expired = [job.id for job in m.jobs.values() if moves.expire_start(m, job, reservation_seconds)]
         s.commit(m)
-        return list(m.jobs)
+        return expired
 
 
 def _order(job: MemoryJob) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from holdfast.store.registration import (
 )
 from holdfast.store.reports import Draft, apply_reports, group_syncs, note_beat, order_preempt, recovered_event
 from holdfast.store.rows import NewEvent, TaskRow
+from holdfast.store.values import ClaimRow, Seat
 from holdfast.wire.agent import HostFacts
 
 
@@ -151,7 +152,9 @@ class MemoryHosts:
             if host.flagged_dead_at is not None:
                 s.log([recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
             host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None
-        ids = {key.job_id for d in drafts for key, _ in d.ended()} | {key.job_id for d in drafts for key in d.started()}
+        ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
+            key.job_id for d in drafts for key in (*d.started(), *d.claimed())
+        }
         m = s.load(ids, at)
         repeats = apply_reports(m, drafts, set())
         s.commit(m)
@@ -189,15 +192,17 @@ class MemoryHosts:
             note_beat(task, d.beats().get(key), at)
 
     def _give_orders(self, d: Draft, at: datetime) -> None:
-        s, live = self.state, set(d.live())
+        s, live = self.state, set(d.live()) - set(d.claimed())
         for task in s.live_tasks(d.sync.host_id):
             if task.incarnation != d.sync.incarnation:
                 continue
-            if task.state is TaskState.RESERVED and task.key not in live:
+            if (
+                task.state is TaskState.RESERVED
+                and task.key not in live
+                and (task.barrier or task.key not in d.claimed())
+            ):
                 _grant(task, at)
-                job = s.jobs[task.job_id]
-                offer = TaskOffer(task=s.task_record(task), job=s.job_record(task.job_id), secrets=dict(job.secrets))
-                d.offers.append(offer)
+                self._offer(d, task)
             elif task.state is TaskState.PREEMPTING:
                 row = s.jobs[task.job_id].row
                 d.preempts.append(
@@ -206,6 +211,25 @@ class MemoryHosts:
                         hard=row.drain_hard, operator_stop=row.drain_operator_stop, trigger_rank=row.trigger_rank,
                     )
                 )  # fmt: skip
+
+    def _offer(self, d: Draft, task: TaskRow) -> None:
+        if not task.barrier:
+            d.claims.append(ClaimRow(key=task.key, attempt=task.attempt, lease_ttl_seconds=task.lease_ttl_seconds))
+            return
+        s, job = self.state, self.state.jobs[task.job_id]
+        seats = tuple(
+            Seat(
+                rank=t.rank, host_id=t.host_id or "", host_name=s.hosts[t.host_id or ""].name,
+                address=s.hosts[t.host_id or ""].address, port=t.port,
+            )
+            for _, t in sorted(s.tasks[task.job_id].items())
+        )  # fmt: skip
+        d.offers.append(
+            TaskOffer(
+                task=s.task_record(task), job=s.job_record(task.job_id), secrets=dict(job.secrets),
+                seats=seats if job.row.tasks > 1 else (),
+            )
+        )  # fmt: skip
 
     async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
         """See `Store.lapse_leases`."""

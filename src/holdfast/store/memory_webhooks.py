@@ -131,9 +131,9 @@ class MemoryWebhooks:
         if hook.record.state is WebhookState.PAUSED:
             hook.record = msgspec.structs.replace(hook.record, state=WebhookState.ACTIVE, reason="")
             for delivery in self._of(webhook_id, PENDING):
-                delivery.record = msgspec.structs.replace(
-                    delivery.record, next_at=min(at, delivery.record.next_at or at)
-                )
+                if delivery.record.next_at is not None:
+                    next_at = min(at, delivery.record.next_at)
+                    delivery.record = msgspec.structs.replace(delivery.record, next_at=next_at)
             self.state.log([hook_event("resumed", hook.record, "was resumed")], at)
         return await self.get_webhook(webhook_id)
 
@@ -185,9 +185,10 @@ class MemoryWebhooks:
                 self._seq += 1
                 record = DeliveryRecord(
                     id=new.id, webhook_id=batch.webhook_id, event_id=new.event_id, event_kind=new.event_kind,
-                    job_id=new.job_id, state=PENDING, tries=0, next_at=at, created_at=at,
+                    job_id=new.job_id, state=PENDING, tries=0, created_at=at,
                 )  # fmt: skip
                 self._deliveries[new.id] = MemoryDelivery(record=record, body=new.body, seq=self._seq)
+                self._settle_lane(self._deliveries[new.id], at)
         return sorted(moved)
 
     # ---- sending
@@ -200,10 +201,10 @@ class MemoryWebhooks:
         for hook_id, hook in self._hooks.items():
             if hook.record.state is not WebhookState.ACTIVE:
                 continue
-            oldest: dict[str, MemoryDelivery] = {}
-            for delivery in sorted(self._of(hook_id, PENDING), key=lambda d: d.seq):
-                oldest.setdefault(delivery.lane, delivery)
-            due = [d for d in oldest.values() if (d.record.next_at or at) <= at and d.record.id not in flying]
+            due = [
+                d for d in self._of(hook_id, PENDING)
+                if d.record.next_at is not None and d.record.next_at <= at and d.record.id not in flying
+            ]  # fmt: skip
             found += sorted(due, key=_due_order)[:per_hook]
         return [
             DueDelivery(
@@ -222,11 +223,14 @@ class MemoryWebhooks:
             if delivery is None or delivery.record.state is not PENDING or delivery.record.tries != tried.tries:
                 continue
             done.append(tried.delivery_id)
+            waits = delivery.record.next_at is not None  # else it was put behind an older one while it was under way
             delivery.record = after = msgspec.structs.replace(
                 delivery.record, state=tried.state, tries=tried.tries + 1, status=tried.status, error=tried.error,
-                next_at=at + timedelta(seconds=tried.delay_seconds) if tried.state is PENDING else None,
+                next_at=at + timedelta(seconds=tried.delay_seconds) if tried.state is PENDING and waits else None,
                 delivered_at=at if tried.state is DELIVERED else None,
             )  # fmt: skip
+            if tried.state is not PENDING:
+                self._settle_lane(delivery, at)
             if tried.state is DEAD and not after.event_kind.startswith(ABOUT_HOOKS):  # HOOK-3
                 hook = self._hooks[after.webhook_id].record
                 events.append(dead_letter_event(hook, after.id, after.event_id, after.tries, after.error))
@@ -258,11 +262,13 @@ class MemoryWebhooks:
 
     async def redeliver(self, webhook_id: str, delivery_id: str, *, now: datetime | None = None) -> DeliveryRecord:
         """See `WebhookStore.redeliver`."""
-        found = self._delivery(webhook_id, delivery_id)
+        found, at = self._delivery(webhook_id, delivery_id), self.state.at(now)
         tries = found.record.tries if found.record.state is PENDING else 0
+        next_at = at if found.record.next_at is not None else None
         found.record = msgspec.structs.replace(
-            found.record, state=PENDING, tries=tries, next_at=self.state.at(now), delivered_at=None
+            found.record, state=PENDING, tries=tries, next_at=next_at, delivered_at=None
         )
+        self._settle_lane(found, at)
         return found.record
 
     async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
@@ -292,6 +298,13 @@ class MemoryWebhooks:
         if hook is None:
             raise no_webhook(webhook_id)
         return hook
+
+    def _settle_lane(self, one: MemoryDelivery, at: datetime) -> None:
+        """HOOK-1: of the lane of `one` the oldest pending one is due, and no other."""
+        lane = sorted((d for d in self._of(one.record.webhook_id, PENDING) if d.lane == one.lane), key=lambda d: d.seq)
+        for place, delivery in enumerate(lane):
+            if (delivery.record.next_at is None) is (place == 0):
+                delivery.record = msgspec.structs.replace(delivery.record, next_at=None if place else at)
 
     def _of(self, webhook_id: str, *states: DeliveryState) -> list[MemoryDelivery]:
         return [

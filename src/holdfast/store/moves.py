@@ -21,12 +21,9 @@ from holdfast.core.lease import margin_seconds
 from holdfast.core.records import MemberRecord
 from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
-from holdfast.store.rows import AttemptChange, JobRow, NewEvent, TaskRow
+from holdfast.store.rows import BACK_OFF, PARKED, RETRIES_HELD, AttemptChange, JobRow, NewEvent, TaskRow
 
 MAX_AVOIDED_HOSTS = 16
-BACK_OFF = "back_off"
-RETRIES_HELD = "retries_held"
-PARKED = "parked"
 MAX_RUNTIME_SECONDS = 10 * 366 * 86_400.0
 LIVE_JOB_STATES = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
@@ -46,6 +43,7 @@ class Moves:
         self.attempts: dict[tuple[str, int], AttemptChange] = {}
         self.events: list[NewEvent] = []
         self.freed_by: dict[str, int] = {}
+        self.opened: set[str] = set()
 
     def ranks(self, job: JobRow) -> list[TaskRow]:
         """The job's tasks by rank."""
@@ -113,6 +111,29 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
         m.move_attempt(job, job.state, AttemptEvent.START).started_at = m.now
         m.move_job(job, JobEvent.START, started_reason(job.attempts))
         m.log("job.started", job, job.reason)
+
+
+def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
+    """Its host keeps a place for this rank of a gang. With the last one the start barrier opens for all (GANG-1).
+
+    A claim that comes again, from an agent that was started anew, brings a new port, as long as nobody was told the old.
+    """
+    if task.state is not TaskState.RESERVED or task.barrier:
+        return
+    port_now = port or task.port
+    if task.claimed_at is not None and port_now == task.port:
+        return
+    task.claimed_at, task.port = task.claimed_at or m.now, port_now
+    m.changed_tasks[task.job_id, task.rank] = task
+    ranks = m.tasks[job.id].values()
+    if job.state is not JobState.RESERVED or any(t.claimed_at is None for t in ranks):
+        return
+    for other in ranks:
+        other.barrier = True
+        m.changed_tasks[other.job_id, other.rank] = other
+        if other.host_id is not None:
+            m.opened.add(other.host_id)
+    m.log("job.claimed", job, f"all {len(ranks)} ranks have their places; they start together")
 
 
 def started_reason(attempt: int) -> str:
@@ -214,8 +235,10 @@ def begin_drain(
     for task in m.ranks(job):
         if task.state not in (TaskState.RESERVED, TaskState.RUNNING):
             continue
+        # Told of nothing, or of a claim only: nothing of it can run.
+        idle = task.offered_at is None or (task.state is TaskState.RESERVED and not task.barrier)
         m.move_task(task, TaskEvent.PREEMPT)
-        if task.offered_at is None:
+        if idle:
             m.move_task(task, TaskEvent.CONFIRM)
     m.log("job.draining", job, reason, task=trigger, cause=str(cause), hard=hard or None)
 
@@ -223,7 +246,9 @@ def begin_drain(
 def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     """Write how a drain ended (DRAIN-1 is the caller's guard). Returns the id of the host to quarantine, if any."""
     decision, tasks = completion.decision, m.tasks[job.id]
-    trigger = tasks.get(completion.trigger_rank) if completion.trigger_rank is not None else None
+    # A failed start has no failure of a task's own; the rank whose place was not kept in time is on record.
+    rank = job.trigger_rank if completion.trigger_rank is None else completion.trigger_rank
+    trigger = tasks.get(rank) if rank is not None else None
     suspect = None if trigger is None else trigger.host_id
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     _end_attempt(m, job, change, completion)
@@ -395,11 +420,22 @@ def expire(m: Moves, job: JobRow, reason: str) -> None:
     m.log("job.expired", job, reason)
 
 
-def run_out(m: Moves, job: JobRow, reason: str) -> None:
-    """A reservation that only some of its hosts took in time. Those may run by now, so they are stopped (DESIGN §3.4);
-    without this, a rank whose host died before it was told would hold the others for ever: it has no lease to lapse.
-    """
-    begin_drain(m, job, Cause.START_TIMEOUT, reason)
+def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
+    """Give up a reservation whose hosts did not all take it in time; False where they did, or are on their way down."""
+    tasks = m.ranks(job)
+    missing = [t for t in tasks if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
+    if job.state is not JobState.RESERVED or not missing:
+        return False
+    if all(t.offered_at is None for t in tasks):
+        expire(m, job, expired_reason(reservation_seconds))
+    else:
+        run_out(m, job, run_out_reason(reservation_seconds), missing[0])
+    return True
+
+
+def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
+    """A reservation that only some of its hosts took in time: those that took it give it back, together (DESIGN §3.4)."""
+    begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
 
 
 def _release_tasks(m: Moves, job: JobRow) -> None:
@@ -444,3 +480,13 @@ def lapse(m: Moves, leading_since: datetime) -> list[str]:
                 lose_task(m, job, task, "lease_lapsed")
                 lapsed.append(job.id)
     return list(dict.fromkeys(lapsed))
+
+
+def expired_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that ran out."""
+    return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
+
+
+def run_out_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that only some of its hosts took."""
+    return f"not all of its hosts asked for work within {reservation_seconds:g} s"

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft, silence_seconds
 from holdfast.core.settings import Value, resolve
-from holdfast.core.states import JobEvent, JobState
+from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.store import moves
 from holdfast.store.interface import AdmissionSnapshot
@@ -19,7 +19,6 @@ from holdfast.store.postgres_projects import lock_quotas, read_quotas, read_quot
 from holdfast.store.postgres_session import Rows, Session, Tx, to_json
 from holdfast.store.quotas import Allotment, sets_quota
 from holdfast.store.room import Room, name_hosts, plan_headroom, serves
-from holdfast.store.submission import expired_reason, run_out_reason
 
 
 class AdmissionPart:
@@ -123,14 +122,8 @@ class AdmissionPart:
             still = {row["id"] for row in await tx.rows("find_unoffered", {"before": before})}
             expired = []
             for job in m.jobs.values():
-                offered = {t.offered_at is not None for t in m.tasks[job.id].values()}
-                if job.state is not JobState.RESERVED or False not in offered or job.id not in still:
-                    continue
-                if True in offered:
-                    moves.run_out(m, job, run_out_reason(reservation_seconds))
-                else:
-                    moves.expire(m, job, expired_reason(reservation_seconds))
-                expired.append(job.id)
+                if job.id in still and moves.expire_start(m, job, reservation_seconds):
+                    expired.append(job.id)
             await write_moves(tx, m)
             return expired
 

@@ -19,13 +19,13 @@ from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.store import moves
-from holdfast.store.interface import HostSync, HostSynced, PreemptRow, TaskOffer
 from holdfast.store.postgres_hosts import lose_host_tasks, set_host_state
 from holdfast.store.postgres_moves import load_moves, write_events, write_moves
 from holdfast.store.postgres_session import Session, Tx, to_json
 from holdfast.store.registration import lost_event
 from holdfast.store.reports import Draft, apply_reports, group_syncs, order_preempt, recovered_event
 from holdfast.store.rows import clean_text
+from holdfast.store.values import ClaimRow, HostSync, HostSynced, PreemptRow, Seat, TaskOffer
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -47,7 +47,7 @@ class SyncPart:
 
     async def _sync_batch(self, syncs: Sequence[HostSync], now: datetime | None) -> list[HostSynced]:
         # Anything that moves state or offers a task is committed for good before it is answered (`_give_orders`).
-        relaxed = not any(s.started or s.ended or s.leaving for s in syncs)
+        relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
         drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed)
         return [d.answer() for d in drafts]
 
@@ -105,7 +105,7 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
 async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
     """Starts and ends. Returns whether there were any."""
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
-    started = {key.job_id for d in drafts for key in d.started()}
+    started = {key.job_id for d in drafts for key in (*d.started(), *d.claimed())}
     if not ended and not started:
         return False
     good = [(d, key, facts) for d, key, facts in ended if facts.succeeded]
@@ -116,7 +116,9 @@ async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
     if good:
         taken = await _finish_fast(tx, good, at)
     left = [(d, key) for d, key, _ in ended if key not in taken]
-    ids = {key.job_id for _, key in left} | {key.job_id for d in drafts for key in d.started() if key not in taken}
+    ids = {key.job_id for _, key in left} | {
+        key.job_id for d in drafts for key in (*d.started(), *d.claimed()) if key not in taken
+    }
     if ids:
         m = await load_moves(tx, ids, at)
         repeats = apply_reports(m, drafts, taken)
@@ -199,28 +201,48 @@ async def _leave(tx: Tx, d: Draft, before: HostState, at: datetime) -> None:
 
 async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
     by_host = {d.sync.host_id: d for d in drafts}
-    live = [key for d in drafts for key in d.live()]
+    claimed = [key for d in drafts for key in d.claimed()]
+    live = [key for d in drafts for key in d.live() if key not in d.claimed()]
     hosts, incarnations = list(by_host), [d.sync.incarnation for d in by_host.values()]
     offers = {
         "hosts": hosts, "incarnations": incarnations, "jobs": [k.job_id for k in live],
         "ranks": [k.rank for k in live], "epochs": [k.epoch for k in live], "now": at,
+        "claimed_jobs": [k.job_id for k in claimed], "claimed_ranks": [k.rank for k in claimed],
+        "claimed_epochs": [k.epoch for k in claimed],
     }  # fmt: skip
     _, rows, preempts = await tx.many(
         ("commit_for_good", None),
         ("offer_tasks", offers),
         ("read_preempts", {"hosts": hosts, "incarnations": incarnations}),
     )
-    if rows:
-        ids = sorted({row["job_id"] for row in rows})
-        found, hidden = await tx.many(("read_jobs", {"ids": ids}), ("read_secrets", {"ids": ids}))
-        jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found}
-        secrets = {r["job_id"]: r["secrets"] for r in hidden}
-        for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
-            d = by_host[row["host_id"]]
-            task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)
-            d.offers.append(TaskOffer(task=task, job=jobs[task.job_id], secrets=secrets.get(task.job_id, {})))
+    for row in [row for row in rows if not row["barrier"]]:
+        key = TaskKey(row["job_id"], row["rank"], row["epoch"])
+        claim = ClaimRow(key=key, attempt=row["attempt"], lease_ttl_seconds=row["lease_ttl_seconds"])
+        by_host[row["host_id"]].claims.append(claim)
+    await _give_offers(tx, [row for row in rows if row["barrier"]], by_host)
     for row in preempts:
         by_host[row["host_id"]].preempts.append(_preempt(row))
+
+
+async def _give_offers(tx: Tx, rows: Sequence[dict[str, Any]], by_host: dict[str, Draft]) -> None:
+    if not rows:
+        return
+    ids = sorted({row["job_id"] for row in rows})
+    found, hidden = await tx.many(("read_jobs", {"ids": ids}), ("read_secrets", {"ids": ids}))
+    jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found}
+    secrets = {r["job_id"]: r["secrets"] for r in hidden}
+    gangs = [job_id for job_id in ids if jobs[job_id].tasks > 1]
+    seats: dict[str, tuple[Seat, ...]] = {}
+    if gangs:
+        for row in await tx.rows("read_seats", {"ids": gangs}):
+            seats[row["job_id"]] = (*seats.get(row["job_id"], ()), msgspec.convert(row, Seat))
+    for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
+        d = by_host[row["host_id"]]
+        task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)
+        offer = TaskOffer(
+            task=task, job=jobs[task.job_id], secrets=secrets.get(task.job_id, {}), seats=seats.get(task.job_id, ())
+        )
+        d.offers.append(offer)
 
 
 def _preempt(row: dict[str, Any]) -> PreemptRow:

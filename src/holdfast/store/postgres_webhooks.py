@@ -22,7 +22,7 @@ from holdfast.core.webhooks import (
 )
 from holdfast.store.interface_webhooks import NewWebhook, WebhookChange, WebhookTarget
 from holdfast.store.postgres_moves import write_events
-from holdfast.store.postgres_session import Session, Tx, to_json
+from holdfast.store.postgres_session import Rows, Session, Tx, to_json
 from holdfast.store.rows import NewEvent
 from holdfast.store.webhook_events import dead_letter_event, hook_event, no_delivery, no_webhook
 
@@ -157,7 +157,9 @@ class WebhooksPart:
                 for b in batches if b.webhook_id in moved for d in b.deliveries
             ]  # fmt: skip
             if rows:
-                await tx.run("insert_deliveries", {"rows": to_json(rows), "now": await tx.now(now)})
+                at = await tx.now(now)
+                made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
+                await tx.run("promote_lanes", {**_lanes(made), "now": at})
             return sorted(moved)
 
         return await self.session.transact(work)
@@ -186,6 +188,9 @@ class WebhooksPart:
             ids = sorted({tried.webhook_id for tried in tries})
             hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", {"ids": ids})}
             applied = await tx.rows("record_tries", {"rows": to_json(list(tries)), "now": at})
+            over = [row for row in applied if row["state"] != DeliveryState.PENDING]
+            if over:
+                await tx.run("promote_lanes", {**_lanes(over), "now": at})
             events = [
                 dead_letter_event(hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"])
                 for row in applied
@@ -236,11 +241,17 @@ class WebhooksPart:
         """See `WebhookStore.redeliver`."""
 
         async def work(tx: Tx) -> DeliveryRecord:
-            params = {"webhook_id": webhook_id, "id": delivery_id, "now": await tx.now(now)}
-            row = await tx.one("redeliver", params)
+            at = await tx.now(now)
+            await _lock(tx, webhook_id)
+            params = {"webhook_id": webhook_id, "id": delivery_id}
+            row = await tx.one("redeliver", {**params, "now": at})
             if row is None:
                 raise no_delivery(webhook_id, delivery_id)
-            return msgspec.convert(row, DeliveryRecord)
+            await _settle_lanes(tx, webhook_id, [row], at)
+            found = await tx.one("get_delivery", params)
+            assert found is not None
+            del found["body"]
+            return msgspec.convert(found, DeliveryRecord)
 
         return await self.session.transact(work)
 
@@ -248,8 +259,10 @@ class WebhooksPart:
         """See `WebhookStore.redeliver_dead`."""
 
         async def work(tx: Tx) -> int:
-            await _read(tx, webhook_id)
-            return await tx.run("redeliver_dead", {"webhook_id": webhook_id, "now": await tx.now(now)})
+            await _lock(tx, webhook_id)
+            rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
+            await _settle_lanes(tx, webhook_id, rows, await tx.now(now))
+            return len(rows)
 
         return await self.session.transact(work)
 
@@ -288,6 +301,17 @@ async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
         return []
     await tx.run("pause_webhook", {"id": hook.id, "reason": reason})
     return [hook_event("paused", hook, f"was paused: {reason}", reason=reason)]
+
+
+async def _settle_lanes(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
+    """HOOK-1, after older deliveries of these lanes became pending again."""
+    lanes = _lanes([{"webhook_id": webhook_id, **row} for row in rows])
+    await tx.run("demote_lanes", lanes)
+    await tx.run("promote_lanes", {**lanes, "now": at})
+
+
+def _lanes(rows: Rows) -> dict[str, Any]:
+    return {"hooks": [row["webhook_id"] for row in rows], "lanes": [row["lane"] for row in rows]}
 
 
 def _hook(row: dict[str, Any]) -> WebhookRecord:

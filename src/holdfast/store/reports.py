@@ -10,9 +10,9 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobState
 from holdfast.store import moves
-from holdfast.store.interface import Beat, HostSync, HostSynced, PreemptRow, TaskOffer
 from holdfast.store.moves import Moves
 from holdfast.store.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
+from holdfast.store.values import Beat, ClaimRow, HostSync, HostSynced, PreemptRow, TaskOffer
 
 MAX_AGE_SECONDS = 366 * 86_400.0
 
@@ -31,12 +31,16 @@ class Draft:
         self.lost: list[TaskKey] = []
         self.acked: list[TaskKey] = []
         self.refused: list[TaskKey] = []
+        self.claims: list[ClaimRow] = []
+        self.opened: set[str] = set()
         self.succeeded: list[str] = []
         self.retried: list[str] = []
         self.draining: list[str] = []
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
         self._started = [k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended]
-        live = [k for k in dict.fromkeys((*sync.live, *sync.started)) if k not in self._ended]
+        claimed = {key: port for key, port in sync.claimed if key not in self._ended}
+        self._claimed = {key: port for key, port in claimed.items() if is_storable_key(key)}
+        live = [k for k in dict.fromkeys((*sync.live, *sync.started, *claimed)) if k not in self._ended]
         self._live = [k for k in live if is_storable_key(k)]
         if status == "ok":
             self.lost += [k for k in live if not is_storable_key(k)]
@@ -58,6 +62,10 @@ class Draft:
         """Tasks to be renewed: live or started, and not ended."""
         return self._live
 
+    def claimed(self) -> dict[TaskKey, int]:
+        """Places kept for ranks of gangs, and rank 0's port."""
+        return self._claimed
+
     def beats(self) -> dict[TaskKey, Beat]:
         """The last beat of each task."""
         return self._beats
@@ -72,7 +80,8 @@ class Draft:
     def answer(self) -> HostSynced:
         """The finished answer."""
         return HostSynced(
-            host_id=self.sync.host_id, status=self.status, offers=tuple(self.offers), preempts=tuple(self.preempts),
+            host_id=self.sync.host_id, status=self.status, offers=tuple(self.offers), claims=tuple(self.claims),
+            opened=tuple(sorted(self.opened)), preempts=tuple(self.preempts),
             renewed=tuple(self.renewed), lost=tuple(sorted(set(self.lost))), acked=tuple(sorted(set(self.acked))),
             refused=tuple(sorted(set(self.refused))),
             succeeded=tuple(dict.fromkeys(self.succeeded)), retried=tuple(dict.fromkeys(self.retried)), draining=tuple(dict.fromkeys(self.draining)),
@@ -108,6 +117,13 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
 
     Returns the ends whose task is not there: the caller looks whether their attempt had ended with them on record.
     """
+    for d in drafts:
+        for key, port in d.claimed().items():
+            job = m.jobs.get(key.job_id)
+            task = m.tasks.get(key.job_id, {}).get(key.rank)
+            if job is not None and task is not None and d.speaks_for(task, key):
+                moves.claim_task(m, job, task, port)
+                d.opened |= m.opened
     for d in drafts:
         for key in d.started():
             job = m.jobs.get(key.job_id)

@@ -10,7 +10,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.store.moves import PARKED
+from holdfast.store.rows import PARKED
 
 SUBMITTED = "submitted"
 WAITS_FOR_START = "waits for its start time"
@@ -50,13 +50,3 @@ def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> Non
         return
     if state not in sources(JOB, JobEvent.REVIVE):
         raise Conflict(f"job {job_id} is {state}; only a failed, cancelled or parked job can be retried")
-
-
-def expired_reason(reservation_seconds: float) -> str:
-    """The sentence of a reservation that ran out."""
-    return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
-
-
-def run_out_reason(reservation_seconds: float) -> str:
-    """The sentence of a reservation that only some of its hosts took."""
-    return f"not all of its hosts asked for work within {reservation_seconds:g} s"

@@ -83,17 +83,40 @@ class HostSync(Struct, frozen=True, kw_only=True):
     incarnation: str
     live: tuple[TaskKey, ...] = ()  # started or starting: their leases are renewed
     started: tuple[TaskKey, ...] = ()  # a process runs
+    claimed: tuple[tuple[TaskKey, int], ...] = ()  # places kept for ranks of gangs, and rank 0's port (0: none)
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     beats: tuple[Beat, ...] = ()
     leaving: bool = False
 
 
+class Seat(Struct, frozen=True, kw_only=True):
+    """A rank of a gang: its host, how others reach that, and rank 0's port."""
+
+    rank: int
+    host_id: str
+    host_name: str
+    address: str
+    port: int | None = None
+
+
+class ClaimRow(Struct, frozen=True, kw_only=True):
+    """A rank of a gang whose place its host is to keep until every rank has one (GANG-1)."""
+
+    key: TaskKey
+    attempt: int
+    lease_ttl_seconds: float
+
+
 class TaskOffer(Struct, frozen=True, kw_only=True):
-    """A reserved task for its host. Offered again at every sync until it is reported; each offer renews the lease."""
+    """A reserved task for its host. Offered again at every sync until it is reported; each offer renews the lease.
+
+    seats: of a gang, every rank of it, by rank; empty for a job of one task.
+    """
 
     task: TaskRecord
     job: JobRecord  # its `spec` without secret values
     secrets: Mapping[str, str]
+    seats: tuple[Seat, ...] = ()
 
 
 class PreemptRow(Struct, frozen=True, kw_only=True):
@@ -124,6 +147,8 @@ class HostSynced(Struct, frozen=True, kw_only=True):
     host_id: str
     status: str
     offers: tuple[TaskOffer, ...] = ()
+    claims: tuple[ClaimRow, ...] = ()
+    opened: tuple[str, ...] = ()  # hosts with ranks of gangs whose start barrier this sync opened
     preempts: tuple[PreemptRow, ...] = ()
     renewed: tuple[tuple[TaskKey, float], ...] = ()
     lost: tuple[TaskKey, ...] = ()

@@ -105,13 +105,13 @@ with clock as materialized (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
          revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from locked l where j.id = l.id
-  returning j.id, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
+  returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds)
+                     devices, lease_ttl_seconds, barrier)
   select m.id, p.rank, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, p.host_id,
-         p.incarnation, p.devices, m.ttl
+         p.incarnation, p.devices, m.ttl, m.tasks = 1
   from moved m join places p on p.job_id = m.id
 ), chained as (
   insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at)
@@ -130,7 +130,8 @@ select id from moved order by n;
 -- Candidates only; each is checked again under its lock.
 select j.id from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
 where j.state = 'reserved' and a.reserved_at <= %(before)s
-  and exists (select from tasks t where t.job_id = j.id and t.offered_at is null)
+  and exists (select from tasks t where t.job_id = j.id
+              and (t.offered_at is null or (t.claimed_at is null and not t.barrier)))
 order by j.id;
 
 -- name: read_needs

@@ -20,7 +20,8 @@ select id from jobs where id = any(%(ids)s) order by id for update;
 -- After the jobs' locks and in a statement of its own, so that it reads what the last holder of them wrote.
 -- The tasks are locked too: offers and renewals write them without the job's lock.
 select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.queue, t.gpus, t.cpu_slots, t.memory_bytes, t.host_id,
-       h.name as host_name, t.incarnation, t.devices, t.lease_ttl_seconds, t.lease_until, t.offered_at, t.started_at,
+       h.name as host_name, t.incarnation, t.devices, t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at,
+       t.barrier, t.port, t.started_at,
        t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts
 from tasks t left join hosts h on h.id = t.host_id
 where t.job_id = any(%(ids)s)
@@ -52,11 +53,12 @@ where j.id = x.id;
 -- name: write_tasks
 -- Devices are not a move's to write. The rows were locked when they were loaded, so a beat written back is never older.
 update tasks t set
-  state = x.state, lease_until = x.lease_until, offered_at = x.offered_at, started_at = x.started_at,
+  state = x.state, lease_until = x.lease_until, offered_at = x.offered_at, claimed_at = x.claimed_at,
+  barrier = x.barrier, port = x.port, started_at = x.started_at,
   ended_at = x.ended_at, facts = x.facts, step = x.step, total = x.total, beat_at = x.beat_at,
   section = x.section
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
-  job_id text, rank integer, state text, lease_until timestamptz, offered_at timestamptz, started_at timestamptz,
+  job_id text, rank integer, state text, lease_until timestamptz, offered_at timestamptz, claimed_at timestamptz, barrier boolean, port integer, started_at timestamptz,
   ended_at timestamptz, facts jsonb, step bigint, total bigint, beat_at timestamptz,
   section text)
 where t.job_id = x.job_id and t.rank = x.rank;

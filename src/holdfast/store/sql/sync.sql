@@ -119,7 +119,8 @@ where exists (
   where (m->>'rank')::integer = g.rank and m->'facts' is not null and m->'facts' <> 'null' and m->'facts'->>'lost' is null);
 
 -- name: offer_tasks
--- Reserved tasks of these hosts that were not reported. An offer grants the lease.
+-- Reserved tasks of these hosts that were not reported. An offer grants the lease. A rank of a gang is asked for its
+-- claim until that is reported, and offered for its start once the barrier is open, claimed or not (GANG-1).
 with given as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
 ), locked as (
@@ -127,6 +128,8 @@ with given as (
   where t.state = 'reserved'
     and (t.job_id, t.rank, t.epoch) not in (
       select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]))
+    and (t.barrier or (t.job_id, t.rank, t.epoch) not in (
+      select * from unnest(%(claimed_jobs)s::text[], %(claimed_ranks)s::integer[], %(claimed_epochs)s::bigint[])))
   order by t.job_id, t.rank
   for no key update of t
 )
@@ -136,7 +139,15 @@ update tasks t set
 from locked l
 where t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
 returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnation, t.devices, t.lease_ttl_seconds,
-          t.lease_until, t.offered_at, t.started_at, t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts;
+          t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
+          t.beat_at, t.section, t.facts;
+
+-- name: read_seats
+-- Every rank of these gangs and how its host is reached, for the launch orders of all of them.
+select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.port
+from tasks t join hosts h on h.id = t.host_id
+where t.job_id = any(%(ids)s)
+order by t.job_id, t.rank;
 
 -- name: commit_for_good
 -- Takes back what a relaxed transaction began with.

@@ -69,37 +69,56 @@ where w.id = x.webhook_id and w.cursor = x.before and w.state = 'active'
 returning w.id;
 
 -- name: insert_deliveries
--- The recordset keeps the array's order, so `seq` follows the order of events.
-insert into webhook_deliveries (id, webhook_id, event_id, event_kind, job_id, body, next_at, created_at)
-select x.id, x.webhook_id, x.event_id, x.event_kind, x.job_id, x.body, %(now)s, %(now)s
+-- The recordset keeps the array's order, so `seq` follows the order of events. None is due yet: `promote_lanes` says which are.
+insert into webhook_deliveries (id, webhook_id, event_id, event_kind, job_id, body, created_at)
+select x.id, x.webhook_id, x.event_id, x.event_kind, x.job_id, x.body, %(now)s
 from jsonb_to_recordset(%(rows)s::jsonb) as x(id text, webhook_id text, event_id text, event_kind text, job_id text, body text)
-on conflict (webhook_id, event_id) do nothing;
+on conflict (webhook_id, event_id) do nothing
+returning webhook_id, lane;
+
+-- name: demote_lanes
+-- HOOK-1: who has an older pending one before it waits (that happens when an older one is sent again). Before `promote_lanes`:
+-- a unique index allows one a lane.
+update webhook_deliveries d set next_at = null
+from (select distinct * from unnest(%(hooks)s::text[], %(lanes)s::text[])) as l(webhook_id, lane)
+where d.webhook_id = l.webhook_id and d.lane = l.lane and d.next_at is not null
+  and exists (select from webhook_deliveries o
+              where o.webhook_id = d.webhook_id and o.lane = d.lane and o.state = 'pending' and o.seq < d.seq);
+
+-- name: promote_lanes
+-- HOOK-1: of each lane the oldest pending one is due, where none is.
+update webhook_deliveries d set next_at = %(now)s
+from (select distinct * from unnest(%(hooks)s::text[], %(lanes)s::text[])) as l(webhook_id, lane)
+cross join lateral (
+  select p.id, p.next_at from webhook_deliveries p
+  where p.webhook_id = l.webhook_id and p.lane = l.lane and p.state = 'pending'
+  order by p.seq limit 1) oldest
+where d.id = oldest.id and oldest.next_at is null;
 
 -- name: list_due
--- HOOK-1: the oldest pending one of its lane alone. Per hook at most a few, so that one hook's crowd hides nobody else's.
+-- Per hook at most a few, so that one hook's crowd hides nobody else's.
 select d.id, d.webhook_id, d.lane, d.seq, d.tries, d.body, w.url, w.secret,
        case when w.old_secret_until > coalesce(%(now)s, clock_timestamp()) then w.old_secret end as old_secret
 from webhooks w cross join lateral (
   select p.* from webhook_deliveries p
-  where p.webhook_id = w.id and p.state = 'pending' and p.next_at <= coalesce(%(now)s, clock_timestamp())
-    and not exists (select from webhook_deliveries o
-                    where o.webhook_id = p.webhook_id and o.lane = p.lane and o.state = 'pending' and o.seq < p.seq)
-    and p.id <> all(%(flying)s::text[])
+  where p.webhook_id = w.id and p.next_at <= coalesce(%(now)s, clock_timestamp()) and p.id <> all(%(flying)s::text[])
   order by p.next_at, p.seq
   limit %(per_hook)s) d
 where w.state = 'active'
 order by d.next_at, d.seq;
 
 -- name: record_tries
--- Guarded by the count of tries: a second sender's word of the same try changes nothing.
+-- Guarded by the count of tries: a second sender's word of the same try changes nothing. One that was put behind an older
+-- one while it was under way stays there.
 update webhook_deliveries d set
   state = x.state, tries = d.tries + 1, status = x.status, error = x.error,
-  next_at = case when x.state = 'pending' then %(now)s::timestamptz + make_interval(secs => x.delay_seconds) end,
+  next_at = case when x.state = 'pending' and d.next_at is not null
+                 then %(now)s::timestamptz + make_interval(secs => x.delay_seconds) end,
   delivered_at = case when x.state = 'delivered' then %(now)s::timestamptz end
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   delivery_id text, tries integer, state text, delay_seconds double precision, status integer, error text)
 where d.id = x.delivery_id and d.state = 'pending' and d.tries = x.tries
-returning d.id, d.webhook_id, d.event_id, d.event_kind, d.state, d.tries, d.error;
+returning d.id, d.webhook_id, d.lane, d.event_id, d.event_kind, d.state, d.tries, d.error;
 
 -- name: list_deliveries
 select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at
@@ -114,14 +133,17 @@ select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, stat
 from webhook_deliveries where webhook_id = %(webhook_id)s and id = %(id)s;
 
 -- name: redeliver
+-- A pending one that waits behind another goes on waiting.
 update webhook_deliveries set
-  state = 'pending', tries = case when state = 'pending' then tries else 0 end, next_at = %(now)s, delivered_at = null
+  state = 'pending', tries = case when state = 'pending' then tries else 0 end,
+  next_at = case when next_at is not null then %(now)s::timestamptz end, delivered_at = null
 where webhook_id = %(webhook_id)s and id = %(id)s
-returning id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at;
+returning lane;
 
 -- name: redeliver_dead
-update webhook_deliveries set state = 'pending', tries = 0, next_at = %(now)s
-where webhook_id = %(webhook_id)s and state = 'dead';
+update webhook_deliveries set state = 'pending', tries = 0
+where webhook_id = %(webhook_id)s and state = 'dead'
+returning lane;
 
 -- name: count_deliveries
 select count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'dead') as dead

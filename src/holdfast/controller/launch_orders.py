@@ -1,0 +1,39 @@
+"""What a host is told to run: a job's spec, its place, and in a gang the peers and the rendezvous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.controller.settings_cache import Settings
+from holdfast.store.interface import TaskOffer
+from holdfast.wire import agent as wire
+
+
+def make_order(offer: TaskOffer, settings: Settings) -> wire.LaunchOrder:
+    """The launch order of an offered task."""
+    job, spec, task = offer.job, offer.job.spec, offer.task
+    return wire.LaunchOrder(
+        key=task.key, attempt=task.attempt, name=job.name, queue=job.queue, project=job.project, argv=list(spec.argv),
+        env=dict(spec.env), secrets=dict(offer.secrets), cwd=spec.cwd, shell=spec.shell, gpus=list(task.devices),
+        memory_bytes=job.memory_bytes, world_size=job.tasks, ttl_seconds=task.lease_ttl_seconds,
+        watch=settings.watch(job.queue, spec), image=spec.image, runtime=spec.runtime, pull=spec.pull,
+        volumes=list(spec.volumes), pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
+        **_place_in_gang(offer),
+    )  # fmt: skip
+
+
+def _place_in_gang(offer: TaskOffer) -> dict[str, Any]:
+    """Ranks as torchrun counts them: hosts in the order of their first rank, ranks within a host in order."""
+    if not offer.seats:
+        return {}
+    hosts: dict[str, list[int]] = {}
+    for seat in offer.seats:
+        hosts.setdefault(seat.host_id, []).append(seat.rank)
+    first = offer.seats[0]
+    mine = hosts[offer.task.host_id or ""]
+    return {
+        "local_rank": mine.index(offer.task.rank), "local_world_size": len(mine),
+        "group_rank": list(hosts).index(offer.task.host_id or ""), "group_world_size": len(hosts),
+        "master_addr": first.address, "master_port": first.port or 0,
+        "peers": [wire.Peer(rank=s.rank, host=s.host_name, address=s.address) for s in offer.seats],
+    }  # fmt: skip
