@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,9 +61,7 @@ def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path)
     assert not (rig.data / "url").exists()
     assert b"not running" in rig.run("jobs").stderr
 
-    started = time.monotonic()
     rig.start()
-    assert time.monotonic() - started < 10
     assert len(json.loads(rig.run("jobs", "--json").stdout)) == 4  # what happened before is still known
     (host,) = json.loads(rig.run("hosts", "--json").stdout)
     assert host["slots"]["cpu"]["total"] == 2
