@@ -9,11 +9,14 @@ from typing import Any
 
 NVML_ERROR_NOT_FOUND = 6
 NVML_ERROR_NOT_SUPPORTED = 3
+NVML_ERROR_TIMEOUT = 10
+NVML_ERROR_GPU_IS_LOST = 15
+nvmlEventTypeXidCriticalError = 8
 
 
 class NVMLError(Exception):
     def __init__(self, value: int) -> None:
-        super().__init__(value)
+        super().__init__("GPU is lost" if value == NVML_ERROR_GPU_IS_LOST else f"error {value}")
         self.value = value
 
 
@@ -24,7 +27,10 @@ def _script() -> list[dict[str, Any]]:
 
 
 def _ask(handle: int, name: str) -> Any:
-    value = _script()[handle].get(name, "unsupported")
+    device = _script()[handle]
+    if device.get("lost"):
+        raise NVMLError(NVML_ERROR_GPU_IS_LOST)
+    value = device.get(name, "unsupported")
     if value == "unsupported":
         raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
     if value == "not found":
@@ -41,7 +47,45 @@ def nvmlDeviceGetCount() -> int:
 
 
 def nvmlDeviceGetHandleByIndex(index: int) -> int:
+    if _script()[index].get("lost") == "from the start":
+        raise NVMLError(NVML_ERROR_GPU_IS_LOST)
     return index
+
+
+def nvmlDeviceGetIndex(handle: int) -> int:
+    return handle
+
+
+_told: list[int] = []
+
+
+def nvmlEventSetCreate() -> object:
+    return _told
+
+
+def nvmlDeviceRegisterEvents(handle: int, kinds: int, events: object) -> None:
+    assert kinds == nvmlEventTypeXidCriticalError
+
+
+def nvmlEventSetWait_v2(events: object, timeout_ms: int) -> Any:
+    """The Xids of the script's devices, each told once."""
+    assert timeout_ms == 0
+    waiting = [(handle, code) for handle, device in enumerate(_script()) for code in device.get("events", [])]
+    if len(_told) >= len(waiting):
+        raise NVMLError(NVML_ERROR_TIMEOUT)
+    handle, code = waiting[len(_told)]
+    _told.append(code)
+    return SimpleNamespace(device=handle, eventData=code, eventType=8)
+
+
+def nvmlDeviceGetPciInfo(handle: int) -> Any:
+    return SimpleNamespace(busId=_ask(handle, "pci").encode())
+
+
+def nvmlDeviceGetTotalEccErrors(handle: int, kind: int, counter: int) -> int:
+    assert (kind, counter) == (1, 0)
+    count: int = _ask(handle, "ecc")
+    return count
 
 
 def nvmlDeviceGetMemoryInfo(handle: int) -> Any:
@@ -57,7 +101,8 @@ def nvmlDeviceGetMigMode(handle: int) -> Any:
 
 
 def nvmlDeviceGetUUID(handle: int) -> str:
-    return f"GPU-{handle}"
+    uuid: str = _script()[handle].get("uuid", f"GPU-{handle}")
+    return uuid
 
 
 def nvmlDeviceGetName(handle: int) -> bytes:

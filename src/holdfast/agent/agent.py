@@ -28,6 +28,7 @@ from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, r
 from holdfast.agent.containers.plan import Status
 from holdfast.agent.ends import make_facts
 from holdfast.agent.environment import inherit_environment
+from holdfast.agent.faults import FaultDesk
 from holdfast.agent.files import make_private_folder
 from holdfast.agent.forensics import ForensicsDesk
 from holdfast.agent.guardian_home import sweep_after_guardian
@@ -42,7 +43,7 @@ from holdfast.agent.sync import SyncLoop
 from holdfast.agent.tasks import START_TOLD_SECONDS, AgentTask, TaskTable
 from holdfast.agent.watching import WatchRunner
 from holdfast.core.causes import Watchdog
-from holdfast.core.facts import Trip
+from holdfast.core.facts import TaskFacts, Trip
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import SyncAnswer, TaskReport
@@ -111,6 +112,7 @@ class Agent:
         self._shipper = LogShipper(self._calls, self._note_shipped)
         self._keeper = Housekeeper(self._table, config)
         self._forensics = ForensicsDesk(self._calls, self._probe)
+        self._faults = FaultDesk(self._probe, self._table, self._conclude)
         self._containers = ContainerDesk(
             config.state_path / "containers", mark=ties.host_mark, options=read_options(config, os.environ),
             begun=self._begin,
@@ -249,6 +251,7 @@ class Agent:
         task.state, task.pid, task.started_at = "running", pid, started_at
         task.watch.started(started_at)  # not written down: the guardian tells it to the next agent, too
         self._watching.poke()
+        self._faults.begin(task)
         asyncio.get_running_loop().call_later(START_TOLD_SECONDS + 0.002, self._tell_start, task)
 
     def _tell_start(self, task: AgentTask) -> None:
@@ -272,9 +275,14 @@ class Agent:
         facts = make_facts(
             ended, trip=task.watch.trip, kill_sent=task.saved.kill_sent, stop_asked=task.saved.stop_asked,
             host_stops=self._host_stops, log_tail="" if ended.exit_code == 0 else read_log_tail(task),
+            memory_limit_bytes=task.order.memory_bytes if task.order else 0,
         )  # fmt: skip
         if container is not None:
             facts = add_container_facts(facts, ended, container, task, unkillable=unkillable)
+        self._faults.examine(task, ended, facts)
+
+    def _conclude(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+        """All that can be said of its end is known."""
         task.facts, task.state = facts, "ended"
         self._report()
         self._shipper.hurry()

@@ -18,6 +18,7 @@ def make_facts(
     stop_asked: bool,
     host_stops: bool,
     log_tail: str,
+    memory_limit_bytes: int = 0,
 ) -> TaskFacts:
     """Return the facts of an end.
 
@@ -43,4 +44,5 @@ def make_facts(
         log_tail=log_tail,
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),
+        memory_limit_bytes=memory_limit_bytes,
     )

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.agent.containers.plan import STATUS_FILE
 from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.agent.journal import about
+from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
@@ -39,7 +40,10 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Saved(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What of a task changes and must survive the agent. shipped: offsets up to which its logs are on record."""
+    """What of a task changes and must survive the agent. shipped: offsets up to which its logs are on record.
+
+    devices: how its GPUs were when it began.
+    """
 
     watch: dict[str, Any] | None = None
     shipped: dict[str, int] = {}
@@ -47,6 +51,7 @@ class Saved(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_asked: bool = False
     stop_cause: Cause | None = None
     kill_sent: bool = False
+    devices: DeviceMarks | None = None
     ended: bool = False
     acked: bool = False
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs import Reading
@@ -46,6 +47,12 @@ class Probe(Protocol):
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
         """Read these tasks. One that is missing in the answer could not be read at all."""
+
+    async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
+        """How these devices are when a task begins, None where nothing can be said."""
+
+    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+        """What happened to the task's devices since `marks`. started_at: CLOCK_BOOTTIME."""
 
     async def describe_gpus(self) -> str:
         """The devices and who is on them, for forensics."""

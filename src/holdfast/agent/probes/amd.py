@@ -40,8 +40,8 @@ class AmdReader:
         self._kfd_ids = self._find_kfd_ids()
         self._engine_ns: dict[tuple[int, str], tuple[float, int]] = {}
 
-    def read(self) -> list[Device]:
-        """Read every device; what nobody says is None."""
+    def read(self, deep: bool = False) -> list[Device]:
+        """Read every device; what nobody says is None. deep: also what is only wanted now and then."""
         asked: dict[int, tuple[float | None, int | None]] | None = None
         devices = []
         for index, (address, folder) in enumerate(self._cards):
@@ -62,6 +62,9 @@ class AmdReader:
                     memory_used_bytes=used,
                     utilisation_percent=None if percent is None else float(percent),
                     processes=self._read_processes(address),
+                    lost="" if folder.is_dir() else f"the kernel has no device {address} any more",
+                    pci=address if deep else "",
+                    ecc_errors=_read_ecc(folder / "ras") if deep else None,
                 )
             )
         return devices
@@ -112,6 +115,17 @@ class AmdReader:
         if now <= before_at or total <= before:
             return None
         return min(100.0, (total - before) / (now - before_at) / 1e7)
+
+
+def _read_ecc(folder: Path) -> int | None:
+    """Uncorrectable errors of all blocks: the kernel writes `ue: N` and `ce: N` into one file per block (amdgpu RAS)."""
+    counts = [
+        int(words[1])
+        for file in folder.glob("*_err_count")
+        for line in _read_text(file).splitlines()
+        if len(words := line.split()) == 2 and words[0] == "ue:" and words[1].isdigit()
+    ]
+    return sum(counts) if counts else None
 
 
 def _ask_amd_smi() -> dict[int, tuple[float | None, int | None]]:

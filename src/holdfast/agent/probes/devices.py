@@ -20,7 +20,11 @@ class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device now. processes None: the driver lists none for anybody."""
+    """One device now. processes None: the driver lists none for anybody.
+
+    lost: in the driver's words, why it cannot be used any more. xids: critical ones that NVML told of since the last read.
+    pci, ecc_errors (uncorrectable ones since the driver was loaded): only where they were asked for.
+    """
 
     index: int
     vendor: Literal["nvidia", "amd"] = "nvidia"
@@ -31,6 +35,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     utilisation_percent: float | None = None
     processes: list[DeviceProcess] | None = None
     note: str = ""
+    lost: str = ""
+    xids: list[int] = []
+    pci: str = ""
+    ecc_errors: int | None = None
 
     def as_gpu(self) -> Gpu:
         """As the host describes it."""
@@ -98,7 +106,7 @@ def format_devices(devices: Sequence[Device]) -> str:
         percent = "?" if device.utilisation_percent is None else f"{device.utilisation_percent:.0f}"
         total = device.memory_total_bytes >> 20
         lines.append(
-            f"{device.index}  {device.model or device.vendor}  {percent} %  {used} of {total} MiB  {device.note}"
+            f"{device.index}  {device.model or device.vendor}  {percent} %  {used} of {total} MiB  {device.note}  {device.lost}"
         )
         for process in device.processes or []:
             memory = "?" if process.memory_bytes is None else f"{process.memory_bytes >> 20}"

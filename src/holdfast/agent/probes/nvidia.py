@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.agent.probes.devices import Device, DeviceProcess
+
+_LOST_ERRORS = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
+_UNCORRECTED, _VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+_MAX_EVENTS = 64
 
 
 class NvidiaReader:
@@ -14,15 +20,65 @@ class NvidiaReader:
         """Raises whatever the library raises where there is no driver."""
         self._nvml = library
         library.nvmlInit()
-        self._handles = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
+        self._count = library.nvmlDeviceGetCount()
+        self._handles: dict[int, Any] = {}
+        self._events = self._open_events()
+        self._lost: dict[int, str] = {}
+        for index in range(self._count):
+            self._open_device(index)
         # NVML keeps utilisation samples; each call asks for those since the newest one seen before.
-        self._seen_at = [0] * len(self._handles)
+        self._seen_at = [0] * self._count
 
-    def read(self) -> list[Device]:
-        """Read every device; what NVML does not say is None."""
-        return [self._read_device(index, handle) for index, handle in enumerate(self._handles)]
+    def read(self, deep: bool = False) -> list[Device]:
+        """Read every device; what NVML does not say is None. deep: also what is only wanted now and then."""
+        xids = self._drain_events()
+        devices = []
+        for index in range(self._count):
+            if index not in self._handles:
+                self._open_device(index)
+            handle = self._handles.get(index)
+            if handle is None:
+                found = Device(index=index, lost=self._lost[index])
+            else:
+                found = self._read_device(index, handle, deep=deep)
+            devices.append(msgspec.structs.replace(found, xids=xids.get(index, [])))
+        return devices
 
-    def _read_device(self, index: int, handle: Any) -> Device:
+    def _open_device(self, index: int) -> None:
+        """A device that was lost before NVML was opened has no handle; the others must be read all the same."""
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        except self._nvml.NVMLError as error:
+            if getattr(error, "value", None) not in _LOST_ERRORS:
+                raise
+            self._lost[index] = str(error)
+            return
+        self._handles[index] = handle
+        if self._events is not None:
+            try:
+                self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._events)
+            except (self._nvml.NVMLError, AttributeError):
+                pass
+
+    def _open_events(self) -> Any:
+        try:
+            return self._nvml.nvmlEventSetCreate()
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+
+    def _drain_events(self) -> dict[int, list[int]]:
+        """Critical Xids since the last call, by device: for where the kernel log cannot be read, as in most containers."""
+        found: dict[int, list[int]] = {}
+        for _ in range(_MAX_EVENTS if self._events is not None else 0):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+                index = int(self._nvml.nvmlDeviceGetIndex(event.device))
+            except (self._nvml.NVMLError, AttributeError):
+                break  # most often: nothing more
+            found.setdefault(index, []).append(int(event.eventData))
+        return found
+
+    def _read_device(self, index: int, handle: Any, *, deep: bool) -> Device:
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         mig = self._ask("nvmlDeviceGetMigMode", handle)
@@ -38,7 +94,26 @@ class NvidiaReader:
             utilisation_percent=float(rates.gpu) if rates is not None and not sliced else None,
             processes=self._read_processes(index, handle, sliced=sliced),
             note="MIG" if sliced else "",
+            lost="" if memory is not None else self._find_loss(handle),
+            pci=self._read_pci(handle) if deep else "",
+            ecc_errors=self._read_ecc(handle) if deep else None,
         )
+
+    def _find_loss(self, handle: Any) -> str:
+        """Why a device says nothing, where NVML means that it never will again."""
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        except self._nvml.NVMLError as error:
+            return str(error) if getattr(error, "value", None) in _LOST_ERRORS else ""
+        return ""
+
+    def _read_pci(self, handle: Any) -> str:
+        info = self._ask("nvmlDeviceGetPciInfo", handle)
+        return _text(info.busId) if info is not None else ""
+
+    def _read_ecc(self, handle: Any) -> int | None:
+        count = self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
+        return None if count is None else int(count)
 
     def _read_processes(self, index: int, handle: Any, *, sliced: bool) -> list[DeviceProcess] | None:
         compute = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
@@ -78,9 +153,9 @@ class NvidiaReader:
                 percents[sample.pid] = max(percents.get(sample.pid, 0.0), float(min(busiest, 100)))
         return percents
 
-    def _ask(self, name: str, handle: Any) -> Any:
+    def _ask(self, name: str, handle: Any, *more: int) -> Any:
         try:
-            return getattr(self._nvml, name)(handle)
+            return getattr(self._nvml, name)(handle, *more)
         except (self._nvml.NVMLError, AttributeError):
             return None
 

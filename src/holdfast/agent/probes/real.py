@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from holdfast.agent.aside import run_aside
 from holdfast.agent.probes import READ_SECONDS, Probed, Sampled
 from holdfast.agent.probes.devices import Device, format_devices, owns_devices, read_for_task
+from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks, SeenEvent, judge_devices, mark_devices
 from holdfast.agent.probes.tree import TreeMeter, find_trees
+from holdfast.agent.probes.worker import Answer
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
@@ -21,6 +23,8 @@ from holdfast.process.table import ProcessEntry
 log = logging.getLogger("holdfast.agent.probes")
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # the kernel's fixed inode number (PROC_PID_INIT_INO)
+
+_MAX_EVENTS = 1024
 
 _Trees = dict[TaskKey, tuple[float, TreeReading, list[ProcessEntry]]]
 
@@ -36,6 +40,7 @@ class RealProbe:
         self._meters: dict[TaskKey, TreeMeter] = {}
         self._reading_trees: asyncio.Future[_Trees] | None = None
         self._devices_here = True
+        self._events: list[SeenEvent] = []
         self.pids_are_ours = _is_initial_namespace()
 
     async def find_gpus(self) -> list[Gpu]:
@@ -49,14 +54,17 @@ class RealProbe:
         self._devices_here = bool(devices)
         if not devices:
             await self._worker.close()
-        return [device.as_gpu() for device in devices or []]
+        for device in devices or []:
+            if device.lost:
+                log.error(f"GPU {device.index} of this host is lost and is not offered: {device.lost}")
+        return [device.as_gpu() for device in devices or [] if not device.lost]
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
         """Read trees and devices side by side."""
         want_devices = any(task.gpus for task in tasks)
         nothing: list[Device] = []
         trees, devices = await asyncio.gather(
-            self._read_trees(tasks), self._worker.read() if want_devices else _give(nothing)
+            self._read_trees(tasks), self._read_devices() if want_devices else _give(nothing)
         )
         now = read_boottime()
         found = {}
@@ -70,6 +78,38 @@ class RealProbe:
             owns = owns_devices(devices or [], task.gpus, pids, pids_are_ours=self.pids_are_ours)
             found[task.key] = Sampled(Reading(at=at, gpus=gpus, tree=tree), owns)
         return found
+
+    async def _read_devices(self) -> list[Device] | None:
+        devices = await self._worker.read()
+        self._take_events(devices or [])
+        return devices
+
+    def _take_events(self, devices: Sequence[Device]) -> None:
+        """Keep the Xids that NVML tells once, to whoever asks first."""
+        now = read_boottime()
+        self._events += [SeenEvent(now, device.index, code) for device in devices for code in device.xids]
+        del self._events[:-_MAX_EVENTS]
+
+    async def _ask_deep(self) -> Answer | None:
+        if not self._devices_here or (self._worker.is_default and not may_have_devices()):
+            return None
+        answer = await self._worker.ask(deep=True)
+        self._take_events(answer.devices if answer is not None else [])
+        return answer
+
+    async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
+        """Ask the drivers and the kernel log."""
+        answer = await self._ask_deep()
+        return None if answer is None else mark_devices(answer.devices, gpus, answer.kernel)
+
+    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+        """Ask the drivers and the kernel log again."""
+        answer = await self._ask_deep()
+        if answer is None:
+            return DeviceFaults()
+        # A driver that could not be asked lists nothing, which says nothing of its devices (FAULT-1).
+        silent = {"nvidia", "amd"} if answer.errors else set(answer.unopened)
+        return judge_devices(marks, task.gpus, answer.devices, answer.kernel, self._events, started_at, silent=silent)
 
     async def _read_trees(self, tasks: Sequence[Probed]) -> _Trees:
         """Read /proc in a thread: a process stuck in the kernel may hold up whoever looks at it."""
@@ -99,7 +139,7 @@ class RealProbe:
         """The devices as a table."""
         if not self._devices_here:
             return "no devices"
-        devices = await self._worker.read()
+        devices = await self._read_devices()
         return "the driver does not answer" if devices is None else format_devices(devices)
 
     async def close(self) -> None:

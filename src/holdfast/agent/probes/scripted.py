@@ -1,8 +1,10 @@
 """A probe whose readings come from a file: for tests and demonstrations, never for real work.
 
-The file holds JSON lines, each `{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false}`; the fields are
-those of `core.watchdogs.signals`. Each sample of a task takes the next line for its job (or for null), the last
-one for ever after. The file is read anew at every sample, so that a test can change what will be seen.
+The file holds JSON lines, each
+`{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…}}`; the fields are those of
+`core.watchdogs.signals`, and of `DeviceFaults`, of which a job's last line holds. Each sample of a task takes the next line
+for its job (or for null), the last one for ever after. The file is read anew at every sample, so that a test can change
+what will be seen.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.probes import Probed, Sampled
+from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs import GpuReading, Reading, TreeReading
@@ -27,6 +30,7 @@ class _Line(msgspec.Struct, frozen=True):
     tree: TreeReading = TreeReading()
     gpus: tuple[GpuReading, ...] = ()
     owns_whole_box: bool = False
+    faults: DeviceFaults = DeviceFaults()
 
 
 class ScriptedProbe:
@@ -48,13 +52,7 @@ class ScriptedProbe:
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
         """Take the next line of each task."""
-        try:
-            lines = [
-                msgspec.json.decode(line, type=_Line) for line in self._path.read_bytes().splitlines() if line.strip()
-            ]
-        except (OSError, msgspec.MsgspecError) as error:
-            log.error(f"the probe's script cannot be read: {error}")
-            return {}
+        lines = self._read_lines()
         found = {}
         for task in tasks:
             mine = [line for line in lines if line.job in (None, task.key.job_id)]
@@ -65,6 +63,24 @@ class ScriptedProbe:
                 reading = Reading(at=read_boottime(), gpus=line.gpus, tree=line.tree)
                 found[task.key] = Sampled(reading, line.owns_whole_box)
         return found
+
+    def _read_lines(self) -> list[_Line]:
+        try:
+            return [
+                msgspec.json.decode(line, type=_Line) for line in self._path.read_bytes().splitlines() if line.strip()
+            ]
+        except (OSError, msgspec.MsgspecError) as error:
+            log.error(f"the probe's script cannot be read: {error}")
+            return []
+
+    async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
+        """Nothing to note: the script says what happens."""
+        return None
+
+    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+        """What the last line for the task's job says."""
+        mine = [line for line in self._read_lines() if line.job in (None, task.key.job_id)]
+        return mine[-1].faults if mine else DeviceFaults()
 
     async def describe_gpus(self) -> str:
         """Say that there is nothing to say."""

@@ -1,9 +1,10 @@
 """The process in which drivers are called: `python -m holdfast.agent.probes.worker`.
 
-A line in asks, a line out answers (`Answer`). It ends when its input ends. Whatever a driver does to it, hang, crash or leak, is done to
-nobody else.
+A line in asks, `NUMBER`, or `NUMBER deep` for what is only wanted now and then; a line out answers (`Answer`). It ends when
+its input ends. Whatever a driver does to it, hang, crash or leak, is done to nobody else.
 
     --nvml MODULE   the module to use for NVML, `pynvml` unless said otherwise; `none` for none
+    --kmsg FILE     the kernel log, `/dev/kmsg` unless said otherwise
     --amd-root DIR  where /sys and /proc of AMD devices are, `/` unless said otherwise
 """
 
@@ -17,52 +18,76 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.agent.probes.devices import Device
+from holdfast.agent.probes.kernel_log import KernelLog, KernelXids
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The devices, and why there are fewer than expected."""
+    """The devices, and why there are fewer than expected.
+
+    kernel: None where its log cannot be read, or was not asked for.
+    unopened: vendor → why its driver could not be opened at all, as on hosts that have nothing of that vendor.
+    """
 
     number: int
     devices: list[Device]
     errors: list[str] = []
+    kernel: KernelXids | None = None
+    unopened: dict[str, str] = {}
 
 
 class _Reader(Protocol):
-    def read(self) -> list[Device]: ...
+    def read(self, deep: bool = False) -> list[Device]: ...
 
 
-def open_readers(nvml: str, amd_root: str) -> list[_Reader]:
-    """Return readers for the drivers that are here."""
+def open_readers(nvml: str, amd_root: str) -> tuple[list[_Reader], dict[str, str]]:
+    """Return readers for the drivers that are here, and what was said by those that are not."""
     readers: list[_Reader] = []
+    unopened: dict[str, str] = {}
     if nvml != "none":
         try:
             from holdfast.agent.probes.nvidia import NvidiaReader
 
             library: Any = importlib.import_module(nvml)
             readers.append(NvidiaReader(library))
-        except Exception:
-            pass  # no library, no driver, no device: all the same here
+        except Exception as error:  # no library, no driver, no device: all the same here
+            unopened["nvidia"] = f"{type(error).__name__}: {error}"
     try:
         from holdfast.agent.probes.amd import AmdReader
 
         readers.append(AmdReader(amd_root))
-    except Exception:
-        pass
-    return readers
+    except Exception as error:
+        unopened["amd"] = f"{type(error).__name__}: {error}"
+    return readers, unopened
 
 
-def read_devices(readers: list[_Reader], number: int) -> Answer:
+def open_kernel_log(path: str) -> KernelLog | None:
+    """The kernel log, None where it may not be read."""
+    try:
+        return KernelLog(path)
+    except OSError:
+        return None
+
+
+def read_devices(
+    readers: list[_Reader], number: int, *, deep: bool = False, kernel_log: KernelLog | None = None
+) -> Answer:
     """Ask every reader. Devices of a second vendor are counted on from the first's."""
     devices: list[Device] = []
     errors = []
     for reader in readers:
         try:
-            found = reader.read()
+            found = reader.read(deep)
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
             continue
         devices += [msgspec.structs.replace(d, index=len(devices) + place) for place, d in enumerate(found)]
-    return Answer(number, devices, errors)
+    kernel = None
+    if deep and kernel_log is not None:
+        try:
+            kernel = kernel_log.read()
+        except OSError as error:
+            errors.append(f"the kernel log: {error}")
+    return Answer(number, devices, errors, kernel)
 
 
 def main(argv: list[str]) -> int:
@@ -70,10 +95,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="holdfast.agent.probes.worker")
     parser.add_argument("--nvml", default="pynvml")
     parser.add_argument("--amd-root", default="/")
+    parser.add_argument("--kmsg", default="/dev/kmsg")
     options = parser.parse_args(argv)
-    readers = open_readers(options.nvml, options.amd_root)
+    readers, unopened = open_readers(options.nvml, options.amd_root)
+    kernel_log = open_kernel_log(options.kmsg)
     for line in sys.stdin.buffer:
-        answer = read_devices(readers, int(line))
+        number, *how = line.split()
+        answer = read_devices(readers, int(number), deep=how == [b"deep"], kernel_log=kernel_log)
+        answer = msgspec.structs.replace(answer, unopened=unopened)
         try:
             sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
             sys.stdout.buffer.flush()

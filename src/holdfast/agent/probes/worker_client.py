@@ -44,6 +44,13 @@ class ProbeWorker:
 
     async def read(self) -> list[Device] | None:
         """Return the devices as they are now; None when the worker did not say in time."""
+        answer = await self.ask()
+        if answer is None or (answer.errors and not answer.devices):
+            return None
+        return answer.devices
+
+    async def ask(self, *, deep: bool = False) -> Answer | None:
+        """Return all the worker says; None when it did not say in time. deep: with counters and the kernel log."""
         async with self._lock:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before:
@@ -52,7 +59,7 @@ class ProbeWorker:
                 self._idle_timer.cancel()
             try:
                 async with asyncio.timeout(self._read_seconds):
-                    answer = await self._ask()
+                    answer = await self._ask(deep)
             except (TimeoutError, OSError, ValueError, EOFError, msgspec.MsgspecError) as error:
                 await self._give_up(error)
                 return None
@@ -60,9 +67,9 @@ class ProbeWorker:
                 self.hung = False
                 log.info("the GPU probe answers again")
             self._idle_timer = loop.call_later(_IDLE_SECONDS, self._retire)
-            return answer.devices if not answer.errors or answer.devices else None
+            return answer
 
-    async def _ask(self) -> Answer:
+    async def _ask(self, deep: bool) -> Answer:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -75,7 +82,7 @@ class ProbeWorker:
         assert process.stdin is not None
         assert process.stdout is not None
         self._number += 1
-        process.stdin.write(b"%d\n" % self._number)
+        process.stdin.write(b"%d%s\n" % (self._number, b" deep" if deep else b""))
         await process.stdin.drain()
         line = await process.stdout.readline()
         if not line:

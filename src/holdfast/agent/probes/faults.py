@@ -1,0 +1,121 @@
+"""What happened to a task's devices while it ran: Xids, uncorrectable memory errors, a device that is gone. Pure.
+
+FAULT-1  Unreadable is not broken: only what a driver said, or what it listed before and lists no more, is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from holdfast.agent.probes.devices import Device
+from holdfast.agent.probes.kernel_log import KernelXids
+from holdfast.core.facts import TaskFacts
+from holdfast.core.xids import parse_pci
+
+MAX_CODES = 64
+
+
+class DeviceMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device when a task began. ecc_errors None: it does not count them."""
+
+    vendor: str = "nvidia"
+    uuid: str = ""
+    pci: str = ""
+    ecc_errors: int | None = None
+
+
+class DeviceMarks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task's devices when it began, by index. sequence: the kernel log's last record then, None where it cannot be read."""
+
+    devices: Mapping[int, DeviceMark] = {}
+    sequence: int | None = None
+
+
+class SeenEvent(msgspec.Struct, frozen=True):
+    """A critical Xid that NVML told of. at: CLOCK_BOOTTIME when it was heard, up to a sample after it happened."""
+
+    at: float
+    index: int
+    code: int
+
+
+class DeviceFaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As `TaskFacts` has them."""
+
+    xids: tuple[int, ...] = ()
+    ecc_errors: int = 0
+    gpu_lost: str | None = None
+
+
+def mark_devices(devices: Sequence[Device], gpus: Sequence[int], kernel: KernelXids | None) -> DeviceMarks:
+    """What to remember of a task's devices when it begins."""
+    marks = {
+        device.index: DeviceMark(vendor=device.vendor, uuid=device.uuid, pci=device.pci, ecc_errors=device.ecc_errors)
+        for device in devices
+        if device.index in gpus and not device.lost
+    }
+    return DeviceMarks(devices=marks, sequence=None if kernel is None else kernel.sequence)
+
+
+def judge_devices(
+    marks: DeviceMarks, gpus: Sequence[int], devices: Sequence[Device], kernel: KernelXids | None,
+    events: Sequence[SeenEvent], started_at: float, *, silent: Collection[str] = (),
+) -> DeviceFaults:  # fmt: skip
+    """What happened to the devices `gpus` since `marks`.
+
+    started_at: CLOCK_BOOTTIME, for what has no sequence number. silent: vendors whose driver could not be asked.
+    """
+    now = {
+        index: found for index in gpus if (found := _find_device(index, marks.devices.get(index), devices)) is not None
+    }
+    lost = []
+    ecc_errors = 0
+    for index in gpus:
+        mark, device = marks.devices.get(index), now.get(index)
+        if device is not None and device.lost:
+            lost.append(f"GPU {index}: {device.lost}")
+        elif (
+            device is None and mark is not None and mark.vendor not in silent
+        ):  # never seen: it may be declared by hand
+            name = mark.uuid or mark.pci or "no name"
+            lost.append(f"GPU {index} ({name}) was there when the task began, and the driver lists it no more")
+        if mark is not None and device is not None and None not in (mark.ecc_errors, device.ecc_errors):
+            # A device that was reset counts from 0 again.
+            ecc_errors += max(0, (device.ecc_errors or 0) - (mark.ecc_errors or 0))
+    return DeviceFaults(
+        xids=_find_xids(marks, gpus, now, kernel, events, started_at)[:MAX_CODES], ecc_errors=ecc_errors,
+        gpu_lost="; ".join(lost)[:4096] or None,
+    )  # fmt: skip
+
+
+def _find_device(index: int, mark: DeviceMark | None, devices: Sequence[Device]) -> Device | None:
+    """A device by its own name: a driver that was opened anew numbers what is left from 0."""
+    found = next((device for device in devices if device.index == index), None)
+    if mark is None or not mark.uuid or (found is not None and found.lost):
+        return found
+    return next((device for device in devices if device.uuid == mark.uuid), None)
+
+
+def _find_xids(
+    marks: DeviceMarks, gpus: Sequence[int], now: Mapping[int, Device], kernel: KernelXids | None,
+    events: Sequence[SeenEvent], started_at: float,
+) -> tuple[int, ...]:  # fmt: skip
+    if kernel is None:
+        codes = [event.code for event in events if event.index in gpus and event.at >= started_at]
+        return tuple(dict.fromkeys(codes))
+    places = {parse_pci(mark.pci) for mark in marks.devices.values()} | {parse_pci(d.pci) for d in now.values()}
+    since = marks.sequence
+    return tuple(
+        dict.fromkeys(
+            xid.code
+            for xid in kernel.xids
+            if xid.pci in places and (xid.at >= started_at if since is None else xid.sequence > since)
+        )
+    )
+
+
+def add_device_faults(facts: TaskFacts, found: DeviceFaults) -> TaskFacts:
+    """The facts of an end with what happened to the devices."""
+    return msgspec.structs.replace(facts, xids=found.xids, ecc_errors=found.ecc_errors, gpu_lost=found.gpu_lost)

@@ -1,0 +1,84 @@
+"""Xids in the kernel log. Runs in the probe's worker process only (PROBE-1): /dev/kmsg takes root, or CAP_SYSLOG.
+
+A record reads `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;MESSAGE` and ends with a line break; lines that begin with a space
+continue it (Linux, Documentation/ABI/testing/dev-kmsg). The sequence number only grows, which makes it the better clock: the
+microseconds drift against every other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+import msgspec
+
+from holdfast.core.xids import parse_xid_line
+from holdfast.process.syscalls import read_boottime
+
+MAX_XIDS = 1024
+_CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
+
+
+class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
+    """One Xid. at: seconds of CLOCK_BOOTTIME, as well as the kernel's own clock allows. pci: (domain, bus, device)."""
+
+    sequence: int
+    at: float
+    pci: tuple[int, int, int]
+    code: int
+
+
+class KernelXids(msgspec.Struct, frozen=True, kw_only=True):
+    """The Xids that are still in the log, and the last record's sequence number, -1 of an empty log."""
+
+    sequence: int
+    xids: list[SeenXid] = []
+
+
+class KernelLog:
+    """Reads on from where it was at the last call."""
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        """Raises OSError where the log may not be read."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._rest = b""
+        self._sequence = -1
+        self._xids: list[SeenXid] = []
+
+    def read(self) -> KernelXids:
+        """Everything up to now. Raises OSError."""
+        ahead = read_boottime() - time.monotonic()  # the log's clock stands still in suspension
+        while True:
+            try:
+                chunk = os.read(self._fd, _CHUNK_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # records were overwritten before they were read; the next is there
+                    continue
+                raise
+            if not chunk:
+                break
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line, ahead)
+        return KernelXids(sequence=self._sequence, xids=list(self._xids))
+
+    def _take(self, line: bytes, ahead: float) -> None:
+        head, semicolon, message = line.partition(b";")
+        fields = head.split(b",")
+        if not semicolon or len(fields) < 3 or not fields[1].isdigit() or not fields[2].isdigit():
+            return
+        self._sequence = max(self._sequence, int(fields[1]))
+        if b"NVRM: Xid" not in message:
+            return
+        found = parse_xid_line(message.decode(errors="replace"))
+        # Only the kernel's own records (facility 0): whoever may write to /dev/kmsg speaks for another.
+        if found is not None and fields[0].isdigit() and int(fields[0]) < 8:
+            seen = SeenXid(sequence=int(fields[1]), at=int(fields[2]) / 1e6 + ahead, pci=found.pci, code=found.code)
+            self._xids = [*self._xids, seen][-MAX_XIDS:]
+
+    def close(self) -> None:
+        """Close the log."""
+        os.close(self._fd)
