@@ -107,8 +107,8 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         skip(f"{', '.join(missing)} not installed (`make tools` does it)")
-    if os.getuid() != 0:
-        skip("podman without root needs sub-ids and a user session; these tests need root")
+    if os.getuid() != 0 and subprocess.run(["podman", "unshare", "true"], capture_output=True, check=False).returncode:
+        skip("podman cannot run here without root (it needs sub-ids, newuidmap and XDG_RUNTIME_DIR)")
     folder = tmp_path_factory.mktemp("podman")
     made = Podman(folder)
     os.environ["CONTAINERS_REGISTRIES_CONF"] = str(folder / "registries.conf")
@@ -162,7 +162,7 @@ def make_host(tmp_path: Path, controller: FakeController, podman: Podman) -> Ite
                 host.stop()
             if os.environ.get("SHOW_JOURNAL"):
                 print(host.journal.read_text())
-            left = podman.containers(mark_of(host))
+            left = podman.containers(mark_of(host)) if Path(host.config.state_dir, MARK_FILE).exists() else []
             podman.run("rm", "--force", "--ignore", *left) if left else None
             host.end()
             assert not orderly or not left, f"left behind: {left}"

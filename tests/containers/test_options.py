@@ -56,6 +56,14 @@ def test_an_ordinary_user_s_podman_keeps_the_user() -> None:
     assert not [word for word in root if word.startswith("--userns")]
 
 
+def test_the_host_s_shared_memory_or_as_much_of_its_own() -> None:
+    """BOX-6."""
+    assert "--ipc=host" in make().options
+    own = make(traits=Traits(uid=7, gid=7, shm_bytes=1 << 30)).options
+    assert f"--shm-size={1 << 30}" in own
+    assert "--ipc=host" not in own
+
+
 def test_memory_and_limits_only_where_they_can_be_set() -> None:
     assert {"--memory=64", "--memory-swap=64"} <= set(make(memory_bytes=64).options)
     assert not [

@@ -95,9 +95,9 @@ def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, st
     _read_command(fields, options["command"], options["shell"])
     if fields.get("cwd") is not None:
         fields["cwd"] = os.path.abspath(os.path.expanduser(str(fields["cwd"])))
-    elif place.is_local:
-        fields["cwd"] = _here()
-    if place.is_local:
+    elif place.is_local and (fields.get("image") is None or fields.get("argv") or fields.get("shell")):
+        fields["cwd"] = _here()  # an image's own command belongs into the image's own folder
+    if place.is_local and fields.get("image") is None:  # an image has a PATH of its own, and this shell's is not in it
         fields["env"] = _active_environment(environ) | dict(fields.get("env") or {})
     return build_spec(fields)
 

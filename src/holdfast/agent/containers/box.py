@@ -79,8 +79,9 @@ def make_box(
     environment = {**environment, **own}
     variables, file_variables = _split_environment(environment)
     options = [
-        "--label", f"{HOST_LABEL}={around.mark}", "--label", f"{TASK_LABEL}={order.key}",
-        "--network=host", "--ipc=host", "--log-driver=none", "--no-healthcheck", f"--user={traits.uid}:{traits.gid}",
+        "--label", f"{HOST_LABEL}={around.mark}", "--label", f"{TASK_LABEL}={order.key}", "--network=host",
+        f"--shm-size={traits.shm_bytes}" if traits.shm_bytes else "--ipc=host",
+        "--log-driver=none", "--no-healthcheck", f"--user={traits.uid}:{traits.gid}",
     ]  # fmt: skip
     if runtime.kind == "podman":
         options.append(f"--pidfile={around.task_folder}/{PID_FILE}")

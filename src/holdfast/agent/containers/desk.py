@@ -95,6 +95,7 @@ class ContainerDesk:
         self._options = options
         self._begun = begun
         self._works: dict[TaskKey, asyncio.Task[None]] = {}
+        self._warned = False
         self.gpus: list[Gpu] = []
 
     # ---- the beginning
@@ -105,11 +106,15 @@ class ContainerDesk:
         """Write the plan; return the command of its runner. Raises ValidationError (the job's own fault), OSError."""
         assert order.image is not None
         runtime = find_runtime(order.runtime, self._options.runtimes, os.environ)
+        traits = read_traits(runtime.kind, os.environ)
+        if order.memory_bytes and not traits.memory_limits and not self._warned:
+            self._warned = True
+            log.warning("memory limits of containers are not enforced: the controller is not delegated to this user")
         around = Surroundings(
             mark=self._mark, task_folder=str(task.folder), work_folder=work, beat_socket=beats, gpus=self.gpus,
             extra=self._options.extra,
         )  # fmt: skip
-        box = make_box(order, runtime, read_traits(runtime.kind, os.environ), environment, around)
+        box = make_box(order, runtime, traits, environment, around)
         make_lock_folder(self._folder)
         self._note_use(runtime)
         plan = Plan(

@@ -369,12 +369,15 @@ def say(sentence: str) -> None:
 
 
 def read_peak_bytes(pid: int) -> int:
-    """The most memory the container's control group held so far; 0 where nothing says."""
+    """The most memory the container's own control group held so far; 0 where it has none, or nothing says."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        ours = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return 0
     for line in lines:
+        if line in ours:
+            continue  # without delegation it shares a group with everything else of this user
         number, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             file = f"/sys/fs/cgroup/memory{path}/memory.max_usage_in_bytes"

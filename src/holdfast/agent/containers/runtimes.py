@@ -75,7 +75,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What of this host decides how a container is made.
 
     cdi: NVIDIA's devices are described for CDI. memory_limits: a limit can be set. init: the path of a small init, "" for none.
-    limits: ulimits the runtime would set too high.
+    limits: ulimits the runtime would set too high. shm_bytes: the size of a container's own /dev/shm where the host's IPC namespace
+    cannot be shared (podman without root binds /dev/mqueue, which some machines lack); 0 where it is shared.
     """
 
     uid: int
@@ -86,6 +87,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     memory_limits: bool = True
     init: str = ""
     limits: dict[str, int] = {}
+    shm_bytes: int = 0
 
 
 def find_runtime(asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]) -> Runtime:
@@ -134,6 +136,7 @@ def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
         memory_limits=uid == 0 or kind == "docker" or _is_delegated(uid),
         init="docker-init" if kind == "docker" else _find_init(environ.get("PATH") or os.defpath),
         limits=_find_limits() if kind == "podman" else {},
+        shm_bytes=0 if uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue") else _find_half_memory(),
     )
 
 
@@ -149,6 +152,11 @@ def _find_limits() -> dict[str, int]:
         if limits and min(limits) < wanted:
             found[name] = min(limits)
     return found
+
+
+def _find_half_memory() -> int:
+    """What Linux itself gives a tmpfs."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def may_raise_limits() -> bool:
