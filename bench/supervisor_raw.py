@@ -94,7 +94,7 @@ def measure(hosts: int, processes: int, per_host: int, size: int, rounds: int) -
     before, began = read_rss_bytes(), time.monotonic()
     peers = [subprocess.Popen([*command, str(share), *keys]) for share in shares if share]
     try:
-        identities = []
+        identities: list[bytes] = []
         while len(identities) < hosts:
             if not router.poll(120_000):
                 raise TimeoutError(f"only {len(identities)} of {hosts} connected")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.supervisor import session_link
 from holdfast.supervisor.session_link import BATCH_BYTES, RESEND_SECONDS, WINDOW_BYTES, Link
-from holdfast.wire.bus import HEADER_BYTES, Send, decode_down, decode_header, encode_message
+from holdfast.wire.bus import HEADER_BYTES, Send, decode_down, decode_header, encode_header, encode_message
 
 
 def message(number: int, size: int = 0) -> bytes:
@@ -159,7 +158,7 @@ def test_an_acknowledgement_of_what_was_never_sent_is_ignored() -> None:
     link = Link(1)
     link.push(message(0))
     (frame,) = link.take_frames(0.0)
-    lie = session_link.encode_header(1, 0, 99)
+    lie = encode_header(1, 0, 99)
     link.take_header(decode_header(lie), len(lie), 0.0)
     assert link.unacknowledged
     assert link.take_resends(RESEND_SECONDS) == [frame]

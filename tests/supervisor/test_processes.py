@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -271,3 +272,16 @@ def test_the_log_of_pids_and_the_sample_of_use(ctx: Context, managers: Managers,
         signal.SIGTERM.value if ended["signal"] == 15 else 9,
     )
     assert any(line["message"] == "usage" for line in lines)
+
+
+def test_a_process_that_only_talks_loads_no_zeromq() -> None:
+    code = "import sys; from holdfast.supervisor import get_message_queue, Future; print([m for m in sys.modules if 'zmq' in m])"
+    found = subprocess.run(python(code), capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+    outside = subprocess.run(
+        python("from holdfast.supervisor import get_message_queue as q; q()"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "was not started by a host manager" in outside.stderr

@@ -225,9 +225,7 @@ class _HostManager:
             self._session.say_bye(order.reason, order.code)
             self._bye_at = now + (_GOODBYE_SECONDS if self._session.link is not None else 0.0)
             return False
-        if self._session.settled or now >= self._bye_at:
-            return True
-        return False
+        return self._session.settled or now >= self._bye_at
 
     # ---- the supervisor
 
