@@ -16,6 +16,7 @@ from holdfast.core.patterns import CASCADE_RULES
 from holdfast.core.records import TaskRecord
 from holdfast.core.rules import OperatorRule
 from holdfast.core.states import TaskState
+from holdfast.core.xids import Blame, find_xid
 
 TOGETHER = timedelta(seconds=2)
 """Ends reported within this of the first may have happened in another order: each host's report travels by itself."""
@@ -36,7 +37,8 @@ def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
 
 def weigh_evidence(facts: TaskFacts) -> int:
     """How surely a failure is the task's own: what was measured, then what the task said itself, then mere silence."""
-    if facts.unkillable or facts.xids or facts.ecc_errors or facts.gpu_lost or facts.oom or facts.trip is not None:
+    broken = facts.unkillable or find_xid(facts.xids, Blame.HARDWARE) or facts.ecc_errors
+    if broken or facts.gpu_lost or facts.oom or facts.trip is not None:
         return 3
     if facts.signal is not None or facts.exit_code is not None or facts.start_error is not None:
         return 2
