@@ -73,6 +73,7 @@ class Metrics:
         self.waiting_polls = Gauge("holdfast_waiting_polls", "Agents' long polls that wait now.", registry=r)
         self.leading = Gauge("holdfast_leading", "1 where this replica runs the loops.", registry=r)
         self.ended = Counter("holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r)
+        self.preempted = Counter("holdfast_gangs_preempted", "Jobs stopped so that another could start.", registry=r)
         self.retry_scheduled = Counter(
             "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
         )

@@ -25,7 +25,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A queued job as admission sees it, in the order it is to be considered.
 
     lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
-    waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without one.
+    waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without one. As a
+    store gives it: the job's own, infinity where it switched the limit off, None where it says nothing.
     placement, host_labels: as in JobSpec.
     """
 
@@ -73,6 +74,7 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that holds room on a host: when it gives it back, and whether it may be asked to.
 
+    epoch: of its attempt. queue, time_limit_seconds: what `ends_in_seconds` is worked out from.
     ends_in_seconds: until its time limit at the latest; None without one. draining: it is being stopped already.
     preemptible: its job may be preempted, and its attempt has run for long enough.
     """
@@ -84,6 +86,9 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int
     memory_bytes: int
     ran_seconds: float
+    epoch: int = 0
+    queue: str = ""
+    time_limit_seconds: float | None = None
     ends_in_seconds: float | None = None
     draining: bool = False
     preemptible: bool = False

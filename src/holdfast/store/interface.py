@@ -20,7 +20,7 @@ from typing import Protocol
 from holdfast.core.causes import Cause
 from holdfast.core.drain import Completion
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement import JobPlacement, Size
+from holdfast.core.placement import JobPlacement, RunningTask, Size
 from holdfast.core.records import (
     AttemptRecord,
     EventRecord,
@@ -47,6 +47,7 @@ from holdfast.store.values import (
     NewJob,
     PreemptRow,
     Released,
+    Reserved,
     SettingsLayers,
     Submitted,
     TaskOffer,
@@ -189,9 +190,11 @@ class Store(WebhookStore, Protocol):
         has. Raises Conflict from any other state."""
 
     async def drain_job(
-        self, job_id: str, cause: Cause, reason: str, *, hard: bool = False, now: datetime | None = None
-    ) -> bool:
-        """Start a drain of a reserved or running job. True when this call started it (one drain per epoch)."""
+        self, job_id: str, cause: Cause, reason: str,
+        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
+    ) -> bool:  # fmt: skip
+        """Start a drain of a reserved or running job, where `epoch` is given only of that attempt. True when this call started
+        it (one drain per epoch)."""
 
     async def release_due(self, retry_limit: int | None = None, *, now: datetime | None = None) -> Released:
         """waiting jobs whose time has come → queued, in batches; of retries at most `retry_limit`.
@@ -204,6 +207,12 @@ class Store(WebhookStore, Protocol):
 
     # ---- admission
     async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot: ...
+
+    async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
+        """Every task that holds room. `ends_in_seconds` is left to the caller, who knows the settings."""
+
+    async def list_reserved(self, *, now: datetime | None = None) -> list[Reserved]:
+        """Jobs that are reserved and do not run yet."""
 
     async def reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None

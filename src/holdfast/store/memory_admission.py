@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from holdfast.core.placement import Candidate, JobPlacement, QuotaLeft, silence_seconds
+from holdfast.core.placement import Candidate, JobPlacement, QuotaLeft, RunningTask, silence_seconds
 from holdfast.core.records import AttemptRecord
 from holdfast.core.settings import Value, resolve
+from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.store import moves
-from holdfast.store.interface import AdmissionSnapshot
 from holdfast.store.memory_state import MemoryJob, MemoryState
 from holdfast.store.moves import LIVE_JOB_STATES
 from holdfast.store.quotas import Allotment, quota_left, read_quota
 from holdfast.store.room import Room, name_hosts, plan_headroom, serves
 from holdfast.store.rows import TaskRow
+from holdfast.store.values import AdmissionSnapshot, Reserved
 
 
 class MemoryAdmission:
@@ -60,8 +62,15 @@ class MemoryAdmission:
                 lanes[job.row.queue].append(job)
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
         return AdmissionSnapshot(
-            candidates=tuple(_candidate(job) for job in sorted((j for top in tops for j in top), key=_order)),
+            candidates=tuple(_candidate(job, at) for job in sorted((j for top in tops for j in top), key=_order)),
             hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev, quotas=quotas,
+            lowest_preemptible=min(
+                (
+                    s.jobs[i].priority for state in (JobState.RESERVED, JobState.RUNNING) for i in s.by_state[state]
+                    if s.jobs[i].spec.preemptible
+                ),
+                default=None,
+            ),
         )  # fmt: skip
 
     def _quotas_left(self, projects: Iterable[str]) -> dict[str, QuotaLeft]:
@@ -74,6 +83,35 @@ class MemoryAdmission:
             if quota is not None:
                 left[name] = quota_left(quota, s.use_of(name))
         return left
+
+    async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
+        """See `Store.read_running`."""
+        s, at, running = self.state, self.state.at(now), []
+        for state in LIVE_JOB_STATES:
+            for job_id in s.by_state[state]:
+                job = s.jobs[job_id]
+                for task in s.tasks[job_id].values():
+                    if not task.state.holds_lease:
+                        continue
+                    began = task.started_at
+                    running.append(
+                        RunningTask(
+                            job_id=job_id, host_id=task.host_id or "", epoch=task.epoch, queue=job.row.queue,
+                            priority=job.priority, devices=len(task.devices), cpu_slots=task.cpu_slots,
+                            memory_bytes=task.memory_bytes, ran_seconds=(at - began).total_seconds() if began else 0.0,
+                            time_limit_seconds=_limit_of(job.spec), draining=task.state is TaskState.PREEMPTING,
+                            preemptible=job.spec.preemptible and state is JobState.RUNNING,
+                        )
+                    )  # fmt: skip
+        return running
+
+    async def list_reserved(self, *, now: datetime | None = None) -> list[Reserved]:
+        """See `Store.list_reserved`."""
+        s, at = self.state, self.state.at(now)
+        return [
+            Reserved(job=s.job_record(i), seconds=(at - s.attempts[i][-1].reserved_at).total_seconds())
+            for i in sorted(s.by_state[JobState.RESERVED])
+        ]
 
     async def reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
@@ -145,10 +183,17 @@ def _order(job: MemoryJob) -> tuple[int, int]:
     return (-job.priority, job.ord)
 
 
-def _candidate(job: MemoryJob) -> Candidate:
-    row = job.row
+def _candidate(job: MemoryJob, at: datetime) -> Candidate:
+    row, spec = job.row, job.spec
+    waited = (at - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
     return Candidate(
-        job_id=row.id, epoch=row.epoch, queue=row.queue, project=row.project, priority=job.priority, tasks=row.tasks, gpus=job.gpus,
-        cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, avoid_hosts=row.avoid_hosts,
-        lease_ttl_seconds=job.spec.lease_ttl_seconds,
+        job_id=row.id, epoch=row.epoch, queue=row.queue, project=row.project, priority=job.priority, tasks=row.tasks,
+        gpus=job.gpus, cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, avoid_hosts=row.avoid_hosts,
+        lease_ttl_seconds=spec.lease_ttl_seconds, waited_seconds=max(0.0, waited),
+        time_limit_seconds=_limit_of(spec), placement=spec.placement, host_labels=spec.host_labels,
     )  # fmt: skip
+
+
+def _limit_of(spec: JobSpec) -> float | None:
+    """The job's own time limit; infinity where it switched it off, None where it says nothing."""
+    return math.inf if spec.time_limit_seconds == "off" else spec.time_limit_seconds

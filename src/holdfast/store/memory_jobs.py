@@ -215,14 +215,15 @@ class MemoryJobs:
         return self.state.job_record(job_id)
 
     async def drain_job(
-        self, job_id: str, cause: Cause, reason: str, *, hard: bool = False, now: datetime | None = None
-    ) -> bool:
+        self, job_id: str, cause: Cause, reason: str,
+        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
+    ) -> bool:  # fmt: skip
         """See `Store.drain_job`."""
         m = self.state.load([job_id], self.state.at(now))
         job = m.jobs.get(job_id)
         if job is None:
             raise no_job(job_id)
-        if job.state not in sources(JOB, JobEvent.DRAIN):
+        if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
             return False
         moves.begin_drain(m, job, cause, reason, hard=hard)
         self.state.commit(m)

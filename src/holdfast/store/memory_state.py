@@ -250,7 +250,7 @@ class MemoryState:
         busy = {d for t in live for d in t.devices}
         return Capacity(
             host_id=host.id, name=host.name, incarnation=host.incarnation, queues=frozenset(host.queues),
-            free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
+            labels=host.labels, free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
             free_memory_bytes=host.memory_bytes - sum(t.memory_bytes for t in live),
             free_devices=tuple(sorted(g.index for g in host.gpus if g.index not in busy)),
         )  # fmt: skip

@@ -8,17 +8,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft, silence_seconds
+from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft, RunningTask, silence_seconds
 from holdfast.core.settings import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.store import moves
-from holdfast.store.interface import AdmissionSnapshot
+from holdfast.store.postgres_jobs import read_jobs
 from holdfast.store.postgres_moves import load_moves, write_moves
 from holdfast.store.postgres_projects import lock_quotas, read_quotas, read_quotas_left
 from holdfast.store.postgres_session import Rows, Session, Tx, to_json
 from holdfast.store.quotas import Allotment, sets_quota
 from holdfast.store.room import Room, name_hosts, plan_headroom, serves
+from holdfast.store.values import AdmissionSnapshot, Reserved
 
 
 class AdmissionPart:
@@ -55,11 +56,33 @@ class AdmissionPart:
             if revision["limited"] or sets_quota(self.environment):
                 queued = [row["name"] for row in await tx.rows("list_queued_projects")]
                 quotas = await read_quotas_left(tx, await read_quotas(tx, queued, self.environment))
-            rows = await _read_candidates(tx, names, quotas, limit) if names else []
+            rows = await _read_candidates(tx, names, quotas, limit, revision["now"]) if names else []
             return AdmissionSnapshot(
                 candidates=tuple(msgspec.convert(row, Candidate) for row in rows), hosts=tuple(hosts),
                 headroom=headroom, settings_rev=revision["settings_rev"], quotas=quotas,
+                lowest_preemptible=revision["lowest_preemptible"],
             )  # fmt: skip
+
+        return await self.session.single(work)
+
+    async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
+        """See `Store.read_running`."""
+
+        async def work(tx: Tx) -> list[RunningTask]:
+            return [msgspec.convert(row, RunningTask) for row in await tx.rows("read_running", {"now": now})]
+
+        return await self.session.single(work)
+
+    async def list_reserved(self, *, now: datetime | None = None) -> list[Reserved]:
+        """See `Store.list_reserved`."""
+
+        async def work(tx: Tx) -> list[Reserved]:
+            rows = await tx.rows("read_reserved", {"now": now})
+            jobs = await read_jobs(tx, [row["id"] for row in rows])
+            return [
+                Reserved(job=jobs[row["id"]], seconds=(row["now"] - row["reserved_at"]).total_seconds())
+                for row in rows if row["id"] in jobs
+            ]  # fmt: skip
 
         return await self.session.single(work)
 
@@ -142,7 +165,7 @@ async def read_capacity(tx: Tx, ids: Sequence[str] | None, heard_since: datetime
 def _as_capacity(row: Mapping[str, Any]) -> Capacity:
     busy = set(row["busy_devices"])
     return Capacity(
-        host_id=row["host_id"], name=row["name"], incarnation=row["incarnation"], queues=frozenset(row["queues"]),
+        host_id=row["host_id"], name=row["name"], incarnation=row["incarnation"], queues=frozenset(row["queues"]), labels=row["labels"],
         free_cpu_slots=row["cpu_slots"] - row["busy_cpu_slots"],
         free_memory_bytes=row["memory_bytes"] - row["busy_memory_bytes"],
         free_devices=tuple(sorted(g["index"] for g in row["gpus"] if g["index"] not in busy)),
@@ -161,13 +184,15 @@ def _fits(placement: JobPlacement, need: dict[str, Any], room: Room, allotment: 
     return True
 
 
-async def _read_candidates(tx: Tx, queues: Sequence[str], quotas: Mapping[str, QuotaLeft], limit: int) -> Rows:
+async def _read_candidates(
+    tx: Tx, queues: Sequence[str], quotas: Mapping[str, QuotaLeft], limit: int, now: datetime
+) -> Rows:
     if not quotas:
-        return await tx.rows("read_candidates", {"queues": queues, "limit": limit})
+        return await tx.rows("read_candidates", {"queues": queues, "limit": limit, "now": now})
     return await tx.rows(
         "read_candidates_in_quota",
         {
-            "queues": queues, "limit": limit, "projects": list(quotas), "jobs_left": [q.jobs for q in quotas.values()],
+            "queues": queues, "limit": limit, "now": now, "projects": list(quotas), "jobs_left": [q.jobs for q in quotas.values()],
             "gpus_left": [q.gpus for q in quotas.values()],
         },
     )  # fmt: skip

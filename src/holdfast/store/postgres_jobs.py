@@ -162,8 +162,9 @@ class JobsPart:
         return await self.session.transact(work)
 
     async def drain_job(
-        self, job_id: str, cause: Cause, reason: str, *, hard: bool = False, now: datetime | None = None
-    ) -> bool:
+        self, job_id: str, cause: Cause, reason: str,
+        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
+    ) -> bool:  # fmt: skip
         """See `Store.drain_job`."""
 
         async def work(tx: Tx) -> bool:
@@ -171,7 +172,7 @@ class JobsPart:
             job = m.jobs.get(job_id)
             if job is None:
                 raise no_job(job_id)
-            if job.state not in sources(JOB, JobEvent.DRAIN):
+            if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
                 return False
             moves.begin_drain(m, job, cause, reason, hard=hard)
             await write_moves(tx, m)

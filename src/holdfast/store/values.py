@@ -63,6 +63,7 @@ class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
     hosts: tuple[Capacity, ...]
     headroom: Mapping[str, int]
     settings_rev: int
+    lowest_preemptible: int | None = None  # the lowest priority of a running job that may be preempted
     quotas: Mapping[str, QuotaLeft] = {}  # project → what it may still start; a project without a quota is missing
 
 
@@ -157,6 +158,13 @@ class HostSynced(Struct, frozen=True, kw_only=True):
     succeeded: tuple[str, ...] = ()
     retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()
+
+
+class Reserved(Struct, frozen=True, kw_only=True):
+    """A job whose tasks do not all run yet, and for how long it has been reserved."""
+
+    job: JobRecord
+    seconds: float
 
 
 class SettingsLayers(Struct, frozen=True, kw_only=True):

@@ -1,12 +1,21 @@
-"""Admission: queued jobs and free room → reservations. The one way up."""
+"""Admission: queued jobs and free room → reservations, and where somebody is to make room, a drain. The one way up."""
 
 from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import msgspec
 
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.settings_cache import Settings
-from holdfast.core.placement import AdmissionPlan, Candidate, plan_admission
+from holdfast.core.causes import Cause
+from holdfast.core.placement import AdmissionPlan, Candidate, Preemption, RunningTask, plan_admission
+from holdfast.store.interface import AdmissionSnapshot
 
+log = logging.getLogger("holdfast.loops")
 LIMIT = 500
 MAX_ROUNDS = 50
 
@@ -37,13 +46,15 @@ class AdmitLoop:
         if not snapshot.candidates:
             controller.refusals = {}
             return 0, False
-        plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas)
-        controller.refusals = plan.refusals
-        if not plan.placements:
-            return 0, False
         settings = await controller.settings.current()
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
+        plan, running = await self._plan(snapshot, settings)
+        controller.refusals = plan.refusals
+        if plan.preemptions:
+            await self._preempt(plan.preemptions, running)
+        if not plan.placements:
+            return 0, False
         applied = set(
             await controller.store.reserve(plan.placements, _choose_ttls(snapshot.candidates, plan, settings))
         )
@@ -53,8 +64,60 @@ class AdmitLoop:
             controller.poke("events")
         return len(applied), len(applied) < len(snapshot.candidates) or len(applied) >= LIMIT
 
+    async def _plan(
+        self, snapshot: AdmissionSnapshot, settings: Settings
+    ) -> tuple[AdmissionPlan, Sequence[RunningTask]]:
+        """The plan; made a second time, with what runs, where somebody was passed over or could preempt."""
+        hold_back = settings.value("hold_back_seconds")
+        lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
+        candidates = [_with_limit(job, settings) for job in snapshot.candidates]
+        running: list[RunningTask] | None = None
+        while True:
+            plan = plan_admission(
+                candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas, running=running,
+                hold_back_seconds=None if hold_back is None else float(hold_back), lowest_preemptible=lowest,
+            )  # fmt: skip
+            if running is not None or not plan.needs_running:
+                return plan, running or ()
+            running = [_with_end(task, settings) for task in await self._controller.store.read_running()]
 
-def _choose_ttls(candidates: tuple[Candidate, ...], plan: AdmissionPlan, settings: Settings) -> dict[str, float]:
+    async def _preempt(self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]) -> None:
+        """Stop the victims, each guarded by the epoch it was seen under: one that ended meanwhile is left alone."""
+        controller = self._controller
+        seen = {task.job_id: task for task in running}
+        for preemption in preemptions:
+            for victim in preemption.victims:
+                task = seen[victim]
+                reason = f"preempted by job {preemption.job_id} of priority {preemption.priority} (this one has {task.priority})"
+                if await controller.store.drain_job(victim, Cause.PREEMPTED, reason, epoch=task.epoch):
+                    controller.metrics.preempted.inc()
+                    log.info("drain started: %s", reason, extra={"job": victim, "epoch": task.epoch})
+                    controller.poke_hosts_of(victim)
+        controller.poke("drain", "events")
+
+
+def _with_limit(job: Candidate, settings: Settings) -> Candidate:
+    """The job with the time limit in force: it decides what may run in room that is held back."""
+    limit = _limit_in_force(job.time_limit_seconds, job.queue, settings)
+    return job if limit == job.time_limit_seconds else msgspec.structs.replace(job, time_limit_seconds=limit)
+
+
+def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
+    """The task with when it ends at the latest, and whether it has run for long enough to be preempted."""
+    limit = _limit_in_force(task.time_limit_seconds, task.queue, settings)
+    ends = None if limit is None else max(0.0, limit - task.ran_seconds)
+    young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
+    return msgspec.structs.replace(task, ends_in_seconds=ends, preemptible=task.preemptible and not young)
+
+
+def _limit_in_force(own: float | None, queue: str, settings: Settings) -> float | None:
+    if own is not None:
+        return None if math.isinf(own) else own
+    limit = settings.value("time_limit_seconds", queue)
+    return None if limit is None else float(limit)
+
+
+def _choose_ttls(candidates: Sequence[Candidate], plan: AdmissionPlan, settings: Settings) -> dict[str, float]:
     placed = {p.job_id for p in plan.placements}
     of_queue: dict[str, float] = {}
     ttls: dict[str, float] = {}

@@ -6,6 +6,8 @@ import logging
 
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.settings_cache import Settings
+from holdfast.core.causes import Cause
 from holdfast.core.records import HostRecord
 from holdfast.errors import NotFound
 from holdfast.store.interface import JobFilter
@@ -38,7 +40,7 @@ class LeasesLoop:
 
 
 class ReservationsLoop:
-    """Reservations never offered to their host → queued again."""
+    """Reservations never taken by their hosts → queued again; starts that take too long → a drain."""
 
     name = "reservations"
     topic: str | None = None
@@ -51,9 +53,27 @@ class ReservationsLoop:
         controller = self._controller
         settings = await controller.settings.current()
         jobs = await controller.store.expire_reservations(settings.number("reservation_seconds"))
+        late = await self._stop_late_starts(settings)
         if jobs:
-            controller.poke("admit", "events")
-        return {"expired": len(jobs)} if jobs else {}
+            controller.poke("admit", "drain", "events")
+        return {"expired": len(jobs), "late": late} if jobs or late else {}
+
+    async def _stop_late_starts(self, settings: Settings) -> int:
+        """Jobs reserved for longer than their start may take: the first attempt's, or that of the ones after it."""
+        store, late = self._controller.store, 0
+        for found in await store.list_reserved():
+            job = found.job
+            name = "start_timeout_seconds" if job.attempts <= 1 else "recovery_timeout_seconds"
+            limit = settings.number(name, job.queue, job.spec)
+            if found.seconds <= limit:
+                continue
+            reason = f"not every task ran within {limit:g} s of the reservation ({name})"
+            if await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
+                late += 1
+                self._controller.poke_hosts_of(job.id)
+        if late:
+            self._controller.poke("drain", "events")
+        return late
 
 
 class DeadHostsLoop:

@@ -36,6 +36,8 @@ from holdfast.core.webhooks import (
 log = logging.getLogger("holdfast.webhooks")
 PAGE = 500
 PAUSE_SECONDS = 0.05  # many commits, one look
+PAUSE_FACTOR = 9.0  # looking, which counts what is pending, may take a tenth of the time
+NO_HOOKS_PAUSE_SECONDS = 0.5  # who has no hooks should not pay for them
 _OUTCOMES = {DeliveryState.DELIVERED: "delivered", DeliveryState.PENDING: "failed", DeliveryState.DEAD: "dead"}
 
 
@@ -55,23 +57,29 @@ class WebhooksLoop:
         self._sender = sender or controller.webhooks
         self._policy = policy or BackOff()
         self._windows: dict[str, int] = {}
+        self._pause_seconds = PAUSE_SECONDS
 
     async def run_once(self) -> Summary:
         tally: Counter[str] = Counter()
         flights: dict[asyncio.Task[Answer], DueDelivery] = {}
         clock, signal = self._controller.clock, self._controller.wakes.topic("events")
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(self._pause_seconds)
         seen, looked_at, more = signal.version, -math.inf, False
         try:
             while True:
-                if more or clock() - looked_at >= PAUSE_SECONDS:
-                    seen, looked_at = signal.version, clock()
+                if more or clock() - looked_at >= self._pause_seconds:
+                    began, seen = clock(), signal.version
                     written, more = await self._collect()
                     tally["written"] += written
+                    looked_at = clock()
+                    took = PAUSE_FACTOR * (looked_at - began)
+                    self._pause_seconds = max(self._pause_seconds, min(took, self.interval_seconds))
                 await self._launch(flights)
                 if not flights and not more:
                     return +tally
-                await self._wait(flights, signal, seen, 0.0 if more else looked_at + PAUSE_SECONDS - clock(), more)
+                await self._wait(
+                    flights, signal, seen, 0.0 if more else looked_at + self._pause_seconds - clock(), more
+                )
                 tally += await self._record({task: flights.pop(task) for task in list(flights) if task.done()})
         finally:
             for task in flights:
@@ -101,7 +109,9 @@ class WebhooksLoop:
         there is more: a long way is gone between the sends, not instead of them."""
         store = self._controller.store
         of_cursor: dict[str, list[Subscription]] = {}
-        for hook in await store.list_subscriptions(MAX_PENDING):
+        hooks = await store.list_subscriptions(MAX_PENDING)
+        self._pause_seconds = PAUSE_SECONDS if hooks else NO_HOOKS_PAUSE_SECONDS
+        for hook in hooks:
             of_cursor.setdefault(hook.cursor, []).append(hook)
         written, more = 0, False
         for cursor, together in of_cursor.items():
@@ -154,7 +164,9 @@ class WebhooksLoop:
         tries = []
         for task, due in landed.items():
             answer = task.result()
-            self._windows[due.webhook_id] = next_window(self._windows.get(due.webhook_id, HOOK_WINDOW), answer)
+            window = next_window(self._windows.pop(due.webhook_id, HOOK_WINDOW), answer)
+            if window < HOOK_WINDOW:  # who is well needs no remembering
+                self._windows[due.webhook_id] = window
             tries.append(judge_try(due, answer, max_tries, self._policy, controller.chance()))
         applied = set(await controller.store.record_tries(tries))
         tally: Counter[str] = Counter()

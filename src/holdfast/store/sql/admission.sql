@@ -6,7 +6,7 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- name: read_capacity
 -- Busy is what live leases say, never what a host says of itself. A silent host is given nothing: its reservations
 -- would only run out, one after the other.
-select h.id as host_id, h.name, b.incarnation, h.queues, h.cpu_slots, h.memory_bytes, h.gpus, h.state,
+select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(u.devices, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = h.id
@@ -27,7 +27,10 @@ order by h.id;
 -- name: read_candidates
 -- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds
+       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+       replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
   select j.* from jobs j
@@ -41,7 +44,10 @@ order by c.priority desc, c.ord;
 -- As above, without the jobs their projects' quotas forbid now: a project at its limit would fill the list with what
 -- cannot start, and the other projects' jobs behind it would never be looked at.
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds
+       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+       replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
   select j.* from jobs j
@@ -70,6 +76,9 @@ select c.settings_rev, c.settings, w.queued as anything_queued, coalesce(%(now)s
            select j.queue, count(*) as n from jobs j where j.state in ('reserved', 'running', 'draining') group by j.queue
          ) l
        ) end as live,
+       case when w.queued then (
+         select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running')
+       ) end as lowest_preemptible,
        case when w.queued then
          c.settings ?| array['quota_jobs', 'quota_gpus']
          or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
@@ -140,3 +149,20 @@ select id, epoch, project, tasks, gpus, cpu_slots, memory_bytes,
        exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
          or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
 from jobs where id = any(%(ids)s) and state = 'queued';
+
+-- name: read_running
+-- What holds room, for jobs that were passed over: when it ends at the latest, and whether it may be asked to.
+select t.job_id, t.host_id, t.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
+       coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
+       replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       t.state = 'preempting' as draining, j.preemptible and j.state = 'running' as preemptible
+from tasks t join jobs j on j.id = t.job_id
+cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
+where t.state in ('reserved', 'running', 'preempting');
+
+-- name: read_reserved
+-- Jobs that have not started since, with when their attempt was reserved.
+select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
+where j.state = 'reserved'
+order by j.id;

@@ -20,10 +20,11 @@ with clock as materialized (
     secrets jsonb)
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
-                    spec, spec_hash, idempotency_key, wait_cause, wait_until, created_at, queued_at)
+                    spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at)
   select g.id, g.name, g.project, g.queue, g.priority, case when w.late then 'waiting' else 'queued' end,
          case when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
          g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
+         coalesce((g.spec->>'preemptible')::boolean, false),
          case when w.late then 'start_time' end, case when w.late then to_timestamp(g.start_at) end, c.at,
          case when w.late then null else c.at end
   from clock c cross join given g cross join lateral (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) w
