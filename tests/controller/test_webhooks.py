@@ -485,8 +485,8 @@ async def test_hooks_are_the_admins_alone_and_unknown_ones_are_not_found(served:
         ("GET", f"{unknown}/deliveries"), ("GET", f"{unknown}/deliveries/{unknown}"), ("GET", "not-an-id"),
         ("POST", f"{made['id']}/deliveries/{unknown}/redeliver"), ("GET", f"{made['id']}/deliveries/nonsense"),
     ):  # fmt: skip
-        body = {"json": {}} if method == "PATCH" else {}
-        answer = await served.call(method, f"/v1/webhooks/{path}", **body)
+        body = b"{}" if method == "PATCH" else b""
+        answer = await served.call(method, f"/v1/webhooks/{path}", content=body)
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), (method, path)
 
 

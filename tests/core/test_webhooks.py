@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.core.records import EventRecord
@@ -200,6 +200,10 @@ def test_the_schedule_is_the_documented_one() -> None:
 
 
 @given(st.integers(0, 30), st.integers(1, 30), st.none() | st.integers(100, 599), st.none() | st.floats(0, 1e9))
+@example(0, 12, 410, None)
+@example(11, 12, 410, 5.0)
+@example(11, 12, 503, 5.0)
+@example(0, 1, None, None)
 def test_a_try_ends_in_exactly_one_way(tries: int, allowed: int, status: int | None, wish: float | None) -> None:
     tried = judge_try(due(1, tries=tries), Answer(status=status, retry_after_seconds=wish), allowed, POLICY, 0.0)
     good = status is not None and 200 <= status < 300

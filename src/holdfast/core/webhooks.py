@@ -69,7 +69,10 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
 
 
 class DeliveryRecord(Record, frozen=True, kw_only=True):
-    """One event on its way to one hook. tries: those made; status and error: what came of the last one."""
+    """One event on its way to one hook. tries: those made; status and error: what came of the last one.
+
+    next_at: of a pending one that is the oldest of its lane; None: it waits behind an older one (HOOK-1), or is over.
+    """
 
     id: str
     webhook_id: str
