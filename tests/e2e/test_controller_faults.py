@@ -20,7 +20,11 @@ from tests.store.pg_fixture import FAST_SETTINGS, PgServer
 
 pytestmark = pytest.mark.slow
 
-TALKER = "import sys,time\nfor n in range({0}):\n    print('line', n, flush=True); time.sleep(0.05)\nsys.exit({1})"
+# Says {0} lines and ends with {1}; given a file's name, not before that file is there.
+TALKER = (
+    "import os,sys,time\nfor n in range({0}):\n    print('line', n, flush=True); time.sleep(0.05)\n"
+    "while sys.argv[1:] and not os.path.exists(sys.argv[1]): time.sleep(0.05)\nsys.exit({1})"
+)
 WEDGE = """
 import ctypes, json, os, socket, sys
 if os.environ["HOLDFAST_ATTEMPT"] == "1":
@@ -37,7 +41,8 @@ def kinds(cluster: Cluster, job: str) -> list[str]:
 
 def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
     host = cluster.add_host("h")
-    job = cluster.submit(sys.executable, "-c", TALKER.format(60, 5))
+    go = cluster.folder / "go"
+    job = cluster.submit(sys.executable, "-c", TALKER.format(60, 5), str(go))
     quick = cluster.submit(sys.executable, "-c", "import time, sys; time.sleep(1.5); sys.exit(3)")
     cluster.until(job, "running")
     cluster.until(quick, "running")
@@ -47,6 +52,7 @@ def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
     cluster.controller.start()
     assert host.task_pids(job) == pids
     assert cluster.until(quick, "failed").exit_code == 3
+    go.touch()
     ended = cluster.until(job, "failed")
     assert (ended.exit_code, ended.attempts) == (5, 1)
     wait_until(lambda: cluster.output(job).count(b"\n") == 60, what="the whole output")
@@ -82,7 +88,8 @@ def test_nothing_is_reaped_until_a_restarted_controller_has_waited_a_whole_lease
 
 def test_a_second_controller_takes_over_when_the_leader_is_killed(cluster: Cluster) -> None:
     host = cluster.add_host("h", proxied=True, cpu_slots=1)
-    long = cluster.submit(sys.executable, "-c", TALKER.format(100, 0))
+    go = cluster.folder / "go"
+    long = cluster.submit(sys.executable, "-c", TALKER.format(40, 0), str(go))
     cluster.until(long, "running")
     second = cluster.add_controller()
     wait_until(lambda: cluster.controller.messages("this server leads"), what="the first to lead")
@@ -96,6 +103,7 @@ def test_a_second_controller_takes_over_when_the_leader_is_killed(cluster: Clust
     wait_until(lambda: second.messages("this server leads"), 8, what="the second to lead")
     client = cluster.client_of(second)
     assert (client.job(long).state, host.task_pids(long)) == ("running", pids)
+    go.touch()
     assert client.wait(long, 20).state == "succeeded"
     assert client.wait(queued, 20).state == "succeeded"
     assert [client.job(j).attempts for j in (long, queued)] == [1, 1]
@@ -105,7 +113,8 @@ def test_a_second_controller_takes_over_when_the_leader_is_killed(cluster: Clust
 def test_the_database_away_for_longer_than_a_sync(proxied: tuple[Cluster, Proxy], how: str) -> None:
     cluster, proxy = proxied
     host = cluster.add_host("h", cpu_slots=4)
-    long = cluster.submit(sys.executable, "-c", TALKER.format(140, 0))
+    go = cluster.folder / "go"
+    long = cluster.submit(sys.executable, "-c", TALKER.format(40, 0), str(go))
     short = cluster.submit(sys.executable, "-c", TALKER.format(40, 0))
     bad = cluster.submit(sys.executable, "-c", TALKER.format(40, 6))
     for job in (long, short, bad):
@@ -119,6 +128,7 @@ def test_the_database_away_for_longer_than_a_sync(proxied: tuple[Cluster, Proxy]
     time.sleep(max(0.0, 3.5 - (time.monotonic() - away_at)))  # several syncs
     assert host.task_pids(long) == pids
     proxy.restore()
+    go.touch()
     assert cluster.until(short, "succeeded").attempts == 1
     assert cluster.until(bad, "failed").exit_code == 6
     assert cluster.until(long, "succeeded").attempts == 1
@@ -160,7 +170,8 @@ def test_a_killed_database_loses_nothing(own_database: EmbeddedPostgres, tmp_pat
         stack.callback(cluster.close)
         cluster.add_controller()
         host = cluster.add_host("h")
-        job = cluster.submit(sys.executable, "-c", TALKER.format(70, 0))
+        go = cluster.folder / "go"
+        job = cluster.submit(sys.executable, "-c", TALKER.format(70, 0), str(go))
         queued = cluster.submit(sys.executable, "-c", "print('second')", cpus=2)
         cluster.until(job, "running")
         pids = host.task_pids(job)
@@ -170,6 +181,7 @@ def test_a_killed_database_loses_nothing(own_database: EmbeddedPostgres, tmp_pat
         time.sleep(1.5)
         assert host.task_pids(job) == pids
         own_database.start()
+        go.touch()
         assert cluster.until(job, "succeeded").attempts == 1
         assert cluster.until(queued, "succeeded").attempts == 1
         assert kinds(cluster, job).count("job.succeeded") == 1

@@ -27,10 +27,17 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def start_chronicle(cluster: Cluster, queue: str, *more: str, seconds: float = 120, **fields: Any) -> tuple[str, Path]:
+LONG_TTL = 300.0  # where something else than the lease must end a task, and be seen to on the slowest machine
+
+
+def start_chronicle(
+    cluster: Cluster, queue: str, *more: str, seconds: float = 120, lease_ttl: float = TTL, **fields: Any
+) -> tuple[str, Path]:
     """A job that writes down its life, running, and the file it writes to."""
     file = cluster.folder / f"{queue}.chronicle"
-    job = cluster.submit(sys.executable, CODE, str(file), str(seconds), *more, queue=queue, lease_ttl=TTL, **fields)
+    job = cluster.submit(
+        sys.executable, CODE, str(file), str(seconds), *more, queue=queue, lease_ttl=lease_ttl, **fields
+    )
     cluster.until(job, "running")
     wait_until(lambda: file.exists() and file.stat().st_size, what="the job's first words")
     return job, file
@@ -138,16 +145,16 @@ def test_a_stale_report_is_refused_and_changes_nothing(cluster: Cluster) -> None
 def test_evidence_does_not_wait_for_the_lease(cluster: Cluster) -> None:
     """kill -9 of the whole host's Holdfast, then a start: a new incarnation, and the job runs again in seconds."""
     host = cluster.add_host("killed", queues=[cluster.set_queue("killed")])
-    job, file = start_chronicle(cluster, "killed")
+    job, file = start_chronicle(cluster, "killed", lease_ttl=LONG_TTL)
     first = cluster.client.host("killed").incarnation
     pids = [host.guardian.pid, host.agent_pid()]
     signal_all(pids, signal.SIGKILL)
     host.guardian.wait()
-    began = boottime()
     host.start()
-    wait_until(lambda: 2 in lives_of(file, job), 8, what="the second attempt")
-    lives = check_no_overlap(file, job)
-    assert lives[2][0] - began < 6, "a new incarnation is evidence; the lease of 15 s was waited for"
+    wait_until(
+        lambda: 2 in lives_of(file, job), LONG_TTL / 10, what="the second attempt: a new incarnation is evidence"
+    )
+    check_no_overlap(file, job)
     assert cluster.client.host("killed").incarnation != first
     attempt = cluster.client.attempts(job)[0]
     assert (attempt.outcome, attempt.cause) == ("requeued", "agent_transient")
@@ -156,26 +163,21 @@ def test_evidence_does_not_wait_for_the_lease(cluster: Cluster) -> None:
 def test_an_operators_word_frees_a_dead_machine_at_once(cluster: Cluster) -> None:
     """A machine that stands still, tasks and all; `hosts terminate`; and then it comes back."""
     host = cluster.add_host("still", queues=[cluster.set_queue("still")])
-    job, file = start_chronicle(cluster, "still")
+    job, file = start_chronicle(cluster, "still", lease_ttl=LONG_TTL)
     cluster.add_host("spare")
     frozen = [*host.freeze(), *host.task_pids()]
     signal_all(frozen, signal.SIGSTOP)
-    began = boottime()
     done = cluster.cli("hosts", "terminate", "still", "--reason", "burnt down")
     assert done.returncode == 0, done.stderr
-    cluster.until_attempt(job, 2, seconds=6)
-    wait_until(lambda: 2 in lives_of(file, job), 6)
-    lives = check_no_overlap(file, job)
-    assert lives[2][0] - began < 5
+    cluster.until_attempt(job, 2)
+    wait_until(lambda: 2 in lives_of(file, job))
+    check_no_overlap(file, job)
     assert [a.host for a in cluster.client.attempts(job)] == ["still", "spare"]
     before = cluster.snapshot(job)
     # It rises from the dead: it learns that it was given up, ends its task, and goes (AGT-4).
     signal_all(frozen, signal.SIGCONT)
-    woken = boottime()
-    wait_until(lambda: not host.task_pids(job), 10, what="the lost task to be ended")
-    late = lives_of(file, job)[1][1] - woken
-    assert late < 5, f"the old attempt lived on for {late:.1f} s after the machine woke"
-    assert host.guardian.wait(10) == 0
+    wait_until(lambda: not host.task_pids(job), LONG_TTL / 10, what="the lost task to be ended")
+    assert host.guardian.wait(20) == 0
     assert cluster.snapshot(job) == before
     assert cluster.client.job(job).state == "running"
     # Started again it is an owned machine under its old key, and serves.
