@@ -17,6 +17,7 @@ from holdfast.supervisor import Context
 from holdfast.supervisor.keys import ManagerKey, make_keys, parse_manager_key
 from holdfast.supervisor.values import decode_value, encode_value
 from holdfast.wire.bus import (
+    FLAG_DOWN,
     MAX_FRAME_BYTES,
     MAX_INLINE_BYTES,
     MAX_MESSAGE_BYTES,
@@ -219,6 +220,14 @@ def test_no_bytes_break_the_codec(noise: bytes) -> None:
                 decode(frame)
             except (ValidationError, TooLarge):
                 pass
+
+
+def test_a_frame_that_comes_back_to_its_sender_is_refused() -> None:
+    for direction in (0, FLAG_DOWN):
+        frame = encode_header(1, 1, 0, direction)
+        assert decode_header(frame, direction).sequence == 1
+        with pytest.raises(ValidationError, match="came back"):
+            decode_header(frame, direction ^ FLAG_DOWN)
 
 
 VALUES = st.recursive(

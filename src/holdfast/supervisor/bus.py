@@ -187,11 +187,14 @@ class Bus:
     def _read(self) -> bool:
         """Take what waits in the socket, up to a limit. True where more may wait."""
         receive, fleet, roster, now = self._router.recv, self.fleet, self._roster, time.monotonic()
+        take_beat = fleet.take_beat
         count = 0
         try:
             for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
                 identity = receive(zmq.NOBLOCK)
                 frame = receive(zmq.NOBLOCK)
+                if take_beat(identity, frame, now):
+                    continue  # were it the first of several parts, the next would be caught out of step below
                 if self._router.get(zmq.RCVMORE):
                     self._skip_parts()
                     continue

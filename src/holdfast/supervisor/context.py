@@ -26,7 +26,7 @@ from holdfast.supervisor.local import LocalManagers
 from holdfast.supervisor.machine import find_address
 from holdfast.supervisor.roster import EXIT_REPLACED, EXIT_RETURNED, HostRoster
 from holdfast.supervisor.roster_crew import CrewRoster
-from holdfast.supervisor.session_fleet import Fleet, Rules
+from holdfast.supervisor.session_fleet import HEARTBEAT_SECONDS, MISSES, SLACK_SECONDS, Fleet, Rules
 from holdfast.supervisor.state import REATTACH_SECONDS, RunState, StateFolder
 from holdfast.supervisor.status import Status, StatusLine, read_status, render_metrics
 
@@ -47,6 +47,7 @@ class Context:
     log_interval: seconds between status lines in the log "holdfast.supervisor"; None is none.
     state_dir: a folder of this run. A script started again with it finds its hosts and running groups.
     orphan_grace: seconds for which managers keep their processes when the script is gone; needs a state folder.
+    heartbeat: seconds between two, each way; three missed in a row are a loss. A large fleet on few cores may want longer.
     encrypt: False speaks plain TCP, on loopback only unless `allow_plain_network`.
     key_file: where managers' key is written (0600); in the state folder, or a temporary one, when None.
     event_file: JSON lines of everything that happens.
@@ -67,6 +68,7 @@ class Context:
         log_interval: float | None = 10.0,
         state_dir: str | os.PathLike[str] | None = None,
         orphan_grace: float = 0.0,
+        heartbeat: float = HEARTBEAT_SECONDS,
         encrypt: bool = True,
         allow_plain_network: bool = False,
         key_file: str | os.PathLike[str] | None = None,
@@ -82,6 +84,8 @@ class Context:
                 "bind to 127.0.0.1, or say allow_plain_network=True",
                 field="encrypt",
             )
+        if not 0.1 <= heartbeat <= 60:
+            raise ValidationError(f"a heartbeat every {heartbeat:g} s is outside of 0.1 to 60", field="heartbeat")
         self.log_format = os.path.abspath(log_format) if log_format is not None else None
         self._local = LocalManagers()
         self._closed = False
@@ -91,7 +95,11 @@ class Context:
         self._state = earlier or RunState.begin(make_keys(secrets.token_hex(16), encrypt), port)
         self._state.epoch += 1
         self._events = EventLog(Path(event_file) if event_file is not None else None)
-        rules = Rules(orphan_grace_seconds=orphan_grace)
+        rules = Rules(
+            heartbeat_seconds=heartbeat,
+            loss_seconds=heartbeat * MISSES + SLACK_SECONDS,
+            orphan_grace_seconds=orphan_grace,
+        )
         fleet = Fleet(self._state.run, self._state.epoch, rules, _make_session, time.monotonic())
         first = self._state.epoch * _NUMBERS_PER_EPOCH
         self._crew = CrewRoster(fleet, self._events, first)

@@ -18,6 +18,9 @@ import msgspec
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor.session_link import Link
 from holdfast.wire.bus import (
+    FLAG_DOWN,
+    FLAG_RESEND,
+    HEADER_BYTES,
     VERSION,
     End,
     Hello,
@@ -53,7 +56,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 class Peer:
     """One manager that was welcomed. `host` is the shell's: the handle it was given to."""
 
-    __slots__ = ("dirty", "facts", "heard_at", "host", "identity", "link", "pid", "spoke_at", "welcome")
+    __slots__ = ("beat", "dirty", "facts", "heard_at", "host", "identity", "link", "pid", "spoke_at", "welcome")
 
     def __init__(self, identity: bytes, link: Link, welcome: bytes, hello: Hello, now: float) -> None:
         self.identity = identity
@@ -61,6 +64,7 @@ class Peer:
         self.welcome = welcome
         self.facts: HostFacts = hello.facts
         self.pid = hello.pid
+        self.beat = b""  # its last heartbeat: the next is most likely the same bytes
         self.heard_at = now
         self.spoke_at = now
         self.dirty = False
@@ -88,6 +92,15 @@ class Fleet:
 
     # ---- what comes in
 
+    def take_beat(self, identity: bytes, frame: bytes, now: float) -> bool:
+        """Take a heartbeat that is the same as the one before, at the price of a comparison. False for all else."""
+        peer = self.peers.get(identity)
+        if peer is None or frame != peer.beat:
+            return False
+        peer.heard_at = now
+        self.peers.move_to_end(identity)
+        return True
+
     def receive(self, identity: bytes, frame: bytes, now: float) -> tuple[Peer, list[Up]] | None:
         """Take a frame; the messages to act on, each for the first and only time, and whose they are."""
         try:
@@ -98,6 +111,8 @@ class Fleet:
                 return None
             peer.heard_at = now
             self.peers.move_to_end(identity)
+            if len(frame) == HEADER_BYTES and not header.flags & FLAG_RESEND:
+                peer.beat = frame
             act, replies = peer.link.take_header(header, len(frame), now)
             for reply in replies:
                 self._speak(peer, reply, now)
@@ -145,7 +160,7 @@ class Fleet:
                 rules.kill_grace_seconds,
             )
             frame = self._seal_unnumbered(session, encode_message(welcome))
-            peer = Peer(identity, Link(session), frame, hello, now)
+            peer = Peer(identity, Link(session, FLAG_DOWN), frame, hello, now)
             self.peers[identity] = peer
             self._spoken[identity] = peer
             self.came.append((peer, hello))
@@ -214,7 +229,7 @@ class Fleet:
         self._spoken.move_to_end(peer.identity)
 
     def _seal_unnumbered(self, session: int, message: bytes) -> bytes:
-        return encode_header(session, 0, 0) + encode_body([message])
+        return encode_header(session, 0, 0, FLAG_DOWN) + encode_body([message])
 
     # ---- time
 
@@ -235,10 +250,12 @@ class Fleet:
 
     def _send_heartbeats(self, now: float) -> None:
         limit = now - self.rules.heartbeat_seconds
-        while self._spoken:
-            peer = next(iter(self._spoken.values()))
+        due: list[Peer] = []
+        for peer in self._spoken.values():
             if peer.spoke_at > limit:
                 break
+            due.append(peer)
+        for peer in due:
             frames = peer.link.take_resends(now)
             self.resent += len(frames)
             for frame in frames or (peer.link.make_heartbeat(),):

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor.session_link import Link
 from holdfast.wire.bus import (
+    FLAG_DOWN,
+    FLAG_RESEND,
+    HEADER_BYTES,
     VERSION,
     Bye,
     Down,
@@ -66,6 +69,7 @@ class HostSession:
         self._spoke_at = now - HELLO_SECONDS
         self._hello_at: float | None = now  # when to say it next; None while a session lasts
         self._hello_seconds = _FIRST_HELLO_SECONDS
+        self._beat = b""  # the last heartbeat of this session: the next is most likely the same bytes
         self._early: list[bytes] = []
         self._out: list[bytes] = []
 
@@ -107,10 +111,13 @@ class HostSession:
 
     def receive(self, frame: bytes, now: float) -> list[Down]:
         """Take a frame; return the messages to carry out, each for the first and only time."""
+        if frame == self._beat:
+            self._hear(now)
+            return []
         try:
-            header = decode_header(frame)
+            header = decode_header(frame, FLAG_DOWN)
             link = self.link
-            if header.sequence == 0 and len(frame) > len(encode_header(0, 0, 0)):
+            if header.sequence == 0 and len(frame) > HEADER_BYTES:
                 for message in decode_down(frame):
                     self._take_unnumbered(message, now)
                 return []
@@ -118,6 +125,8 @@ class HostSession:
                 self.refused["session"] += 1
                 return []
             self._hear(now)
+            if len(frame) == HEADER_BYTES and not header.flags & FLAG_RESEND:
+                self._beat = frame
             act, replies = link.take_header(header, len(frame), now)
             self._out += replies
             return decode_down(frame) if act else []
@@ -151,6 +160,7 @@ class HostSession:
             kept = self.link.take_back() + kept  # OUTBOX-1
         self.rules = welcome
         self.link = Link(welcome.session)
+        self._beat = b""
         self._hello_at = None
         self._hello_seconds = _FIRST_HELLO_SECONDS
         for message in kept:
@@ -191,13 +201,17 @@ class HostSession:
     @property
     def next_at(self) -> float:
         """When `tick` has something to do at the latest."""
-        due = [self._hello_at] if self._hello_at is not None else []
         rules = self.rules
         if rules is None:
-            due.append(self._give_up_at)
+            due = self._give_up_at
         else:
-            due.append(self._spoke_at + rules.heartbeat_seconds)
-            silent_at = self._heard_at + rules.silence_seconds
+            due = self._spoke_at + rules.heartbeat_seconds
             if self.ending is None:
-                due.append(silent_at + rules.orphan_grace_seconds if self.orphaned else silent_at)
-        return min(due)
+                silent_at = self._heard_at + rules.silence_seconds
+                due = min(due, silent_at + rules.orphan_grace_seconds if self.orphaned else silent_at)
+        return due if self._hello_at is None else min(due, self._hello_at)
+
+    def may_be_silent(self, now: float) -> bool:
+        """True where it is worth reading the socket before `tick`."""
+        rules = self.rules
+        return rules is not None and now - self._heard_at > rules.silence_seconds / 2

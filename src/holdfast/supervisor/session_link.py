@@ -32,6 +32,7 @@ class Link:
         "_acked",
         "_asked_at",
         "_bulk",
+        "_direction",
         "_inflight",
         "_next",
         "_progress_at",
@@ -44,8 +45,9 @@ class Link:
         "session",
     )
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, direction: int = 0) -> None:
         self.session = session
+        self._direction = direction  # the flag of what this end sends
         self.resent = 0  # frames sent again, ever
         self.queued_bytes = 0  # not sent for the first time yet
         self._next = 1
@@ -135,7 +137,7 @@ class Link:
     def make_heartbeat(self) -> bytes:
         """A frame without messages: it says that this end lives, and what it has taken."""
         self._untold_bytes = 0
-        return encode_header(self.session, 0, self._taken)
+        return encode_header(self.session, 0, self._taken, self._direction)
 
     def take_resends(self, now: float) -> list[bytes]:
         """Frames to send again, where acknowledgements have stood still for too long."""
@@ -151,7 +153,7 @@ class Link:
 
     def _seal(self, sequence: int, body: bytes) -> bytes:
         self._untold_bytes = 0
-        return encode_header(self.session, sequence, self._taken) + body
+        return encode_header(self.session, sequence, self._taken, self._direction) + body
 
     # ---- what comes in
 
@@ -172,7 +174,7 @@ class Link:
             return True, replies
         if header.sequence > self._taken + 1 and now - self._asked_at >= _ASK_SECONDS:
             self._asked_at = now
-            replies.append(encode_header(self.session, 0, self._taken, FLAG_RESEND))
+            replies.append(encode_header(self.session, 0, self._taken, self._direction | FLAG_RESEND))
         return False, replies
 
     def _acknowledge(self, sequence: int, now: float) -> None:

@@ -30,6 +30,7 @@ PART_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_INLINE_BYTES + (1 << 20)
 MAX_MESSAGE_BYTES = 1 << 30
 FLAG_RESEND = 1  # a frame is missing: send again from `acknowledged` + 1
+FLAG_DOWN = 2  # from the supervisor: what it said can never be taken for a manager's word, nor the other way
 _MAGIC = b"HF"
 _HEADER = struct.Struct("<2sBBQQQ")
 HEADER_BYTES = _HEADER.size
@@ -300,12 +301,12 @@ def encode_body(messages: Sequence[bytes]) -> bytes:
     return head + b"".join(messages)
 
 
-def decode_header(frame: bytes) -> Header:
-    """Read a header.
+def decode_header(frame: bytes, direction: int = 0) -> Header:
+    """Read a header of a frame from a manager, or (`direction` is FLAG_DOWN) from a supervisor.
 
     Raises:
         TooLarge: the frame is over `MAX_FRAME_BYTES`.
-        ValidationError: no frame of ours, or of another version.
+        ValidationError: no frame of ours, of another version, or of the other direction.
     """
     if len(frame) > MAX_FRAME_BYTES:
         raise TooLarge(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")
@@ -316,6 +317,8 @@ def decode_header(frame: bytes) -> Header:
         raise ValidationError("the frame is not one of Holdfast's bus")
     if version != VERSION:
         raise ValidationError(f"the frame speaks version {version} of the bus; this is version {VERSION}")
+    if flags & FLAG_DOWN != direction:
+        raise ValidationError("the frame came back to whoever sent it")
     return Header(flags, session, sequence, acknowledged)
 
 
