@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 pytest.register_assert_rewrite(
-    "tests.store.conformance", "tests.store.conformance_quotas", "tests.store.conformance_retries"
+    "tests.store.conformance",
+    "tests.store.conformance_gangs",
+    "tests.store.conformance_quotas",
+    "tests.store.conformance_retries",
 )
 
 from holdfast.store.migrate import migrate  # noqa: E402
 from holdfast.store.postgres import PostgresStore  # noqa: E402
 from tests.store.conformance import *  # noqa: E402, F403
+from tests.store.conformance_gangs import *  # noqa: E402, F403
 from tests.store.conformance_quotas import *  # noqa: E402, F403
 from tests.store.conformance_retries import *  # noqa: E402, F403
 from tests.store.pg_fixture import PgServer  # noqa: E402

@@ -12,7 +12,7 @@ from holdfast.controller.problems import answer_json
 from holdfast.controller.queries import HostsQuery, is_on
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import HostActionRequest, HostView
 
 ACTIONS = (HostEvent.DRAIN, HostEvent.UNDRAIN, HostEvent.QUARANTINE, HostEvent.RELEASE, HostEvent.TERMINATE)
@@ -49,7 +49,11 @@ async def act_on_host(call: Call) -> Response:
         raise NotFound(f"a host takes {', '.join(ACTIONS)}, not {action[:64]!r}")
     host = await _find(call)
     reason = request.reason or f"{action} by {call.caller.name or call.caller.id}"
-    moved = await controller.store.move_host(host.id, action, reason, hard=request.hard)
+    if request.deadline_seconds is not None and action != "drain":
+        raise ValidationError("a deadline is for drain alone", field="deadline_seconds")
+    moved = await controller.store.move_host(
+        host.id, action, reason, hard=request.hard, deadline_seconds=request.deadline_seconds
+    )
     if action == HostEvent.TERMINATE:
         controller.guard.forget()
     controller.poke("drain", "admit", "events", f"host:{host.id}")

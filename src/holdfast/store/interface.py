@@ -247,10 +247,16 @@ class Store(WebhookStore, Protocol):
         """Whole sizes of hosts that are not terminated."""
 
     async def move_host(
-        self, host_id: str, event: str, reason: str, *, hard: bool = False, now: datetime | None = None
-    ) -> HostRecord:
-        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). `hard` drains what runs there now
+        self, host_id: str, event: str, reason: str,
+        *, hard: bool = False, deadline_seconds: float | None = None, now: datetime | None = None,
+    ) -> HostRecord:  # fmt: skip
+        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). With drain, `deadline_seconds` says how long running
+        work may go on. `hard` drains what runs there now
         (cause host_drained, operator stop). Raises Conflict naming what the state accepts. terminate loses its tasks at once (host_gone)."""
+
+    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+        """Hosts being drained whose deadline has come: what still runs there drains (host_drained, at no charge), once.
+        Returns host id → jobs."""
 
     async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:
         """Take many hosts' syncs in one transaction; answers in the same order.
@@ -284,6 +290,12 @@ class Store(WebhookStore, Protocol):
     ) -> bool:
         """Write a completion where the job still drains under `epoch`: attempt ended, task rows deleted, job moved, charges,
         avoid-list and quarantine applied, epoch + 1, events. One transaction; False when someone else did it."""
+
+    async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
+        """Draining jobs, not forced yet, with tasks that were told to stop before a time and have not confirmed it."""
+
+    async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
+        """Tell what is left of a drain to end without grace, once. Event task.force_drained for each task. Returns how many."""
 
     # ---- live watch settings
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]: ...

@@ -9,7 +9,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.drain import Completion
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import Size
-from holdfast.core.records import HostRecord
+from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostEvent, HostState, JobState, TaskState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.store import moves
@@ -17,6 +17,8 @@ from holdfast.store.interface import DrainSnapshot, HostSync, HostSynced, LiveTa
 from holdfast.store.memory_state import MemoryHost, MemoryState
 from holdfast.store.registration import (
     dead_event,
+    deadline_of,
+    deadline_reason,
     drain_jobs_for,
     follow_incarnation,
     lose_tasks_on,
@@ -103,14 +105,16 @@ class MemoryHosts:
         ]  # fmt: skip
 
     async def move_host(
-        self, host_id: str, event: str, reason: str, *, hard: bool = False, now: datetime | None = None
-    ) -> HostRecord:
+        self, host_id: str, event: str, reason: str,
+        *, hard: bool = False, deadline_seconds: float | None = None, now: datetime | None = None,
+    ) -> HostRecord:  # fmt: skip
         """See `Store.move_host`."""
         s, at = self.state, self.state.at(now)
         if host_id not in s.hosts:
             raise no_host(host_id)
         host = s.hosts[host_id]
         self._move(host, move_state(host.name, host.state, event), event, reason, at, hard=hard)
+        host.drain_deadline = deadline_of(host.state, deadline_seconds, at)
         if host.state is HostState.TERMINATED:
             lost = self._lose(host_id, "host_gone", at)
             s.log(lost_event(host_id, host.name, "host_gone", lost), at)
@@ -124,7 +128,21 @@ class MemoryHosts:
         self, host: MemoryHost, after: HostState, event: str, reason: str, at: datetime, *, hard: bool = False
     ) -> None:
         before, host.state, host.reason = host.state, after, reason
+        host.drain_deadline = None
         self.state.log([moved_event(host.id, host.name, before, after, event, reason, hard)], at)
+
+    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+        """See `Store.drain_due_hosts`."""
+        s, at, drained = self.state, self.state.at(now), {}
+        for host in sorted(s.hosts.values(), key=lambda h: h.id):
+            if host.state is HostState.DRAINING and host.drain_deadline is not None and host.drain_deadline <= at:
+                host.drain_deadline = None
+                m = s.load([t.job_id for t in s.live_tasks(host.id)], at)
+                drained[host.id] = drain_jobs_for(
+                    m, Cause.HOST_DRAINED, deadline_reason(host.name), host.id, stop=False
+                )
+                s.commit(m)
+        return drained
 
     async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:
         """See `Store.sync_hosts`."""
@@ -277,6 +295,25 @@ class MemoryHosts:
             DrainSnapshot(job=s.job_record(i), tasks=tuple(s.task_record(t) for _, t in sorted(s.tasks[i].items())))
             for i in ready[:limit]
         ]
+
+    async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
+        """See `Store.list_slow_drains`."""
+        s = self.state
+        return [
+            s.job_record(i) for i in sorted(s.by_state[JobState.DRAINING])
+            if not s.jobs[i].row.drain_hard and (s.jobs[i].row.drain_since or before) <= before
+            and any(t.state is TaskState.PREEMPTING for t in s.tasks.get(i, {}).values())
+        ]  # fmt: skip
+
+    async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
+        """See `Store.force_drain`."""
+        m = self.state.load([job_id], self.state.at(now))
+        job = m.jobs.get(job_id)
+        if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
+            return 0
+        forced = moves.force_drain(m, job)
+        self.state.commit(m)
+        return forced
 
     async def complete_drain(
         self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None

@@ -61,6 +61,7 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     incarnation: str
     heartbeat_at: datetime
     flagged_dead_at: datetime | None = None
+    drain_deadline: datetime | None = None
     earlier_incarnations: tuple[str, ...] = ()
 
 

@@ -243,6 +243,18 @@ def begin_drain(
     m.log("job.draining", job, reason, task=trigger, cause=str(cause), hard=hard or None)
 
 
+def force_drain(m: Moves, job: JobRow) -> int:
+    """Grace is over for what has not confirmed its end: KILL. The devices stay held until the end is confirmed (GANG-3)."""
+    slow = [t for t in m.ranks(job) if t.state is TaskState.PREEMPTING]
+    if job.drain_hard or not slow:
+        return 0
+    job.drain_hard = True
+    m.touch(job, job.reason)
+    for task in slow:
+        m.log("task.force_drained", job, f"rank {task.rank} has not confirmed its end in time; it is killed", task=task)
+    return len(slow)
+
+
 def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     """Write how a drain ended (DRAIN-1 is the caller's guard). Returns the id of the host to quarantine, if any."""
     decision, tasks = completion.decision, m.tasks[job.id]

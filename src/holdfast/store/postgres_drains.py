@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.core.drain import Completion
-from holdfast.core.records import TaskRecord
+from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.store import moves
@@ -37,6 +37,30 @@ class DrainsPart:
             return [DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i])) for i in ids if i in jobs]
 
         return await self.session.single(work)
+
+    async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
+        """See `Store.list_slow_drains`."""
+
+        async def work(tx: Tx) -> list[JobRecord]:
+            ids = [row["id"] for row in await tx.rows("find_slow_drains", {"before": before})]
+            jobs = await read_jobs(tx, ids)
+            return [jobs[i] for i in ids if i in jobs]
+
+        return await self.session.single(work)
+
+    async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
+        """See `Store.force_drain`."""
+
+        async def work(tx: Tx) -> int:
+            m = await load_moves(tx, [job_id], await tx.now(now))
+            job = m.jobs.get(job_id)
+            if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
+                return 0
+            forced = moves.force_drain(m, job)
+            await write_moves(tx, m)
+            return forced
+
+        return await self.session.transact(work)
 
     async def complete_drain(
         self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from holdfast.store.postgres_moves import load_moves, write_events, write_moves
 from holdfast.store.postgres_session import Session, Tx, to_json
 from holdfast.store.registration import (
     dead_event,
+    deadline_of,
+    deadline_reason,
     drain_jobs_for,
     follow_incarnation,
     lose_tasks_on,
@@ -91,8 +94,9 @@ class HostsPart:
         return [msgspec.convert(row, Size) for row in await self.session.rows("host_sizes")]
 
     async def move_host(
-        self, host_id: str, event: str, reason: str, *, hard: bool = False, now: datetime | None = None
-    ) -> HostRecord:
+        self, host_id: str, event: str, reason: str,
+        *, hard: bool = False, deadline_seconds: float | None = None, now: datetime | None = None,
+    ) -> HostRecord:  # fmt: skip
         """See `Store.move_host`."""
 
         async def work(tx: Tx) -> HostRecord:
@@ -103,7 +107,10 @@ class HostsPart:
                 raise no_host(host_id)
             before = HostState(row["state"])
             state = move_state(row["name"], before, event)
-            await set_host_state(tx, host_id, row["name"], before, state, event, reason, at, hard=hard)
+            await set_host_state(
+                tx, host_id, row["name"], before, state, event, reason, at, hard=hard,
+                deadline=deadline_of(state, deadline_seconds, at),
+            )  # fmt: skip
             if state is HostState.TERMINATED:
                 lost = await lose_host_tasks(tx, host_id, "host_gone", at)
                 await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
@@ -112,6 +119,17 @@ class HostsPart:
             return await read_host(tx, host_id)
 
         return await self.session.transact(work)
+
+    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+        """See `Store.drain_due_hosts`."""
+
+        async def find(tx: Tx) -> list[str]:
+            return [row["id"] for row in await tx.rows("find_drain_deadlines", {"now": await tx.now(now)})]
+
+        drained = {}
+        for host_id in await self.session.single(find):
+            drained[host_id] = await self.session.transact(partial(_drain_due_host, host_id=host_id, now=now))
+        return drained
 
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
@@ -145,10 +163,10 @@ class HostsPart:
 
 async def set_host_state(
     tx: Tx, host_id: str, name: str, before: HostState, after: HostState, event: str, reason: str, at: datetime,
-    *, hard: bool = False,
+    *, hard: bool = False, deadline: datetime | None = None,
 ) -> None:  # fmt: skip
     """Write a host's new state and its event. The caller holds the host's lock."""
-    await tx.run("move_host", {"id": host_id, "state": str(after), "reason": reason})
+    await tx.run("move_host", {"id": host_id, "state": str(after), "reason": reason, "deadline": deadline})
     await write_events(tx, [moved_event(host_id, name, before, after, event, reason, hard)], at)
 
 
@@ -161,6 +179,22 @@ async def lose_host_tasks(tx: Tx, host_id: str, lost: str, at: datetime, *, keep
     freed = lose_tasks_on(m, host_id, lost, keep)
     await write_moves(tx, m)
     return freed
+
+
+async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list[str]:
+    at = await tx.now(now)
+    await tx.value("lock_host", {"id": host_id})
+    if host_id not in [row["id"] for row in await tx.rows("find_drain_deadlines", {"now": at})]:
+        return []
+    await tx.run("clear_drain_deadline", {"id": host_id})
+    row = await tx.one("read_host_state", {"id": host_id})
+    name = host_id if row is None else row["name"]
+    m = await load_moves(
+        tx, [r["job_id"] for r in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})], at
+    )
+    begun = drain_jobs_for(m, Cause.HOST_DRAINED, deadline_reason(name), host_id, stop=False)
+    await write_moves(tx, m)
+    return begun
 
 
 async def _drain_host_tasks(tx: Tx, host_id: str, reason: str, at: datetime) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import HostRecord
@@ -97,13 +97,25 @@ def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[s
     return list(dict.fromkeys(freed))
 
 
-def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None) -> list[str]:
-    """Start the operator-stop drain of every loaded job that runs, on `host_id` where one is given."""
+def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime) -> datetime | None:
+    """Until when running work may go on on a host that is being drained; None: as long as it takes."""
+    if state is not HostState.DRAINING or deadline_seconds is None:
+        return None
+    return now + timedelta(seconds=deadline_seconds)
+
+
+def deadline_reason(name: str) -> str:
+    """The sentence of work that a host's drain has caught up with."""
+    return f"host {name} is being drained, and its deadline has come"
+
+
+def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True) -> list[str]:
+    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an operator's hard stop."""
     begun = []
     for job in m.jobs.values():
         here = host_id is None or any(t.host_id == host_id and t.state.holds_lease for t in m.ranks(job))
         if here and job.state in (JobState.RESERVED, JobState.RUNNING):
-            moves.begin_drain(m, job, cause, reason, operator_stop=True)
+            moves.begin_drain(m, job, cause, reason, operator_stop=stop)
             begun.append(job.id)
     return begun
 

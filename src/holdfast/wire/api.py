@@ -239,7 +239,9 @@ class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops what runs there."""
+    """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may go on; then it is stopped."""
+
+    deadline_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False

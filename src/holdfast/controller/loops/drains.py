@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
@@ -28,6 +29,7 @@ class DrainsLoop:
 
     async def run_once(self) -> Summary:
         done: list[str] = []
+        forced = await self._force()
         while True:
             drains = await self._controller.store.list_drains(LIMIT)
             completed = [d.job.id for d in drains if await self._complete(d)]
@@ -36,7 +38,27 @@ class DrainsLoop:
                 break
         if done:
             self._controller.poke("admit", "events", "logs")
-        return {"completed": len(done)} if done else {}
+        return {"completed": len(done), "forced": forced} if done or forced else {}
+
+    async def _force(self) -> int:
+        """Tell what has not confirmed its end in time to go without grace: before the completions, in the same tick."""
+        controller, forced = self._controller, 0
+        settings = await controller.settings.current()
+        wait = settings.number("drain_force_seconds")
+        now = await controller.store.now()
+        for job in await controller.store.list_slow_drains(now - timedelta(seconds=wait)):
+            # A job's own long grace is not cut short: it is forced when that, and what a confirmation takes, is over.
+            grace = settings.number("grace_seconds", job.queue, job.spec)
+            if job.drain_since is None or now - job.drain_since < timedelta(seconds=max(wait, grace + wait / 2)):
+                continue
+            tasks = await controller.store.force_drain(job.id, job.epoch)
+            if tasks:
+                forced += tasks
+                controller.metrics.force_drained.inc(tasks)
+                log.warning("drain forced: %d tasks have not confirmed their end", tasks,
+                            extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch})  # fmt: skip
+                controller.poke_hosts_of(job.id)
+        return forced
 
     async def _complete(self, drain: DrainSnapshot) -> bool:
         controller, job = self._controller, drain.job

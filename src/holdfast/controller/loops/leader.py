@@ -17,7 +17,7 @@ from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.silhouette import Loop, keep_running
-from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop, PruneLoop, ReservationsLoop
+from holdfast.controller.loops.sweeps import DeadHostsLoop, HostDrainsLoop, LeasesLoop, PruneLoop, ReservationsLoop
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.errors import HoldfastError, Unavailable
 
@@ -29,7 +29,7 @@ def make_loops(controller: Controller) -> list[Loop]:
     """Every loop there is."""
     return [
         AdmitLoop(controller), DrainsLoop(controller), LeasesLoop(controller), ReservationsLoop(controller),
-        DueLoop(controller), DeadHostsLoop(controller), PruneLoop(controller),
+        DueLoop(controller), DeadHostsLoop(controller), HostDrainsLoop(controller), PruneLoop(controller),
         WebhooksLoop(controller), PruneDeliveriesLoop(controller),
     ]  # fmt: skip
 

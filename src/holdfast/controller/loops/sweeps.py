@@ -76,6 +76,29 @@ class ReservationsLoop:
         return late
 
 
+class HostDrainsLoop:
+    """Hosts being drained whose deadline has come → what still runs there is stopped, at no charge."""
+
+    name = "host_drains"
+    topic: str | None = None
+    interval_seconds = 2.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        drained = await controller.store.drain_due_hosts()
+        for host_id, jobs in drained.items():
+            log.info("the deadline of a host's drain has come; %d jobs are stopped", len(jobs), extra={"host": host_id})
+            controller.poke(f"host:{host_id}")
+            for job_id in jobs:
+                controller.poke_hosts_of(job_id)
+        if drained:
+            controller.poke("drain", "events")
+        return {"drained": sorted(drained)} if drained else {}
+
+
 class DeadHostsLoop:
     """Hosts with running work and no heartbeat → flagged once, and one line that says what to do."""
 

@@ -15,7 +15,7 @@ with busy as (
 select h.id, h.name, h.pool, h.state, h.reason, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus,
        h.address, h.version, h.probe, coalesce(u.cpu_slots, 0) as busy_cpu_slots,
        coalesce(u.memory_bytes, 0) as busy_memory_bytes, coalesce(d.devices, '{}') as busy_gpus,
-       coalesce(u.running, 0) as running, h.registered_at, b.heartbeat_at, b.flagged_dead_at
+       coalesce(u.running, 0) as running, h.registered_at, b.heartbeat_at, b.flagged_dead_at, h.drain_deadline
 from hosts h join heartbeats b on b.host_id = h.id
 left join busy u on u.host_id = h.id
 left join devices d on d.host_id = h.id
@@ -62,7 +62,15 @@ on conflict (host_id) do update set
   incarnation = excluded.incarnation, heartbeat_at = excluded.heartbeat_at, flagged_dead_at = null;
 
 -- name: move_host
-update hosts set state = %(state)s, reason = %(reason)s where id = %(id)s;
+update hosts set state = %(state)s, reason = %(reason)s,
+       drain_deadline = case when %(state)s = 'draining' then %(deadline)s::timestamptz end
+where id = %(id)s;
+
+-- name: find_drain_deadlines
+select id from hosts where state = 'draining' and drain_deadline <= %(now)s order by id;
+
+-- name: clear_drain_deadline
+update hosts set drain_deadline = null where id = %(id)s;
 
 -- name: jobs_on_host
 -- Jobs with a live task on the host; `incarnation` leaves out the tasks of the incarnation that just registered.

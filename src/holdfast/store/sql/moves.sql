@@ -92,3 +92,10 @@ from jsonb_to_recordset(%(rows)s::jsonb) as x(
 
 -- name: read_now
 select coalesce(%(now)s::timestamptz, clock_timestamp());
+
+-- name: find_slow_drains
+-- Drains whose tasks were told to stop before a time and have not confirmed it, and that are not forced yet.
+select j.id from jobs j
+where j.state = 'draining' and not j.drain_hard and j.drain_since <= %(before)s
+  and exists (select from tasks t where t.job_id = j.id and t.state = 'preempting')
+order by j.id;

@@ -1,0 +1,93 @@
+"""What holds for gangs and for hosts that are drained, in both stores: room, force, deadlines."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.states import JobState, TaskState
+from tests.store.rig import Rig
+
+STOPPED_SECONDS = 45
+
+
+async def test_a_drain_is_forced_once_and_only_what_is_left_of_it(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.store.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+    epoch = (await rig.job(job_id)).epoch
+    assert await rig.store.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS)) == []
+    assert (await rig.sync(live=[key])).preempts[0].hard is False
+    rig.tick(STOPPED_SECONDS + 1)
+    slow = await rig.store.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS))
+    assert [job.id for job in slow] == [job_id]
+    assert await rig.store.force_drain(job_id, epoch + 1, now=rig.now) == 0, "another epoch's drain is left alone"
+    assert await rig.store.force_drain(job_id, epoch, now=rig.now) == 1
+    assert await rig.store.force_drain(job_id, epoch, now=rig.now) == 0
+    assert await rig.store.list_slow_drains(rig.now) == []
+    assert (await rig.sync(live=[key])).preempts[0].hard is True
+    assert (await rig.kinds(job_id)).count("task.force_drained") == 1
+    assert await rig.complete() == [], "GANG-3: a task that has not confirmed its end holds its place"
+    assert [t.state for t in await rig.store.list_tasks(job_id)] == [TaskState.PREEMPTING]
+
+
+async def test_a_drain_job_under_another_epoch_changes_nothing(rig: Rig) -> None:
+    await rig.host()
+    job_id, _ = await rig.running()
+    epoch = (await rig.job(job_id)).epoch
+    assert not await rig.store.drain_job(job_id, Cause.PREEMPTED, "late", epoch=epoch - 1, now=rig.now)
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    assert await rig.store.drain_job(job_id, Cause.PREEMPTED, "now", epoch=epoch, now=rig.now)
+
+
+async def test_a_draining_host_stops_its_work_at_the_deadline_and_once(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    host = await rig.store.move_host("h1", "drain", "disk swap", deadline_seconds=60, now=rig.now)
+    assert host.drain_deadline == rig.now + timedelta(seconds=60)
+    waiting = await rig.submit()
+    assert await rig.admit() == [], "nothing new starts there"
+    rig.tick(59)
+    assert await rig.store.drain_due_hosts(now=rig.now) == {}
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    rig.tick(2)
+    assert await rig.store.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
+    assert await rig.store.drain_due_hosts(now=rig.now) == {}
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.HOST_DRAINED)
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.hard, order.operator_stop) == (False, False)
+    assert (await rig.store.get_host("h1")).drain_deadline is None
+    await rig.store.move_host("h1", "undrain", "", now=rig.now)
+    assert waiting in await rig.admit()
+
+
+async def test_what_runs_is_told_with_its_limits(rig: Rig) -> None:
+    await rig.host(slots=4)
+    job_id, _ = await rig.running(time_limit_seconds=90.0, preemptible=True, priority=7)
+    off = await rig.submit(time_limit_seconds="off")
+    queued = await rig.submit(time_limit_seconds=5.0, host_labels={"zone": "a"}, placement="spread")
+    rig.tick(10)
+    snap = await rig.store.read_admission(10, now=rig.now)
+    assert snap.lowest_preemptible == 7
+    found = {c.job_id: c for c in snap.candidates}
+    assert found[off].time_limit_seconds == float("inf")
+    assert (found[queued].time_limit_seconds, found[queued].waited_seconds) == (5.0, 10.0)
+    assert (found[queued].placement, dict(found[queued].host_labels)) == ("spread", {"zone": "a"})
+    (task,) = await rig.store.read_running(now=rig.now)
+    assert (task.job_id, task.ran_seconds, task.time_limit_seconds, task.preemptible, task.draining) == (
+        job_id, 10.0, 90.0, True, False,
+    )  # fmt: skip
+
+
+async def test_a_job_that_has_not_started_says_since_when(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.admit()
+    rig.tick(12)
+    (found,) = await rig.store.list_reserved(now=rig.now)
+    assert (found.job.id, found.seconds) == (job_id, 12.0)
+    await rig.sync()
+    key = await rig.key(job_id)
+    await rig.sync(live=[key], started=[key])
+    assert await rig.store.list_reserved(now=rig.now) == []
