@@ -64,7 +64,7 @@ class Peer:
         self.welcome = welcome
         self.facts: HostFacts = hello.facts
         self.pid = hello.pid
-        self.beat = b""  # its last heartbeat: the next is most likely the same bytes
+        self.beat: bytes | None = None  # its last heartbeat: the next is most likely the same bytes
         self.heard_at = now
         self.spoke_at = now
         self.dirty = False

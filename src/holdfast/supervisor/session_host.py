@@ -69,7 +69,7 @@ class HostSession:
         self._spoke_at = now - HELLO_SECONDS
         self._hello_at: float | None = now  # when to say it next; None while a session lasts
         self._hello_seconds = _FIRST_HELLO_SECONDS
-        self._beat = b""  # the last heartbeat of this session: the next is most likely the same bytes
+        self._beat: bytes | None = None  # the last heartbeat of this session: the next is most likely the same bytes
         self._early: list[bytes] = []
         self._out: list[bytes] = []
 
@@ -160,7 +160,7 @@ class HostSession:
             kept = self.link.take_back() + kept  # OUTBOX-1
         self.rules = welcome
         self.link = Link(welcome.session)
-        self._beat = b""
+        self._beat = None
         self._hello_at = None
         self._hello_seconds = _FIRST_HELLO_SECONDS
         for message in kept:
