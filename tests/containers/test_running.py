@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from holdfast.agent.forensics import find_py_spy
 from holdfast.core.watch_settings import WatchSettings
+from holdfast.process.table import read_entry
 from tests.agent.conftest import Host, poll
 from tests.agent.fake_controller import FakeController
 from tests.containers.conftest import Podman, mark_of
@@ -17,6 +19,11 @@ from tests.containers.conftest import Podman, mark_of
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
 SECONDS = 40.0
+
+
+def find_parent(pid: int) -> int:
+    entry = read_entry(pid)
+    return entry.ppid if entry is not None else 0
 
 
 def test_success_exit_codes_and_signals_come_out(controller: FakeController, host: Host, image: str) -> None:
@@ -77,18 +84,27 @@ def test_what_reaches_the_inside(
 
 
 def test_no_value_of_a_variable_is_on_a_command_line_or_left_in_a_file(
-    controller: FakeController, host: Host, image: str
+    controller: FakeController, make_host: MakeHost, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BOX-4."""
-    key = controller.launch(
-        "plain", image=image, env={"MINE": "v4lue-mine"}, secrets={"KEY": "s3cret-key", "PATH": "s3cret-path"}
-    )
+    """BOX-4. A podman that writes down what it is called with stands before the real one."""
+    tools, calls = tmp_path / "tools", tmp_path / "calls"
+    tools.mkdir()
+    (tools / "podman").write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {shutil.which("podman")} "$@"\n')
+    (tools / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    host = make_host().start()
+    secrets = {"KEY": "s3cret-key", "PATH": "s3cret-path"}
+    key = controller.launch("plain", image=image, env={"MINE": "v4lue-mine"}, secrets=secrets)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    assert " create --name " in calls.read_text()
+    assert "--env KEY " in calls.read_text()
+    lines = [calls.read_bytes()]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = path.read_bytes()
+            lines.append(path.read_bytes())
         except OSError:
             continue
+    for line in lines:
         if b"pytest" not in line:
             assert b"s3cret-" not in line, line
             assert b"v4lue-mine" not in line, line
@@ -105,6 +121,10 @@ def test_beats_arrive_and_the_process_is_the_container_s(
     key = controller.launch("wedge", image=image)
     controller.wait(lambda: controller.beats.get(key) and controller.beats[key].step == 3, SECONDS)
     pid = controller.wait_running(key)
+    above = [pid]
+    while above[-1] not in (host.guardian_pid, 0):
+        above.append(find_parent(above[-1]))
+    assert b"containers.runner" in Path(f"/proc/{above[-2]}/cmdline").read_bytes(), "BOX-1: the runner is above it"
     (name,) = podman.containers(mark_of(host))
     assert podman.run("inspect", "--format", "{{.State.Pid}}", name).strip() == str(pid)
     assert name.endswith(".0.1")
