@@ -320,13 +320,16 @@ def test_the_kill_switch_holds_neither_what_costs_nothing_nor_an_end() -> None:
 
 
 def test_failed_starts_back_off_and_end_in_a_park() -> None:
-    policy, charges, delays = Policy(start_failure_limit=9), Charges(retries=1, best_step=4, no_progress=1), []
-    for _ in range(8):
+    policy, delays = Policy(start_failure_limit=9), []
+    first = judge(Cause.START_TIMEOUT, Charges(retries=1, best_step=4, no_progress=1), policy)
+    assert (first.event, first.front, first.avoid_host) == (JobEvent.REQUEUE, True, True)
+    charges = first.charges
+    for _ in range(7):
         decision = judge(Cause.START_TIMEOUT, charges, policy)
         assert (decision.event, decision.parked, decision.front) == (JobEvent.BACK_OFF, False, False)
         delays.append(decision.delay_seconds)
         charges = decision.charges
-    assert delays == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert delays == [60, 120, 240, 480, 960, 1920, 3600]
     decision = judge(Cause.START_TIMEOUT, charges, policy)
     assert (decision.event, decision.parked) == (JobEvent.BACK_OFF, True)
     assert "parked after 9 failed starts" in decision.reason
