@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.agent.commands import Commands, TaskPlaces
 from holdfast.agent.ends import make_facts
-from holdfast.agent.environment import make_task_environment
+from holdfast.agent.environment import inherit_environment, make_task_environment
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
 from holdfast.core.causes import Cause, Watchdog
@@ -162,3 +162,10 @@ def test_the_user_cannot_override_what_holdfast_sets() -> None:
     assert (env["RANK"], env["PYTHONUNBUFFERED"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "", "")
     env = make_task_environment(wanted, {}, host_gpus=0, **places)
     assert env["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_what_a_service_manager_tells_the_agent_is_not_for_its_tasks() -> None:
+    told = {"NOTIFY_SOCKET": "/run/x", "STATE_DIRECTORY": "/var/lib/holdfast", "HOLDFAST_JOIN_TOKEN": "hfj_x"}
+    kept = inherit_environment({**told, "PATH": "/bin", "NCCL_DEBUG": "INFO"})
+    assert not told.keys() & kept.keys()
+    assert (kept["PATH"], kept["NCCL_DEBUG"]) == ("/bin", "INFO")

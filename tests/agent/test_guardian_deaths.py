@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -94,6 +95,19 @@ def test_a_frozen_agent_is_replaced(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_an_agent_that_starts_slowly_gets_ever_more_time(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, frozen_seconds=0.2, agent_argv=["sleep", "600"])
+    try:
+        rig.start()
+        wait_until(lambda: rig.notes().count("has been silent") >= 5, "five that never said a word")
+        silent = [float(seconds) for seconds in re.findall(r"silent for ([0-9.]+) s", rig.notes())]
+        assert all(found >= least - 0.05 for found, least in zip(silent, [0.2, 0.4, 0.8, 1.6, 1.6], strict=False)), (
+            silent
+        )
+    finally:
+        rig.close()
+
+
 def test_an_upgrade_replaces_the_agent_alone(rig: Rig) -> None:
     _, pid = rig.start_task(["sleep", "600"])
     old = rig.agent_pid
@@ -101,6 +115,7 @@ def test_an_upgrade_replaces_the_agent_alone(rig: Rig) -> None:
     assert [task.pid for task in rig.meet().tasks] == [pid]
     assert rig.agent_pid != old
     assert not is_alive(old)
+    assert "the agent is killed" not in rig.notes()  # it went when told
 
 
 def test_an_agent_that_keeps_dying_is_started_ever_more_slowly(tmp_path: Path) -> None:

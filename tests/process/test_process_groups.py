@@ -67,6 +67,9 @@ def test_our_own_group_is_found_in_every_layout() -> None:
     assert find_own_groups(["0::/system.slice/holdfast.service"], [v2]) == {
         "": "/sys/fs/cgroup/system.slice/holdfast.service"
     }
+    aside = "0::/system.slice/holdfast.service/holdfast-guardian"
+    assert find_own_groups([aside], [v2]) == {"": "/sys/fs/cgroup/system.slice/holdfast.service"}
+    assert find_own_groups(["0::/holdfast-guardian"], [v2]) == {"": "/sys/fs/cgroup"}
     assert find_own_groups(["4:memory:/user", "1:cpu:/", "0::/"], [cpu, v1]) == {"memory": "/sys/fs/cgroup/memory/user"}
     assert find_own_groups(["4:memory:/docker/abc/x"], [part]) == {"memory": "/sys/fs/cgroup/memory/x"}
     assert find_own_groups(["4:memory:/docker/abc"], [part]) == {"memory": "/sys/fs/cgroup/memory"}
@@ -100,3 +103,44 @@ def test_a_real_group_holds_counts_and_goes(tmp_path: Path) -> None:
     assert other.remove()
     home.close()
     assert not os.path.exists(home.path)
+
+
+STARTER = """
+import os, sys
+from holdfast.process.groups import open_group_home, step_aside
+top = sys.argv[1]
+open(f"{top}/cgroup.procs", "w").write("0")
+step_aside()
+beside = os.fork()
+if beside == 0:
+    os.execlp("sleep", "sleep", "600")
+try:
+    for host in ("a", "b"):
+        guardian = os.fork()
+        if guardian == 0:
+            home = open_group_home(host)
+            os._exit(0 if home is not None and home.memory and home.path.startswith(f"{top}/holdfast-{host}-") else 1)
+        assert os.waitpid(guardian, 0)[1] == 0, host
+finally:
+    os.kill(beside, 9)
+    os.wait()
+"""
+
+
+def test_guardians_of_a_starter_that_stepped_aside_have_limits() -> None:
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    mount = next((line.split()[4] for line in mounts if " - cgroup2 " in line), "/none")
+    top = Path(mount) / f"holdfast-test-{os.urandom(6).hex()}"
+    try:
+        top.mkdir()
+    except OSError:
+        pytest.skip("no version 2 group can be made here")
+    try:
+        if "memory" not in (top / "cgroup.controllers").read_text().split():
+            pytest.skip("no memory controller in version 2 here")
+        subprocess.run([sys.executable, "-c", STARTER, str(top)], check=True, timeout=60)
+    finally:
+        for folder in sorted(top.rglob("*/"), reverse=True):
+            if folder.is_dir():
+                folder.rmdir()
+        top.rmdir()

@@ -2,7 +2,8 @@
 
 AGENT-1  An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to 10 s.
 AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be stopped, or
-         stuck in a driver.
+         stuck in a driver. Before its first word each in a row has twice the time of the one before, eight times at
+         most: on a machine with little to spare the start itself takes long, and killing it earlier never helps.
 AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its successor;
          the successor asks for a snapshot instead.
 """
@@ -61,6 +62,7 @@ class AgentChild:
         self._drop_interest = drop_interest
         self._number = 0
         self._failures = 0
+        self._mute = 0  # agents in a row that were killed before their first word
         self._child: Child | None = None
         self._request: SpawnRequest | None = None
         self._channel: socket.socket | None = None
@@ -90,9 +92,14 @@ class AgentChild:
             self._start(now)
         if now >= self._kill_at:
             self._kill("it did not go when told")
-        elif now - self._heard_at >= self._frozen_seconds and self._kill_at == INF:
+        elif now - self._heard_at >= self._patience_seconds and self._kill_at == INF:
+            self._mute += not self._greeted
             self._kill(f"its loop has been silent for {now - self._heard_at:.1f} s")
-        return min(self._kill_at, self._heard_at + self._frozen_seconds)
+        return min(self._kill_at, self._heard_at + self._patience_seconds)
+
+    @property
+    def _patience_seconds(self) -> float:
+        return self._frozen_seconds if self._greeted else self._frozen_seconds * 2.0 ** min(self._mute, 3)
 
     def excuse_silence(self, seconds: float) -> None:
         """The guardian itself did not turn for so long: the agent's silence of that time says nothing."""
@@ -111,6 +118,7 @@ class AgentChild:
     def greet(self, snapshot: Answer) -> None:
         """Answer a hello; from here on the agent hears everything."""
         self._greeted = True
+        self._mute = 0
         self.tell(snapshot)
 
     def retire(self, *, for_good: bool) -> None:
@@ -143,7 +151,8 @@ class AgentChild:
             data = b""
         if not data:
             self._close_channel()
-            self._kill("it closed its line to the guardian")
+            if not self._wanted_gone:  # else it is on its way out, as it was told, and has its time for that
+                self._kill("it closed its line to the guardian")
             return []
         self._heard_at = time.monotonic()
         try:

@@ -46,12 +46,14 @@ def up(
     from holdfast.cli.extras import need_server
     from holdfast.cli.up_folder import DataFolder
     from holdfast.cli.up_supervisor import Supervisor, UpOptions, open_listener
+    from holdfast.process.groups import step_aside
 
     need_server()
     agent = agent_options(slots=slots, gpus=gpus, queues=queues, name=name)
     folder = DataFolder(Path(data).expanduser())
     folder.prepare()
     folder.lock()
+    step_aside()
     try:
         folder.unpublish()  # of one that was killed
         folder.end_leftovers(say)

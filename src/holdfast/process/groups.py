@@ -13,10 +13,13 @@ GROUP-2  A group is removed when its task is over; what a dead guardian left is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zlib
 from pathlib import Path
+
+_LEAF = "holdfast-guardian"
 
 
 class TaskGroup:
@@ -123,6 +126,18 @@ def open_group_home(host: str) -> GroupHome | None:
     return None
 
 
+def step_aside() -> None:
+    """Make room for limits in the v2 group that a service manager gave us, if we are alone in it.
+
+    For whoever starts a guardian among other processes, before it starts the first: later the group has many members, and
+    a group with members may not pass controllers on. Does nothing where that cannot be.
+    """
+    own = _find_mounts().get("")
+    if own is not None:
+        with contextlib.suppress(OSError):
+            _delegate_memory(own)
+
+
 def _try_home(path: str, own: str, *, unified: bool, memory: bool) -> GroupHome | None:
     try:
         if unified and memory and not _delegate_memory(own):
@@ -172,7 +187,7 @@ def _delegate_memory(own: str) -> bool:
         return True
     if _read_words(f"{own}/cgroup.procs") != [str(os.getpid())]:
         return False
-    leaf = f"{own}/holdfast-guardian"
+    leaf = f"{own}/{_LEAF}"
     os.makedirs(leaf, exist_ok=True)
     _write(f"{leaf}/cgroup.procs", str(os.getpid()))
     if _try_write(f"{own}/cgroup.subtree_control", "+memory"):
@@ -196,8 +211,11 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
     own: dict[str, str] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)
-        if controllers == "" or "memory" in controllers.split(","):
-            own["memory" if controllers else ""] = path
+        if controllers == "":
+            # Whoever stepped aside is in the leaf, and so is all it starts; the group that was given is the one above.
+            own[""] = path.removesuffix(f"/{_LEAF}") or "/"
+        elif "memory" in controllers.split(","):
+            own["memory"] = path
     found: dict[str, str] = {}
     for line in mounts:
         left, _, right = line.partition(" - ")
