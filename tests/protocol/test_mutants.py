@@ -21,7 +21,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.decide import decide
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.store import dispatch, memory_hosts, moves
+from holdfast.store import asked, dispatch, memory_hosts, moves
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_hosts import MemoryHosts
@@ -43,7 +43,7 @@ def host_without_margin(p: Patch) -> None:
 
 
 def controller_without_margin(p: Patch) -> None:
-    p.setattr(moves, "margin_seconds", lambda ttl: 0.0)
+    p.setattr(asked, "margin_seconds", lambda ttl: 0.0)
 
 
 def guardian_without_deadline(p: Patch) -> None:
@@ -62,8 +62,8 @@ def lease_counted_from_the_answer(p: Patch) -> None:
 
 
 def reaping_at_once_after_a_restart(p: Patch) -> None:
-    lapse = moves.lapse
-    p.setattr(moves, "lapse", lambda m, leading_since: lapse(m, LONG_AGO))
+    lapse = asked.lapse
+    p.setattr(asked, "lapse", lambda m, leading_since: lapse(m, LONG_AGO))
 
 
 def incarnation_not_guarded(p: Patch) -> None:
@@ -242,7 +242,7 @@ def late_registration_frees_the_present(p: Patch) -> None:
 
 
 def half_told_gang_stays_reserved(p: Patch) -> None:
-    p.setattr(moves, "run_out", lambda m, job, reason: None)
+    p.setattr(asked, "run_out", lambda m, job, reason, missing: None)
 
 
 def requeue_without_event(p: Patch) -> None:
@@ -256,25 +256,25 @@ def requeue_without_event(p: Patch) -> None:
 
 
 def stopping_tasks_never_lapse(p: Patch) -> None:
-    lapse = moves.lapse
+    lapse = asked.lapse
 
     def some(m: Any, leading_since: datetime) -> list[str]:
         for job_id in [i for i, ts in m.tasks.items() if any(t.state is TaskState.PREEMPTING for t in ts.values())]:
             del m.jobs[job_id]
         return lapse(m, leading_since)
 
-    p.setattr(moves, "lapse", some)
+    p.setattr(asked, "lapse", some)
 
 
 def late_cancel_rewrites_the_end(p: Patch) -> None:
-    cancel = moves.cancel
+    cancel = asked.cancel
 
     def touch(m: Any, job: Any, reason: str, *, hard: bool) -> None:
         if job.state.terminal:
             m.touch(job, reason)
         cancel(m, job, reason, hard=hard)
 
-    p.setattr(moves, "cancel", touch)
+    p.setattr(asked, "cancel", touch)
 
 
 def ends_never_acknowledged(p: Patch) -> None:

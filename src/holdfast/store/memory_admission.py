@@ -13,7 +13,7 @@ from holdfast.core.settings import Value, resolve
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, TASK, sources, step
-from holdfast.store import moves
+from holdfast.store import asked
 from holdfast.store.memory_state import MemoryJob, MemoryState
 from holdfast.store.moves import LIVE_JOB_STATES
 from holdfast.store.quotas import Allotment, quota_left, read_quota
@@ -174,7 +174,7 @@ class MemoryAdmission:
         s, at = self.state, self.state.at(now)
         before = at - timedelta(seconds=reservation_seconds)
         m = s.load([i for i in s.by_state[JobState.RESERVED] if s.attempts[i][-1].reserved_at <= before], at)
-        expired = [job.id for job in m.jobs.values() if moves.expire_start(m, job, reservation_seconds)]
+        expired = [job.id for job in m.jobs.values() if asked.expire_start(m, job, reservation_seconds)]
         s.commit(m)
         return expired
 

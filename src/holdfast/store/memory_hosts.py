@@ -12,7 +12,7 @@ from holdfast.core.placement import Size
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostEvent, HostState, JobState, TaskState
 from holdfast.core.transitions import HOST, sources, step
-from holdfast.store import moves
+from holdfast.store import asked, moves
 from holdfast.store.interface import DrainSnapshot, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.store.memory_state import MemoryHost, MemoryState
 from holdfast.store.registration import (
@@ -253,7 +253,7 @@ class MemoryHosts:
         """See `Store.lapse_leases`."""
         live = [i for state in moves.LIVE_JOB_STATES for i in self.state.by_state[state]]
         m = self.state.load(live, self.state.at(now))
-        lapsed = moves.lapse(m, leading_since)
+        lapsed = asked.lapse(m, leading_since)
         self.state.commit(m)
         return lapsed
 

@@ -13,7 +13,7 @@ from holdfast.core.settings import Value
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
-from holdfast.store import dispatch, moves
+from holdfast.store import asked, dispatch, moves
 from holdfast.store.interface import JobFilter, NewJob, Released, Submitted
 from holdfast.store.memory_state import UNFINISHED, MemoryJob, MemoryState
 from holdfast.store.moves import last_beat
@@ -192,7 +192,7 @@ class MemoryJobs:
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
             raise no_job(job_id)
-        moves.cancel(m, m.jobs[job_id], reason, hard=hard)
+        asked.cancel(m, m.jobs[job_id], reason, hard=hard)
         self.state.commit(m)
         return self.state.job_record(job_id)
 
@@ -210,7 +210,7 @@ class MemoryJobs:
         if job.ended_at is not None:  # a parked one is unfinished as it is
             self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
         chain = self.state.attempts.get(job_id, [])
-        moves.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
+        asked.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
         self.state.commit(m)
         return self.state.job_record(job_id)
 

@@ -12,7 +12,7 @@ from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft
 from holdfast.core.settings import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
-from holdfast.store import moves
+from holdfast.store import asked
 from holdfast.store.postgres_jobs import read_jobs
 from holdfast.store.postgres_moves import load_moves, write_moves
 from holdfast.store.postgres_projects import lock_quotas, read_quotas, read_quotas_left
@@ -145,7 +145,7 @@ class AdmissionPart:
             still = {row["id"] for row in await tx.rows("find_unoffered", {"before": before})}
             expired = []
             for job in m.jobs.values():
-                if job.id in still and moves.expire_start(m, job, reservation_seconds):
+                if job.id in still and asked.expire_start(m, job, reservation_seconds):
                     expired.append(job.id)
             await write_moves(tx, m)
             return expired

@@ -14,7 +14,7 @@ from holdfast.core.settings import Value
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
-from holdfast.store import moves
+from holdfast.store import asked, moves
 from holdfast.store.interface import JobFilter, NewJob, Submitted
 from holdfast.store.postgres_moves import load_moves, write_moves
 from holdfast.store.postgres_projects import check_quotas
@@ -127,7 +127,7 @@ class JobsPart:
             m = await load_moves(tx, [job_id], await tx.now(now))
             if job_id not in m.jobs:
                 raise no_job(job_id)
-            moves.cancel(m, m.jobs[job_id], reason, hard=hard)
+            asked.cancel(m, m.jobs[job_id], reason, hard=hard)
             await write_moves(tx, m)
             return (await read_jobs(tx, [job_id]))[job_id]
 
@@ -155,7 +155,7 @@ class JobsPart:
             if not await tx.rows("hold_queues", {"names": [job.queue]}):
                 raise refuse_queue(job.queue)
             made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
-            moves.revive(m, job, reason, made=made)
+            asked.revive(m, job, reason, made=made)
             await write_moves(tx, m)
             return (await read_jobs(tx, [job_id]))[job_id]
 

@@ -18,7 +18,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
-from holdfast.store import moves
+from holdfast.store import asked, moves
 from holdfast.store.postgres_hosts import lose_host_tasks, set_host_state
 from holdfast.store.postgres_moves import load_moves, write_events, write_moves
 from holdfast.store.postgres_session import Session, Tx, to_json
@@ -60,7 +60,7 @@ class SyncPart:
             if not ids:
                 return []
             m = await load_moves(tx, ids, at)
-            lapsed = moves.lapse(m, leading_since)
+            lapsed = asked.lapse(m, leading_since)
             await write_moves(tx, m)
             return lapsed
 

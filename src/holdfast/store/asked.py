@@ -1,0 +1,137 @@
+"""What people and loops ask of jobs: cancel, give a reservation up, go on after an end, take what a silent host held.
+
+Made of `moves`, and pure like them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.lease import margin_seconds
+from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent
+from holdfast.core.transitions import JOB, step
+from holdfast.store import moves
+from holdfast.store.moves import Moves
+from holdfast.store.rows import JobRow, TaskRow
+
+
+def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
+    """A person's cancel, in every state; a job that has ended is left as it is."""
+    if job.state.terminal:
+        return
+    if job.state in (JobState.WAITING, JobState.QUEUED):
+        _cancel_idle(m, job, reason)
+        return
+    if job.state is JobState.DRAINING:
+        if job.drain_cause is Cause.USER_CANCELLED and (job.drain_hard or not hard):
+            return
+        job.drain_cause, job.drain_reason = Cause.USER_CANCELLED, reason
+        job.drain_hard = job.drain_hard or hard
+        m.touch(job, reason)
+        m.log("job.draining", job, reason, cause=str(Cause.USER_CANCELLED), hard=hard or None)
+        return
+    tasks = m.tasks[job.id].values()
+    if job.state is JobState.RESERVED and all(t.offered_at is None for t in tasks):
+        _cancel_unoffered(m, job, reason)
+        return
+    moves.begin_drain(m, job, Cause.USER_CANCELLED, reason, hard=hard)
+
+
+def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
+    m.move_job(job, JobEvent.CANCEL, reason)
+    job.wait_cause = job.wait_until = job.retry_at = None
+    job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, Cause.USER_CANCELLED, None
+    job.ended_at = m.now
+    m.log("job.cancelled", job, reason, cause=str(Cause.USER_CANCELLED))
+
+
+def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
+    """No host knows of it, so nothing has to be stopped: the reservation is taken back, then the job cancelled."""
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.cause, change.reason = Outcome.CANCELLED, Cause.USER_CANCELLED, reason
+    change.ended_at = m.now
+    _release_tasks(m, job)
+    job.state = step(JOB, job.state, JobEvent.EXPIRE)
+    _cancel_idle(m, job, reason)
+
+
+def expire(m: Moves, job: JobRow, reason: str) -> None:
+    """A reservation nobody was told of in time: back to its old place, at no charge; its attempt number is not reused."""
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.reason, change.ended_at = Outcome.EXPIRED, reason, m.now
+    _release_tasks(m, job)
+    m.move_job(job, JobEvent.EXPIRE, reason)
+    m.log("job.expired", job, reason)
+
+
+def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
+    """Give up a reservation whose hosts did not all take it in time; False where they did, or are on their way down."""
+    tasks = m.ranks(job)
+    missing = [t for t in tasks if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
+    if job.state is not JobState.RESERVED or not missing:
+        return False
+    if all(t.offered_at is None for t in tasks):
+        expire(m, job, expired_reason(reservation_seconds))
+    else:
+        run_out(m, job, run_out_reason(reservation_seconds), missing[0])
+    return True
+
+
+def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
+    """A reservation that only some of its hosts took in time: those that took it give it back, together (DESIGN §3.4)."""
+    moves.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
+
+
+def _release_tasks(m: Moves, job: JobRow) -> None:
+    for task in m.ranks(job):
+        m.move_task(task, TaskEvent.RELEASE)
+    moves.clear(m, job)
+
+
+def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
+    """A person's `retry`: queued again at the back. The caller has checked the state.
+
+    made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
+    its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
+    """
+    parked = job.state is JobState.WAITING
+    m.move_job(job, JobEvent.RELEASE if parked else JobEvent.REVIVE, reason)
+    job.wait_cause, job.start_failures = None, 0
+    if made is None:
+        job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
+        job.rank_charges, job.best_step, job.retry_events, job.avoid_hosts = {}, None, True, ()
+    else:
+        job.retries_charged = made + 1
+    job.ended_at, job.queued_at, job.to_place = None, m.now, "back"
+    job.trigger_rank = None
+    kind = "job.released" if parked else "job.revived"
+    m.log(kind, job, reason, counted=made is not None, retry_count=job.retries_charged)
+
+
+def lapse(m: Moves, leading_since: datetime) -> list[str]:
+    """Free the loaded tasks whose lease ended more than its margin ago. Returns the ids of their jobs.
+
+    LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
+    """
+    lapsed = []
+    for job in m.jobs.values():
+        for task in m.ranks(job):
+            if not task.state.holds_lease or task.lease_until is None:
+                continue
+            margin = timedelta(seconds=margin_seconds(task.lease_ttl_seconds))
+            ttl = timedelta(seconds=task.lease_ttl_seconds)
+            if task.lease_until + margin < m.now and leading_since + ttl < m.now:
+                moves.lose_task(m, job, task, "lease_lapsed")
+                lapsed.append(job.id)
+    return list(dict.fromkeys(lapsed))
+
+
+def expired_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that ran out."""
+    return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
+
+
+def run_out_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that only some of its hosts took."""
+    return f"not all of its hosts asked for work within {reservation_seconds:g} s"
