@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,13 +104,13 @@ class Registry:
 
 
 @pytest.fixture(scope="session")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman() -> Iterator[Podman]:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         skip(f"{', '.join(missing)} not installed (`make tools` does it)")
     if os.getuid() != 0 and subprocess.run(["podman", "unshare", "true"], capture_output=True, check=False).returncode:
         skip("podman cannot run here without root (it needs sub-ids, newuidmap and XDG_RUNTIME_DIR)")
-    folder = tmp_path_factory.mktemp("podman")
+    folder = Path(tempfile.mkdtemp(prefix="hf-podman-"))  # podman takes no --runroot of more than 50 characters
     made = Podman(folder)
     os.environ["CONTAINERS_REGISTRIES_CONF"] = str(folder / "registries.conf")
     (folder / "registries.conf").write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
@@ -120,10 +121,10 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     yield made
     left = made.containers()
     made.run("rm", "--force", "--all", check=False)
-    del os.environ["CONTAINERS_REGISTRIES_CONF"]
-    assert not left, f"containers left behind: {left}"
     made.run("system", "reset", "--force", check=False)
+    del os.environ["CONTAINERS_REGISTRIES_CONF"]
     shutil.rmtree(folder, ignore_errors=True)
+    assert not left, f"containers left behind: {left}"
 
 
 @pytest.fixture(scope="session")

@@ -152,6 +152,8 @@ def run(folder: Path, words: list[str]) -> int:
     """Be the client."""
     with (folder / "calls").open("a") as calls:
         calls.write(json.dumps(words) + "\n")
+    if (folder / "down").exists():
+        sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?")
     if words[0] == "image":
         return find_image(folder, words[-1])
     options, rest = split(words[1:])

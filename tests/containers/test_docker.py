@@ -155,13 +155,36 @@ def kill_clients(folder: Path, verb: str) -> None:
     assert found == 1
 
 
-def test_a_killed_guardian_leaves_the_engine_nothing(controller: FakeController, host: Host, engine: Engine) -> None:
+def test_an_engine_that_does_not_answer_is_named(controller: FakeController, host: Host, engine: Engine) -> None:
+    (engine.folder / "down").touch()
+    facts = controller.wait_end(controller.launch("exit", "0", image="a", runtime="docker"), SECONDS)
+    assert "Cannot connect to the Docker daemon" in (facts.runtime_error or "")
+    assert facts.pull_error is None
+    (engine.folder / "down").unlink()
+
+
+def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
+    controller: FakeController, host: Host, engine: Engine
+) -> None:
+    """DESK-1."""
     key = controller.launch("deaf", image="a", runtime="docker")
     pid = controller.wait_running(key)
+    (engine.folder / "down").touch()
     kill_guardian(host)
     poll(lambda: not is_running(pid))
-    assert len(engine.containers) == 1
     controller.known.clear()
     host.start()
+    poll(lambda: host.said("it takes no work until they are"))
+    tries = len(engine.calls)
+    poll(lambda: len(engine.calls) >= tries + 2, SECONDS)
+    assert len(controller.registrations) == 1
+    seen: list[int] = []
+
+    def look(path: str) -> None:
+        if path.endswith("register"):
+            seen.append(len(engine.containers))
+
+    controller.fail = look  # type: ignore[assignment]  # it fails nothing, and looks
+    (engine.folder / "down").unlink()
     controller.wait(lambda: len(controller.registrations) == 2, SECONDS)
-    assert engine.containers == []
+    assert seen == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -79,6 +80,19 @@ def test_why_says_that_it_pulls_and_a_cancel_ends_that(
         assert f"pulls its image {held}" in cluster.client.why(job).summary
         cluster.client.cancel(job)
         cluster.until(job, "cancelled", seconds=30)
+
+
+def test_a_shell_s_own_variables_stay_out_of_an_image(cluster: Cluster, podman: Podman, image: str) -> None:
+    """`run` brings the shell's PATH along for a plain job; inside an image that would name folders of another machine."""
+    queue = lane(cluster, podman, "typed")
+    done = cluster.cli("run", "--queue", queue, "--image", image, "--env", "MINE=1", "--", "show")
+    assert done.returncode == 0, done.stderr.decode()
+    text = done.stdout.decode()
+    assert "env MINE=1\n" in text
+    assert f"cwd {cluster.folder}\n" in text, "the folder it was typed in"
+    (path,) = [line for line in text.splitlines() if line.startswith("env PATH=")]
+    assert path != f"env PATH={os.environ['PATH']}"
+    assert "env VIRTUAL_ENV=" not in text
 
 
 def test_an_image_that_is_nowhere_names_the_host_s_lack(cluster: Cluster, podman: Podman) -> None:
