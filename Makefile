@@ -4,7 +4,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo test tools lint types imports bench soak clean env
+.PHONY: help demo test ddp tools lint types imports bench soak clean env
 
 help:           ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -23,6 +23,20 @@ demo: env       ## the whole story on this machine, in under a minute
 
 test: env       ## every test that fits in ten minutes
 	@$(RUN)/python -m pytest -q -n 2 --dist worksteal
+
+ddp: env .venv-torch/.ready ## PyTorch DDP under torchrun and under Holdfast; brings its own torch
+	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py
+
+# torch is no dependency of the project. Where pip's own index has only builds with CUDA (2 GB and more), pass the CPU one:
+#   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'
+TORCH       ?= torch==2.13.0
+TORCH_INDEX ?=
+.venv-torch/.ready:
+	@echo "installing $(TORCH) and numpy into .venv-torch (once)"
+	@$(PYTHON) -m venv .venv-torch
+	@.venv-torch/bin/pip install --quiet --disable-pip-version-check $(TORCH_INDEX) '$(TORCH)' numpy || { rm -rf .venv-torch; \
+	  echo "torch could not be had; a CPU build: make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'"; exit 1; }
+	@touch .venv-torch/.ready
 
 tools:          ## podman and a registry for the container tests, where root and apt-get are there
 	@tests/containers/install.sh
@@ -43,4 +57,4 @@ soak: env       ## long runs with faults
 	@$(RUN)/python -m pytest -q -m soak
 
 clean:          ## take the environments and caches away
-	rm -rf .venv .uv .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run bench/results
+	rm -rf .venv .uv .venv-torch .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run bench/results

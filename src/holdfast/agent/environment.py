@@ -5,7 +5,7 @@ ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves 
        variables, and what would make the task someone's child (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is
        started by a service manager, whose environment is small; there the result is PATH, HOME, USER, LANG, SHELL
        and TMPDIR, completed where they are missing.
-ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` can.
+ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` and `OMP_NUM_THREADS` can.
 ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an absent one.
 """
 
@@ -49,6 +49,14 @@ _PRIVATE = frozenset(
         "LOCAL_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
         "VIRTUAL_ENV_PROMPT",
         "OLDPWD",
         "PWD",
@@ -93,7 +101,10 @@ def make_task_environment(
     HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not the host's id (HOLDFAST_HOST_ID).
     """
     key = order.key
-    env = {**inherited, "PYTHONUNBUFFERED": "1", **order.env, **order.secrets}
+    defaults = {"PYTHONUNBUFFERED": "1"}
+    if order.local_world_size > 1 and "OMP_NUM_THREADS" not in inherited:
+        defaults["OMP_NUM_THREADS"] = "1"  # as torchrun does: each rank taking every core would slow all of them
+    env = {**inherited, **defaults, **order.env, **order.secrets}
     env |= {
         "HOLDFAST_TASK": str(key),
         "HOLDFAST_JOB_ID": key.job_id,
