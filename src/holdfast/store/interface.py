@@ -34,6 +34,7 @@ from holdfast.core.records import (
     TokenRecord,
 )
 from holdfast.core.settings import Value
+from holdfast.store.interface_checkpoints import CheckpointStore
 from holdfast.store.interface_webhooks import WebhookStore
 from holdfast.store.values import (
     AdmissionSnapshot,
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 
-class Store(WebhookStore, Protocol):
+class Store(WebhookStore, CheckpointStore, Protocol):
     """The one truth."""
 
     # ---- life
@@ -184,10 +185,12 @@ class Store(WebhookStore, Protocol):
         turned into a cancel. A job that has ended is returned as it is. Raises NotFound."""
 
     async def revive_job(
-        self, job_id: str, reason: str, *, counted: bool = False, now: datetime | None = None
-    ) -> JobRecord:
+        self, job_id: str, reason: str,
+        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
+    ) -> JobRecord:  # fmt: skip
         """failed/cancelled → queued, for a person's `retry`: with all budgets fresh, or, `counted`, as one more retry of those it
-        has. Raises Conflict from any other state."""
+        has. from_scratch: its checkpoints are forgotten with it; else the newest is handed on. Raises Conflict from any other
+        state."""
 
     async def drain_job(
         self, job_id: str, cause: Cause, reason: str,

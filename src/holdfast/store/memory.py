@@ -20,6 +20,7 @@ from holdfast.store.hub import HintHub
 from holdfast.store.interface import Gauges
 from holdfast.store.log_plan import Range, no_attempt, plan_append, window
 from holdfast.store.memory_admission import MemoryAdmission
+from holdfast.store.memory_checkpoints import MemoryCheckpoints
 from holdfast.store.memory_hosts import MemoryHosts
 from holdfast.store.memory_jobs import MemoryJobs
 from holdfast.store.memory_settings import MemoryProjects, MemorySettings
@@ -163,7 +164,15 @@ class MemoryLogs:
 
 
 class MemoryStore(
-    MemorySettings, MemoryProjects, MemoryJobs, MemoryAdmission, MemoryHosts, MemoryRecords, MemoryLogs, MemoryWebhooks
+    MemorySettings,
+    MemoryProjects,
+    MemoryJobs,
+    MemoryAdmission,
+    MemoryHosts,
+    MemoryRecords,
+    MemoryLogs,
+    MemoryWebhooks,
+    MemoryCheckpoints,
 ):
     """A `Store` in memory. `clock` stands for the database's; `environment` as for `PostgresStore`."""
 
@@ -229,6 +238,7 @@ class MemoryStore(
             if job.row.ended_at is not None and job.row.ended_at < before
         ]
         gone = {i for _, i in sorted(old)[:limit]}
+        self._drop(lambda one: one.job_id in gone)
         for job_id in gone:
             s.attempts.pop(job_id, None)
             del s.jobs[job_id]

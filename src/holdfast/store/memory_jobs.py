@@ -197,8 +197,9 @@ class MemoryJobs:
         return self.state.job_record(job_id)
 
     async def revive_job(
-        self, job_id: str, reason: str, *, counted: bool = False, now: datetime | None = None
-    ) -> JobRecord:
+        self, job_id: str, reason: str,
+        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
+    ) -> JobRecord:  # fmt: skip
         """See `Store.revive_job`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
@@ -212,6 +213,8 @@ class MemoryJobs:
         chain = self.state.attempts.get(job_id, [])
         asked.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
         self.state.commit(m)
+        if from_scratch:
+            self.state.checkpoints = {k: v for k, v in self.state.checkpoints.items() if k[0] != job_id}
         return self.state.job_record(job_id)
 
     async def drain_job(

@@ -12,7 +12,15 @@ import msgspec
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import Capacity
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord, TokenRecord
+from holdfast.core.records import (
+    AttemptRecord,
+    CheckpointRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    TaskRecord,
+    TokenRecord,
+)
 from holdfast.core.settings import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, JobState
@@ -93,6 +101,13 @@ class MemoryStream(msgspec.Struct, kw_only=True):
     chunks: dict[int, bytes] = {}
 
 
+class MemoryCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint's row and the name of its blob."""
+
+    record: CheckpointRecord
+    blob: str
+
+
 class MemoryToken(msgspec.Struct, kw_only=True):
     """A token and its hash."""
 
@@ -128,6 +143,7 @@ class MemoryState:
         self.streams: dict[StreamKey, MemoryStream] = {}
         self.forensics: dict[tuple[str, int, int], Forensics] = {}
         self.tokens: dict[str, MemoryToken] = {}
+        self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
         self._order = 0
         self._event_number = 0
 

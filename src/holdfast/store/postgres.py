@@ -11,6 +11,7 @@ from holdfast.core.settings import Value
 from holdfast.errors import Conflict, Unavailable
 from holdfast.store.migrate import list_migrations
 from holdfast.store.postgres_admission import AdmissionPart
+from holdfast.store.postgres_checkpoints import CheckpointsPart
 from holdfast.store.postgres_drains import DrainsPart
 from holdfast.store.postgres_hints import HintsPart
 from holdfast.store.postgres_hosts import HostsPart
@@ -30,7 +31,7 @@ PING_SECONDS = 1.0
 
 class PostgresStore(
     SettingsPart, ProjectsPart, JobsPart, ReleasePart, AdmissionPart, HostsPart, SyncPart, DrainsPart, RecordsPart, LogsPart,
-    WebhooksPart, UpkeepPart, HintsPart,
+    CheckpointsPart, WebhooksPart, UpkeepPart, HintsPart,
 ):  # fmt: skip
     """A `Store` on one database.
 

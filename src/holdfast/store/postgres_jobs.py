@@ -134,8 +134,9 @@ class JobsPart:
         return await self.session.transact(work)
 
     async def revive_job(
-        self, job_id: str, reason: str, *, counted: bool = False, now: datetime | None = None
-    ) -> JobRecord:
+        self, job_id: str, reason: str,
+        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
+    ) -> JobRecord:  # fmt: skip
         """See `Store.revive_job`."""
 
         async def work(tx: Tx) -> JobRecord:
@@ -157,6 +158,8 @@ class JobsPart:
             made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
             asked.revive(m, job, reason, made=made)
             await write_moves(tx, m)
+            if from_scratch:
+                await tx.rows("delete_checkpoints", {"job_id": job_id, "rank": None, "number": None})
             return (await read_jobs(tx, [job_id]))[job_id]
 
         return await self.session.transact(work)

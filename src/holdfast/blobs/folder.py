@@ -1,0 +1,167 @@
+"""Blobs as files under one folder. All replicas of the controller must see the same one.
+
+Written under another name, flushed to the disk, renamed, and the folder flushed, so that a crash or a loss of power
+leaves the whole blob or none (BLOB-1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name
+
+T = TypeVar("T")
+_PARTS = ".parts"
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class FolderBlobs:
+    """A folder, made (0700) when the first blob is written.
+
+    Files are read and written in threads of its own: a disk that hangs must hold up neither the API nor what else runs in
+    the common pool.
+    """
+
+    def __init__(self, folder: Path, *, threads: int = 8) -> None:
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(threads, "blobs")
+
+    @property
+    def place(self) -> str:
+        """See `BlobStore.place`."""
+        return str(self._folder)
+
+    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        """See `BlobStore.write`."""
+        path = self._folder / check_name(name)
+        part = self._folder / _PARTS / secrets.token_hex(12)
+        fd = await self._do(lambda: _create(part))
+        try:
+            try:
+                async for piece in pieces:
+                    await self._do(functools.partial(_write_all, fd, piece))
+                await self._do(lambda: os.fsync(fd))
+            finally:
+                await self._do(lambda: os.close(fd))
+            await self._do(lambda: _put_in_place(part, path))
+        except BaseException:
+            self._threads.submit(_unlink, part)
+            raise
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """See `BlobStore.read`."""
+        path = self._folder / check_name(name)
+
+        def open_it() -> int:
+            try:
+                return os.open(path, os.O_RDONLY | _FLAGS)
+            except FileNotFoundError:
+                raise BlobMissing(
+                    f"the blob {name} is not in {self._folder}; was it deleted, or do the controller's replicas not share it?"
+                ) from None
+
+        fd = await self._do(open_it)
+        try:
+            while piece := await self._do(lambda: os.read(fd, PIECE_BYTES)):
+                yield piece
+        finally:
+            self._threads.submit(os.close, fd)
+
+    async def delete(self, names: Collection[str]) -> None:
+        """See `BlobStore.delete`."""
+        paths = [self._folder / check_name(name) for name in names]
+
+        def work() -> None:
+            for path in paths:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # others are in it
+                    path.parent.rmdir()
+
+        if paths:
+            await self._do(work)
+
+    async def list(self) -> AsyncIterator[BlobInfo]:
+        """See `BlobStore.list`."""
+        now = time.time()
+        for found in await self._do(lambda: list(_walk(self._folder, now))):
+            yield found
+
+    async def sweep(self, older_seconds: float) -> int:
+        """See `BlobStore.sweep`. A part that is being written grows, so its time is new."""
+
+        def work() -> int:
+            count, before = 0, time.time() - older_seconds
+            with contextlib.suppress(FileNotFoundError), os.scandir(self._folder / _PARTS) as entries:
+                for entry in entries:
+                    if entry.stat(follow_symlinks=False).st_mtime < before:
+                        os.unlink(entry.path)
+                        count += 1
+            return count
+
+        return await self._do(work)
+
+    async def close(self) -> None:
+        """See `BlobStore.close`. A thread that hangs in the disk is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=False)
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except OSError as error:
+            raise BlobsUnavailable(
+                f"the blob folder {self._folder} cannot be used: {error.strerror or error}"
+            ) from error
+
+
+def _create(part: Path) -> int:
+    part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
+
+
+def _write_all(fd: int, piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            os.rename(part, path)
+            break
+        except FileNotFoundError:
+            if not part.exists():
+                raise  # else the folder was removed with its last blob, between the two steps
+    for folder in (path.parent, path.parent.parent):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):  # what is left is swept
+        path.unlink(missing_ok=True)
+
+
+def _walk(folder: Path, now: float) -> Iterator[BlobInfo]:
+    for base, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = Path(base, name)
+            try:
+                status = path.stat(follow_symlinks=False)
+            except OSError:
+                continue  # deleted meanwhile
+            yield BlobInfo(name=str(path.relative_to(folder)), size=status.st_size, age_seconds=now - status.st_mtime)

@@ -1,0 +1,53 @@
+"""Blobs in memory, for tests and simulation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+
+from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, check_name
+
+
+class MemoryBlobs:
+    """A dictionary. `clock`: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._blobs: dict[str, tuple[float, bytes]] = {}
+
+    @property
+    def place(self) -> str:
+        """See `BlobStore.place`."""
+        return "memory"
+
+    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        """See `BlobStore.write`."""
+        check_name(name)
+        data = b"".join([piece async for piece in pieces])
+        self._blobs[name] = (self._clock(), data)
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """See `BlobStore.read`."""
+        if name not in self._blobs:
+            raise BlobMissing(f"the blob {name} is not in memory")
+        data = self._blobs[name][1]
+        for at in range(0, len(data), PIECE_BYTES):
+            yield data[at : at + PIECE_BYTES]
+
+    async def delete(self, names: Collection[str]) -> None:
+        """See `BlobStore.delete`."""
+        for name in names:
+            self._blobs.pop(name, None)
+
+    async def list(self) -> AsyncIterator[BlobInfo]:
+        """See `BlobStore.list`."""
+        now = self._clock()
+        for name, (at, data) in list(self._blobs.items()):
+            yield BlobInfo(name=name, size=len(data), age_seconds=now - at)
+
+    async def sweep(self, older_seconds: float) -> int:
+        """See `BlobStore.sweep`. Nothing is ever left."""
+        return 0
+
+    async def close(self) -> None:
+        """See `BlobStore.close`."""

@@ -1,0 +1,114 @@
+"""Blobs in an S3-compatible bucket, by `obstore` (the extra `holdfast[s3]`).
+
+Credentials, region and endpoint come from the environment alone (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+`AWS_ENDPOINT_URL`, …) or from the machine's role. A multipart upload becomes visible when it is completed, which is after its
+last byte and its checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bucket removes what a
+killed controller left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name
+from holdfast.errors import HoldfastError, ValidationError
+
+_PART_BYTES = 8 << 20  # S3 takes at most 10 000 parts: 80 GB
+_PARTS_AT_ONCE = 2
+_DELETES_AT_ONCE = 500
+
+
+class ObjectBlobs:
+    """A prefix of a bucket: `s3://bucket/prefix`."""
+
+    def __init__(self, address: str) -> None:
+        """Raises ValidationError for an address that cannot be used, or where `obstore` is not installed."""
+        try:
+            import obstore
+            from obstore.store import S3Store
+        except ImportError:
+            raise ValidationError("s3://… needs the extra: pip install 'holdfast[s3]'", field="blobs") from None
+        self._obstore: Any = obstore
+        self._address = address.rstrip("/")
+        try:
+            self._store: Any = S3Store.from_url(self._address)
+        except Exception as error:  # the library has classes of its own for each fault of a configuration
+            raise ValidationError(f"the blob store {address} cannot be used: {error}", field="blobs") from error
+
+    @property
+    def place(self) -> str:
+        """See `BlobStore.place`."""
+        return self._address
+
+    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        """See `BlobStore.write`."""
+        check_name(name)
+        failed: list[BaseException] = []
+
+        async def watched() -> AsyncIterator[bytes]:
+            try:
+                async for piece in pieces:
+                    yield piece
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        try:
+            await self._obstore.put_async(
+                self._store, name, watched(), use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+            )
+        except Exception as error:
+            if failed:
+                raise failed[0] from error
+            raise self._unavailable(error) from error
+        if failed:  # whatever the library made of it, the blob is not whole
+            await self.delete([name])
+            raise failed[0]
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """See `BlobStore.read`."""
+        try:
+            found = await self._obstore.get_async(self._store, check_name(name))
+            async for piece in found.stream(min_chunk_size=PIECE_BYTES):
+                yield bytes(piece)
+        except FileNotFoundError:
+            raise BlobMissing(f"the blob {name} is not in {self._address}; was it deleted?") from None
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    async def delete(self, names: Collection[str]) -> None:
+        """See `BlobStore.delete`."""
+        wanted = [check_name(name) for name in names]
+        for first in range(0, len(wanted), _DELETES_AT_ONCE):
+            try:
+                await self._obstore.delete_async(self._store, wanted[first : first + _DELETES_AT_ONCE])
+            except FileNotFoundError:
+                continue
+            except Exception as error:
+                raise self._unavailable(error) from error
+
+    async def list(self) -> AsyncIterator[BlobInfo]:
+        """See `BlobStore.list`."""
+        now = datetime.now(UTC)
+        try:
+            async for batch in self._obstore.list(self._store):
+                for found in batch:
+                    age = (now - found["last_modified"]).total_seconds()
+                    yield BlobInfo(name=found["path"], size=found["size"], age_seconds=age)
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    async def sweep(self, older_seconds: float) -> int:
+        """See `BlobStore.sweep`. The bucket's lifecycle rule does it."""
+        return 0
+
+    async def close(self) -> None:
+        """See `BlobStore.close`."""
+
+    def _unavailable(self, error: Exception) -> BlobsUnavailable:
+        text = str(error).strip().splitlines()
+        return BlobsUnavailable(f"the blob store {self._address} cannot be used: {text[0][:500] if text else error!r}")

@@ -1,0 +1,57 @@
+"""What both stores say about checkpoints: who may leave one, and in which words one is refused."""
+
+from __future__ import annotations
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import CheckpointRecord
+from holdfast.core.states import JobState
+from holdfast.errors import Conflict, NotFound, Stale
+from holdfast.store.interface_checkpoints import NewCheckpoint
+
+LIVE = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
+
+
+def refuse_task(key: TaskKey, host_id: str) -> Stale:
+    """The error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
+    return Stale(
+        f"no checkpoint of rank {key.rank} of job {key.job_id} under epoch {key.epoch} is taken from host {host_id}: that attempt "
+        "is over, or the rank is another host's",
+        code="stale_epoch",
+    )
+
+
+def check_by_hand(
+    job_id: str, rank: int, epoch: int | None, *, state: JobState, now: int, attempts: int, tasks: int
+) -> None:
+    """Whether a person may leave a checkpoint. `now`: the job's epoch. Raises as `CheckpointStore.put_checkpoint` says."""
+    if not 0 <= rank < tasks:
+        raise NotFound(f"job {job_id} has no rank {rank}; it has {tasks}")
+    if state is JobState.SUCCEEDED:
+        raise Conflict(f"job {job_id} has succeeded and needs no checkpoint")
+    if not attempts:
+        raise Conflict(f"job {job_id} has had no attempt yet; give what it starts from to its command")
+    live = state in LIVE
+    if epoch is None and live:
+        raise Conflict(
+            f"job {job_id} has an attempt under epoch {now}; say that this is its checkpoint with epoch={now}"
+        )
+    if epoch is not None and (not live or epoch != now):
+        raise Stale(
+            f"job {job_id} has no attempt under epoch {epoch}; it is {state} and its epoch {now}", code="stale_epoch"
+        )
+
+
+def is_repeat(newest: CheckpointRecord | None, epoch: int, new: NewCheckpoint) -> bool:
+    """Whether `new` is the newest one sent again: its answer was lost."""
+    if newest is None or newest.epoch != epoch:
+        return False
+    return (newest.size, newest.sha256, newest.step) == (new.size, new.sha256.hex(), new.step)
+
+
+def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None) -> NotFound:
+    """The error for one that is not there."""
+    which = f" number {number}" if number is not None else ""
+    when = f" under epoch {epoch}" if epoch is not None else ""
+    return NotFound(
+        f"job {job_id} has no checkpoint{which} of rank {rank}{when}; `holdfast checkpoints {job_id}` lists them"
+    )

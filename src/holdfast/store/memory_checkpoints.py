@@ -1,0 +1,117 @@
+"""Checkpoints of the memory store: the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import CheckpointRecord
+from holdfast.core.states import JobState
+from holdfast.store.checkpoint_rules import LIVE, check_by_hand, is_repeat, no_checkpoint, refuse_task
+from holdfast.store.interface_checkpoints import CheckpointAdded, NewCheckpoint
+from holdfast.store.memory_state import MemoryCheckpoint, MemoryState
+from holdfast.store.rows import clamp_count
+from holdfast.store.submission import no_job
+
+
+class MemoryCheckpoints:
+    """The part of the store that knows what tasks left for the attempts after them."""
+
+    state: MemoryState
+
+    async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
+        """See `CheckpointStore.check_checkpoint`."""
+        task = self.state.task_for(key)
+        job = self.state.jobs.get(key.job_id)
+        if (
+            task is None or job is None or job.row.epoch != key.epoch or job.row.state not in LIVE
+            or (task.host_id, task.incarnation) != (host_id, incarnation) or task.offered_at is None
+        ):  # fmt: skip
+            raise refuse_task(key, host_id)
+        return task.attempt
+
+    async def add_checkpoint(
+        self,
+        host_id: str,
+        incarnation: str,
+        key: TaskKey,
+        new: NewCheckpoint,
+        keep: int,
+        *,
+        now: datetime | None = None,
+    ) -> CheckpointAdded:
+        """See `CheckpointStore.add_checkpoint`."""
+        return self._add(key, await self.check_checkpoint(host_id, incarnation, key), new, keep, now)
+
+    async def put_checkpoint(
+        self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
+    ) -> CheckpointAdded:
+        """See `CheckpointStore.put_checkpoint`."""
+        if job_id not in self.state.jobs:
+            raise no_job(job_id)
+        row = self.state.jobs[job_id].row
+        check_by_hand(job_id, rank, epoch, state=row.state, now=row.epoch, attempts=row.attempts, tasks=row.tasks)
+        return self._add(TaskKey(job_id, rank, row.epoch), row.attempts, new, keep, now)
+
+    def _add(self, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None) -> CheckpointAdded:
+        kept = self.state.checkpoints.setdefault((key.job_id, key.rank), [])
+        newest = kept[-1].record if kept else None
+        if newest is not None and is_repeat(newest, key.epoch, new):
+            return CheckpointAdded(record=newest, dropped=(new.blob,))
+        record = CheckpointRecord(
+            job_id=key.job_id, rank=key.rank, number=1 if newest is None else newest.number + 1, epoch=key.epoch,
+            attempt=attempt, step=clamp_count(new.step), size=new.size, sha256=new.sha256.hex(),
+            created_at=self.state.at(now),
+        )  # fmt: skip
+        kept.append(MemoryCheckpoint(record, new.blob))
+        dropped = tuple(old.blob for old in kept[:-keep])
+        del kept[:-keep]
+        return CheckpointAdded(record=record, dropped=dropped)
+
+    async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        """See `CheckpointStore.list_checkpoints`."""
+        return [
+            one.record for place, kept in sorted(self.state.checkpoints.items()) if place[0] == job_id for one in kept
+        ]
+
+    async def find_checkpoint(
+        self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
+    ) -> tuple[CheckpointRecord, str]:
+        """See `CheckpointStore.find_checkpoint`."""
+        for one in reversed(self.state.checkpoints.get((job_id, rank), [])):
+            if number in (None, one.record.number) and epoch in (None, one.record.epoch):
+                return one.record, one.blob
+        raise no_checkpoint(job_id, rank, number, epoch)
+
+    async def find_newest_checkpoints(
+        self, ranks: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], CheckpointRecord]:
+        """See `CheckpointStore.find_newest_checkpoints`."""
+        return {place: self.state.checkpoints[place][-1].record for place in ranks if self.state.checkpoints.get(place)}
+
+    async def delete_checkpoints(
+        self, job_id: str, *, rank: int | None = None, number: int | None = None
+    ) -> tuple[str, ...]:
+        """See `CheckpointStore.delete_checkpoints`."""
+        return self._drop(
+            lambda one: one.job_id == job_id and rank in (None, one.rank) and number in (None, one.number)
+        )
+
+    async def clear_checkpoints(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """See `CheckpointStore.clear_checkpoints`."""
+        jobs = self.state.jobs
+        return self._drop(lambda one: one.job_id not in jobs or jobs[one.job_id].row.state is JobState.SUCCEEDED)
+
+    def _drop(self, unwanted: Callable[[CheckpointRecord], bool]) -> tuple[str, ...]:
+        dropped: list[str] = []
+        for place, kept in list(self.state.checkpoints.items()):
+            dropped += [one.blob for one in kept if unwanted(one.record)]
+            self.state.checkpoints[place] = [one for one in kept if not unwanted(one.record)]
+            if not self.state.checkpoints[place]:
+                del self.state.checkpoints[place]
+        return tuple(dropped)
+
+    async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
+        """See `CheckpointStore.find_known_blobs`."""
+        return {one.blob for kept in self.state.checkpoints.values() for one in kept} & set(names)

@@ -1,0 +1,66 @@
+-- name: lock_checkpoint_task
+-- The job's lock, as for every move: a checkpoint and the end of its attempt take turns. The task row is there exactly while
+-- the attempt is (CKPT-1); a rank that has ended may still hand in what it saved.
+select t.attempt from jobs j join tasks t on t.job_id = j.id
+where j.id = %(job_id)s and j.epoch = %(epoch)s and j.state in ('reserved', 'running', 'draining')
+  and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
+  and t.offered_at is not null
+for update of j;
+
+-- name: check_checkpoint_task
+-- The same without the lock, before the bytes are read: what will be refused should not be sent.
+select t.attempt from jobs j join tasks t on t.job_id = j.id
+where j.id = %(job_id)s and j.epoch = %(epoch)s and j.state in ('reserved', 'running', 'draining')
+  and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
+  and t.offered_at is not null;
+
+-- name: lock_checkpoint_job
+select state, epoch, attempts, tasks from jobs where id = %(job_id)s for update;
+
+-- name: insert_checkpoint
+insert into checkpoints (job_id, rank, number, epoch, attempt, step, size, sha256, blob, created_at)
+select %(job_id)s, %(rank)s, coalesce(max(c.number), 0) + 1, %(epoch)s, %(attempt)s, %(step)s, %(size)s, %(sha256)s, %(blob)s,
+       coalesce(%(now)s, clock_timestamp())
+from checkpoints c where c.job_id = %(job_id)s and c.rank = %(rank)s
+returning job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') as sha256, created_at;
+
+-- name: drop_old_checkpoints
+delete from checkpoints c where c.job_id = %(job_id)s and c.rank = %(rank)s and c.number in (
+  select o.number from checkpoints o where o.job_id = %(job_id)s and o.rank = %(rank)s order by o.number desc offset %(keep)s)
+returning c.blob;
+
+-- name: find_checkpoint
+select job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') as sha256, created_at, blob from checkpoints
+where job_id = %(job_id)s and rank = %(rank)s and (%(number)s::bigint is null or number = %(number)s)
+  and (%(epoch)s::bigint is null or epoch = %(epoch)s)
+order by number desc limit 1;
+
+-- name: list_checkpoints
+select job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') as sha256, created_at from checkpoints
+where job_id = %(job_id)s order by rank, number;
+
+-- name: find_newest_checkpoints
+-- One backward step in the primary key for each rank.
+select c.* from unnest(%(job_ids)s::text[], %(ranks)s::integer[]) as w(job_id, rank), lateral (
+  select job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') as sha256, created_at from checkpoints o
+  where o.job_id = w.job_id and o.rank = w.rank order by o.number desc limit 1) as c;
+
+-- name: delete_checkpoints
+delete from checkpoints where job_id = %(job_id)s and (%(rank)s::integer is null or rank = %(rank)s)
+  and (%(number)s::bigint is null or number = %(number)s)
+returning blob;
+
+-- name: clear_checkpoints
+-- Of jobs that have succeeded or are gone. The table holds a few rows for each rank of the jobs that save, so it is read whole.
+delete from checkpoints c where (c.job_id, c.rank, c.number) in (
+  select o.job_id, o.rank, o.number from checkpoints o left join jobs j on j.id = o.job_id
+  where j.id is null or j.state = 'succeeded' limit %(limit)s)
+returning c.blob;
+
+-- name: find_known_blobs
+-- A blob's name begins with its job's id, by which the primary key finds the few rows that could name it.
+select blob from checkpoints where job_id = any(%(job_ids)s) and blob = any(%(blobs)s);
+
+-- name: prune_checkpoints
+-- Their blobs are swept when no row names them.
+delete from checkpoints where job_id = any(%(ids)s);
