@@ -63,7 +63,7 @@ def test_run_follows_a_job_through_its_retries(rig: Rig) -> None:
     assert rig.run("logs", job["id"], "--attempt", "1", "--stream", "stderr").stderr == b"503 Service Unavailable\n"
     spent = rig.run("run", "--max-retries", "1", "--retry-delay", "0s", "--", "false")
     assert spent.returncode == 1
-    assert b"all 1 retries are spent" in spent.stderr
+    assert b"its one retry is spent" in spent.stderr
 
 
 @pytest.mark.parametrize("killed", ["controller", "everything"])

@@ -66,7 +66,7 @@ async def test_exhaustion(served: Served, agent: FakeAgent) -> None:
     await fail(agent)
     done = await served.until(job["id"], "failed")
     assert done["retry_state"]["sentence"] == "attempt 2 of 2, failed"
-    assert "all 1 retries are spent" in done["reason"]
+    assert "its one retry is spent" in done["reason"]
     assert (await kinds(served, job["id"]))[-1] == "job.retry_exhausted"
     assert await metric(served, 'holdfast_retry_exhausted_total{cause="nonzero_exit"}') == 1
 

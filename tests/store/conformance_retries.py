@@ -118,7 +118,7 @@ async def test_exhaustion_is_told_once_and_only_where_there_was_a_budget(rig: Ri
     await rig.release()
     job = await rig.fail(asked, max_retries=1)
     assert (job.state, job.retry_at, job.wait_cause) == (JobState.FAILED, None, None)
-    assert "all 1 retries are spent" in job.reason
+    assert "its one retry is spent" in job.reason
     (event,) = await events_of(rig, asked, "job.retry_exhausted")
     assert (event.data["retry_count"], event.data["max_retries"], event.data["cause"]) == (1, 1, "nonzero_exit")
     assert "due_at" not in event.data

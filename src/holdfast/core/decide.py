@@ -209,7 +209,9 @@ def _charge_retries(case: _Case, charges: Charges, chance: float) -> Decision:
     retry, text = case.policy.retry, case.found.message
     after = msgspec.structs.replace(charges, retries=charges.retries + 1)
     if charges.retries >= retry.max_retries:
-        spent = f"all {retry.max_retries} retries are spent" if retry.max_retries else "no retries were asked for"
+        spent = "no retries were asked for"
+        if retry.max_retries:
+            spent = "its one retry is spent" if retry.max_retries == 1 else f"all {retry.max_retries} retries are spent"
         return case.end(after, f"{text}; {spent}", retry="exhausted" if retry.max_retries else None)
     delay = retry_delay_seconds(retry, charges.retries, job_id=case.ending.job_id, chance=chance)
     text = f"{text}; retry {after.retries} of {retry.max_retries} in {delay:.4g} s"
