@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.face import Face, note, talks
+from holdfast.cli.gang_flags import GANG_OPTIONS, read_gang
 from holdfast.cli.policy_flags import CONTAINER_OPTIONS, POLICY_OPTIONS, read_policy
 from holdfast.errors import ValidationError
 
@@ -41,6 +42,7 @@ _OPTIONS = (
     click.option("--silence-limit", metavar="TIME", help="Silence after a beat that needs no confirmation, or off."),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option("--watchdog-cap", type=int, help="Watchdog trips it is requeued after."),
+    *GANG_OPTIONS,
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
     click.option("--lease-ttl", metavar="TIME", help="A host's right to run it, 15s to 1h."),
@@ -88,8 +90,10 @@ def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, st
             fields["start_at"] = parse_start(fields["start_at"], now)
         except ValueError as error:
             raise ValidationError(f"start_at: {error}", field="start_at") from None
+    read_gang(fields, options)
     read_policy(fields, options)
-    _merge(fields, "labels", _read_labels(options["labels"]))
+    _merge(fields, "labels", _read_labels("--label", options["labels"]))
+    _merge(fields, "host_labels", _read_labels("--host-label", options["host_labels"]))
     _merge(fields, "env", _read_env(options["env"], environ))
     _merge(fields, "secrets", _read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
@@ -139,12 +143,12 @@ def _merge(fields: dict[str, Any], name: str, more: Mapping[str, str]) -> None:
         fields[name] = {**old, **more}
 
 
-def _read_labels(pairs: Sequence[str]) -> dict[str, str]:
+def _read_labels(flag: str, pairs: Sequence[str]) -> dict[str, str]:
     labels = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ValidationError(f"--label {pair!r} is not K=V", field="labels")
+            raise ValidationError(f"{flag} {pair!r} is not K=V", field=f"{flag[2:].replace('-', '_')}s")
         labels[name] = value
     return labels
 
@@ -223,6 +227,7 @@ def submit(face: Face, **options: Any) -> None:
     \b
     Examples:
       holdfast submit --gpus 1 --time-limit 2h -- python train.py --lr 3e-4
+      holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
       holdfast submit --max-retries 3 --retry-delay 30s --retry-backoff exponential -- python fetch.py

@@ -23,6 +23,8 @@ _SHORT = {
     "lease_ttl": "lease_ttl_seconds",
     "budget_reset": "budget_reset_seconds",
     "pull_timeout": "image_pull_seconds",
+    "start_timeout": "start_timeout_seconds",
+    "recovery_timeout": "recovery_timeout_seconds",
     "memory": "memory_bytes",
 }
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -100,7 +102,7 @@ def _read_value(given: str, name: str, value: Any) -> Any:
         return read_retry(value)
     if name == "no_progress_limit" and isinstance(value, str):
         return int(value) if value.strip().isdigit() else value.strip().lower()
-    if name in ("env", "secrets", "labels") and isinstance(value, Mapping):
+    if name in ("env", "secrets", "labels", "host_labels") and isinstance(value, Mapping):
         # A file may say `SEED = 7`; an environment holds text only.
         return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in value.items()}
     if name == "start_at" and not isinstance(value, (str, int, float)) and hasattr(value, "timestamp"):
