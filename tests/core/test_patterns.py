@@ -13,7 +13,16 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.classify import RULES, classify
 from holdfast.core.facts import TaskFacts
-from holdfast.core.patterns import CASCADE, CASCADE_RULES, MAX_LINE_CHARS, PULL, TEXT, cut_line, find_pattern
+from holdfast.core.patterns import (
+    CASCADE,
+    CASCADE_RULES,
+    MAX_LINE_CHARS,
+    PULL,
+    TEXT,
+    cut_line,
+    find_pattern,
+    find_ports,
+)
 from holdfast.core.xids import XIDS, Blame, find_xid, find_xid_lines, parse_pci, parse_xid_line
 
 # (rule, message): as the tools print them, with addresses and paths as they come.
@@ -78,6 +87,8 @@ MESSAGES = [
     ("disk-quota", "OSError: [Errno 122] Disk quota exceeded: '/home/user/.cache/x'"),
     ("shared-memory", "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."),
     ("port-in-use", "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use"),
+    ("port-in-use", "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use"),
+    ("port-in-use", "listen tcp :8080: bind: address already in use"),
     # NCCL by itself
     ("nccl-usage", "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
     ("nccl-usage", "node0:1:2 [0] init.cc:916 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
@@ -101,6 +112,8 @@ MESSAGES = [
     ("xla-peer", "UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout. This indicates that the remote task has failed, got preempted, or crashed unexpectedly."),
     ("xla-peer", "2024-10-09 15:47:38: F external/xla/xla/pjrt/distributed/client.h:80] Terminating process because the JAX distributed service detected fatal errors."),
     ("xla-peer", "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out task names:"),
+    ("socket-peer", "ConnectionResetError: [Errno 104] Connection reset by peer"),
+    ("socket-peer", "BrokenPipeError: [Errno 32] Broken pipe"),
     ("torchrun-stopped", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1234 got signal: 15"),
     ("mpi-peer", "mpirun noticed that process rank 3 with PID 0 on node n4 exited on signal 9 (Killed)."),
 ]  # fmt: skip
@@ -370,3 +383,45 @@ def test_the_page_of_xids_has_every_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "xid.md").read_text()
     rows = {int(code): name for code, name in re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)}
     assert rows == {code: xid.name for code, xid in XIDS.items()}
+
+
+TORCH_PORT = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: {0}, "
+    "useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (TORCH_PORT.format(29500), {29500}),
+        ("OSError: [Errno 98] Address already in use", set()),
+        ("OSError: [Errno 98] error while attempting to bind on address ('::1', 8000, 0, 0): address already in use", {8000}),
+        ("OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 80): address already in use", {80}),
+        ("12:04:59 [rank0]:[W1121 socket.cpp:1030] bind to 10.0.0.7:23456: Address already in use", {23456}),
+        ("listen tcp :8080: bind: address already in use", {8080}),
+    ],
+)  # fmt: skip
+def test_the_ports_a_message_names(line: str, named: set[int]) -> None:
+    assert find_ports(line) == named
+
+
+@pytest.mark.parametrize(
+    ("line", "port", "seconds", "cause"),
+    [
+        (TORCH_PORT.format(23456), 23456, 3.0, Cause.AGENT_TRANSIENT),
+        ("OSError: [Errno 98] Address already in use", 23456, 59.0, Cause.AGENT_TRANSIENT),
+        (TORCH_PORT.format(8080), 23456, 3.0, Cause.NONZERO_EXIT),  # a port of its own choice
+        ("OSError: [Errno 98] Address already in use", 0, 3.0, Cause.NONZERO_EXIT),  # another rank than the first
+        (TORCH_PORT.format(23456), 23456, 61.0, Cause.NONZERO_EXIT),  # it had it, and let go of it
+        ("ValueError: bad port", 23456, 3.0, Cause.NONZERO_EXIT),
+    ],
+)
+def test_a_rendezvous_port_that_was_taken_is_no_failure_of_the_job(
+    line: str, port: int, seconds: float, cause: Cause
+) -> None:
+    facts = TaskFacts(exit_code=1, log_tail=f"Traceback\n{line}\n", rendezvous_port=port, runtime_seconds=seconds)
+    found = classify(facts)
+    assert found.cause is cause
+    assert (found.rule == "rendezvous-port") is (cause is Cause.AGENT_TRANSIENT)
+    assert classify(TaskFacts(exit_code=0, log_tail=line, rendezvous_port=port)).rule != "rendezvous-port"

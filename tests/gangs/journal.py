@@ -28,6 +28,7 @@ class Journal:
     """What a rank writes with. Ours is the task that the environment names."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.job, self.rank = os.environ["HOLDFAST_JOB_ID"], int(os.environ["HOLDFAST_RANK"])
         self.epoch, self.attempt = int(os.environ["HOLDFAST_EPOCH"]), int(os.environ["HOLDFAST_ATTEMPT"])

@@ -3,7 +3,7 @@
     member.py JOURNAL --until FILE [--fail RANK:ATTEMPTS:CODE]… [--done RANK] [--ignore-term RANK] [--fork RANK] [--train …]
 
 `--fail 3:1,2:9` lets rank 3 exit with 9 in attempts 1 and 2, `--fail 3:*:9` in every one; it waits until all ranks of the
-attempt have written to the journal, so that every run of a test is the same one.
+attempt have written to the journal (and, with `--done`, until that rank is gone), so that every run of a test is the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.gangs.journal import Journal, ranks_started
+from tests.gangs.journal import Journal, find_pid, ranks_started
 
 CODE = str(Path(__file__).resolve())
 
@@ -28,6 +28,15 @@ def _fails(texts: list[str], rank: int, attempt: int) -> int | None:
         if int(whose) == rank and (attempts == "*" or str(attempt) in attempts.split(",")):
             return int(code)
     return None
+
+
+def _may_end(journal: Journal, world: int, done: int) -> bool:
+    path, job, attempt = journal.path, journal.job, journal.attempt
+    if len(ranks_started(path, job, attempt)) < world:
+        return False
+    if done in (-1, journal.rank):
+        return True
+    return not os.path.exists(f"/proc/{find_pid(path, job, done, attempt)}")
 
 
 def _leave_a_grandchild(journal: Journal) -> None:
@@ -64,9 +73,7 @@ def main() -> int:
     code = _fails(given.fail, rank, journal.attempt)
     while not given.until.exists():
         journal.write("alive")
-        if (code is not None or rank == given.done) and len(
-            ranks_started(given.journal, journal.job, journal.attempt)
-        ) == world:
+        if (code is not None or rank == given.done) and _may_end(journal, world, given.done):
             break
         time.sleep(0.05)
     journal.write("end")

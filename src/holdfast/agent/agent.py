@@ -276,6 +276,7 @@ class Agent:
             ended, trip=task.watch.trip, kill_sent=task.saved.kill_sent, stop_asked=task.saved.stop_asked,
             host_stops=self._host_stops, log_tail="" if ended.exit_code == 0 else read_log_tail(task),
             memory_limit_bytes=task.order.memory_bytes if task.order else 0,
+            rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
         )  # fmt: skip
         if container is not None:
             facts = add_container_facts(facts, ended, container, task, unkillable=unkillable)

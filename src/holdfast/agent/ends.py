@@ -19,6 +19,7 @@ def make_facts(
     host_stops: bool,
     log_tail: str,
     memory_limit_bytes: int = 0,
+    rendezvous_port: int = 0,
 ) -> TaskFacts:
     """Return the facts of an end.
 
@@ -45,4 +46,5 @@ def make_facts(
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),
         memory_limit_bytes=memory_limit_bytes,
+        rendezvous_port=rendezvous_port,
     )

@@ -71,6 +71,8 @@ class AgentTask:
         self.stop_grace: float | None = None  # of the stop that was sent
         self.redactor = Redactor(order.secrets.values() if order else ())
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
+        self.over = False  # its processes are gone; its end is told when what it saved is uploaded
+        self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
         self.closing = False  # its container is being removed; its end is told after that
         self.dirty = False
         self.saved_at = now
@@ -118,10 +120,17 @@ class AgentTask:
             section = self.watch.section
             told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
         if self.state == "ended":
-            return TaskReport(key=self.key, state="ended", pid=self.pid, beat=told, facts=self.facts)
+            return TaskReport(key=self.key, state="ended", pid=self.pid, beat=told, facts=self._dated_facts(now))
         if self.state == "running" and beat is None and now < self.started_at + START_TOLD_SECONDS:
             return TaskReport(key=self.key, state="starting", pid=self.pid)
         return TaskReport(key=self.key, state=self.state, pid=self.pid, beat=told)
+
+    def _dated_facts(self, now: float) -> TaskFacts | None:
+        """The facts with how long ago it ended: a report may wait for others, and whose end came first must still show."""
+        if self.facts is None or not self.started_at:
+            return self.facts
+        ago = max(0.0, now - self.started_at - self.facts.runtime_seconds)
+        return msgspec.structs.replace(self.facts, ended_ago_seconds=ago)
 
     def save(self, now: float) -> None:
         """Write what changed. A full disk costs only what a later agent would have known; said once by the table."""

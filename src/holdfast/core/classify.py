@@ -9,7 +9,8 @@ The order, and why:
 3. `malformed`, `host-lost`, `stopped`: the report is no account of the task's own end, so nothing below may read it as one.
 4. The memory counters: measured by the kernel.
 5. Operators' rules (CLASSIFY-2).
-6. The words: of the registry, then of the runtime and the program (`core.patterns`), then what the driver blamed on the program.
+6. The words: of the registry, of the port that was chosen for the rendezvous, then of the runtime and the program
+   (`core.patterns`), then what the driver blamed on the program.
 7. How it ended: no start, a signal, an exit code. Always there, and says the least.
 
 CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, and every end gets one.
@@ -26,7 +27,7 @@ from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
 from holdfast.core.facts import Classified, TaskFacts
-from holdfast.core.patterns import MAX_LINE_CHARS, PULL, TEXT, Pattern, cut_line
+from holdfast.core.patterns import MAX_LINE_CHARS, PORT_IN_USE, PULL, TEXT, Pattern, cut_line, find_ports
 from holdfast.core.rules import OperatorRule, find_match
 from holdfast.core.xids import Blame, find_xid, find_xid_lines
 
@@ -142,6 +143,21 @@ MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
 
 # ---- 6: words
 
+RENDEZVOUS_SECONDS = 60.0
+"""A first rank that listens at all does so within this of its start; a slow import of a framework is in it."""
+
+
+def _find_taken_port(facts: TaskFacts) -> Evidence | None:
+    """The port that Holdfast had found free was taken before the task could listen on it. A line that names another port,
+    or a program that ran for long, is the program's own affair."""
+    early = facts.rendezvous_port and _may_read(facts) and facts.runtime_seconds <= RENDEZVOUS_SECONDS
+    found = PORT_IN_USE.search(facts.log_tail) if early else None
+    if found is None:
+        return None
+    line = cut_line(facts.log_tail, found.start(), found.end())
+    named = find_ports(line)
+    return None if named and facts.rendezvous_port not in named else {"line": line, "port": facts.rendezvous_port}
+
 
 def _may_read(facts: TaskFacts) -> bool:
     return facts.exit_code != 0  # CLASSIFY-3
@@ -199,6 +215,8 @@ WORDS: tuple[Rule, ...] = (
     *map(_in_pull, PULL),
     Rule("pull-error", lambda f: _when(f.pull_error is not None), Cause.IMAGE_PULL_FAILURE,
          lambda f, e: f"its image could not be had: {_cut(f.pull_error)}"),
+    Rule("rendezvous-port", _find_taken_port, Cause.AGENT_TRANSIENT,
+         lambda f, e: f"the port chosen for its rendezvous was taken before it could listen on it: {e['line']}"),
     Rule("log-xid", _find_xid_words(Blame.HARDWARE), Cause.GPU_FAULT, lambda f, e: f"its log shows a GPU fault, {e['meaning']}"),
     *map(_in_words, TEXT),
     Rule("gpu-xid-own", _find_own_xid, Cause.NONZERO_EXIT,
@@ -233,6 +251,8 @@ def _say_end(facts: TaskFacts) -> str:
 
 
 ENDS: tuple[Rule, ...] = (
+    Rule("checkpoint", lambda f: _when(f.checkpoint_error is not None), Cause.START_TIMEOUT,
+         lambda f, e: f"it was not started, because its checkpoint could not be had: {_cut(f.checkpoint_error)}"),
     Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
          lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
     Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
@@ -255,8 +275,8 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
         return facts.exit_code
     if facts.signal is not None:
         return 128 + facts.signal
-    no_start = facts.start_error is not None or facts.pull_error is not None or facts.runtime_error is not None
-    return 127 if no_start else None
+    errors = (facts.start_error, facts.pull_error, facts.runtime_error, facts.checkpoint_error)
+    return 127 if any(error is not None for error in errors) else None
 
 
 def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:

@@ -34,10 +34,13 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_error: why it could not be started (no such program, no such folder, …).
     pull_error: why its image could not be had, in the registry's words. runtime_error: why the container runtime could
         not run it.
+    checkpoint_error: why what an earlier attempt had saved could not be had, so that it was not started.
     xids: Xid codes the driver logged for the task's devices while it ran. ecc_errors: uncorrectable memory errors that
         were added meanwhile. gpu_lost: a device of the task no longer answers, and what was said instead.
     malformed: the report of its end was missing or could not be read; this says how.
     lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
+    rendezvous_port: the port Holdfast chose for it to listen on, where it was the first rank; 0 for others.
+    ended_ago_seconds: how long before this report it ended, on its host's own clock.
     max_memory_bytes: the most it ever held. memory_limit_bytes: the limit of its control group, 0 without one.
     log_tail: the last lines of its output, redacted.
     """
@@ -52,6 +55,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_error: Text | None = None
     pull_error: Text | None = None
     runtime_error: Text | None = None
+    checkpoint_error: Text | None = None
     xids: Annotated[tuple[int, ...], Meta(max_length=64)] = ()
     ecc_errors: Annotated[int, Meta(ge=0)] = 0
     gpu_lost: Text | None = None
@@ -59,6 +63,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost: Text | None = None
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
     runtime_seconds: float = 0.0
+    rendezvous_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    ended_ago_seconds: Annotated[float, Meta(ge=0)] = 0.0
     max_memory_bytes: int = 0
     memory_limit_bytes: Annotated[int, Meta(ge=0)] = 0
 

@@ -132,7 +132,8 @@ OWN: tuple[Pattern, ...] = (
         r"\bncclInvalidUsage\b", r"\bncclInvalidArgument\b", r"NCCL WARN Duplicate GPU detected"),
     _pattern("nccl-cuda", _OWN, "a CUDA call of NCCL failed", r"\bncclUnhandledCudaError\b", r"NCCL WARN Cuda failure"),
     _pattern("port-in-use", _OWN, "a port it wanted is in use",
-        r"EADDRINUSE", r"\[Errno 98\] Address already in use", r"The server socket has failed to listen on any local network address"),
+        r"EADDRINUSE", r"\[Errno 98\] Address already in use", r"The server socket has failed to listen on any local network address",
+        r"error while attempting to bind on address \([^\n]{1,80}\): address already in use", r"\bbind\b[^\n]{0,60}: [Aa]ddress already in use"),
 )  # fmt: skip
 """The program's own failure, or its surroundings': a better sentence than its exit code."""
 
@@ -164,6 +165,8 @@ CASCADE: tuple[Pattern, ...] = (
         r"The tasks have crashed\. Task names:", cascade=True),
     _pattern("torchrun-stopped", _OWN, "its launcher was told to stop",
         r"torch\.distributed\.elastic\.multiprocessing\.api\.SignalException: Process \d{1,10} got signal: (?:15|2)\b", cascade=True),
+    _pattern("socket-peer", _OWN, "the other end of one of its connections closed",
+        r"(?m:^ConnectionResetError: )", r"(?m:^ConnectionAbortedError: )", r"(?m:^BrokenPipeError: )", cascade=True),
     _pattern("mpi-peer", _OWN, "MPI ended it because another rank failed",
         r"mpirun (?:noticed that process rank \d{1,7}|has exited due to process rank \d{1,7})", r"MPI_ABORT was invoked on rank \d{1,7}",
         r"\bPMIX ERROR: (?:UNREACHABLE|PMIX_ERR_LOST_CONNECTION)", cascade=True),
@@ -207,6 +210,15 @@ PULL: tuple[Pattern, ...] = (
         r"received unexpected HTTP status: 5\d\d", r"invalid status code from registry 5\d\d"),
 )  # fmt: skip
 """Looked for in what the registry said when an image could not be had."""
+
+PORT_IN_USE = next(pattern for pattern in OWN if pattern.name == "port-in-use")
+_PORT = re.compile(r"\bport:? (\d{2,5})\b|(?:[\d\]*' ]|\blocalhost):(\d{4,5})\b|', (\d{2,5})(?:, 0, 0)?\)")
+
+
+def find_ports(line: str) -> set[int]:
+    """The ports that a message of a taken port names: "port: 29500", "0.0.0.0:29500", "('::1', 29500, 0, 0)"."""
+    return {int(number) for found in _PORT.findall(line) for number in found if number}
+
 
 CASCADE_RULES: frozenset[str] = frozenset(f"log-{pattern.name}" for pattern in TEXT if pattern.cascade)
 """Rules under which a gang's member is the victim of another's failure: it is not the trigger where another fits (DRAIN-2)."""

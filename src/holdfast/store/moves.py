@@ -158,6 +158,9 @@ def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
         m.move_task(task, TaskEvent.CONFIRM)
     else:
         _fail_task(m, job, task)
+    # Reports of several ranks may come together; whose end was the first must still show (DRAIN-2).
+    ago = timedelta(seconds=min(facts.ended_ago_seconds, MAX_RUNTIME_SECONDS))
+    task.ended_at = max(m.now - ago, task.started_at or m.now)
 
 
 def guess_start(now: datetime, offered_at: datetime | None, runtime_seconds: float) -> datetime:
