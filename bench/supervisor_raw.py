@@ -57,7 +57,7 @@ class _Peers:
         assert isinstance(fd, int)
         self._dealers[fd] = dealer
         self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
-        dealer.get(zmq.EVENTS)
+        self._serve(fd)  # its descriptor tells of a change only once
 
     def _serve(self, fd: int) -> None:
         dealer = self._dealers[fd]

@@ -251,7 +251,7 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         assert group[0].returncode().result(PATIENCE) == 40
         assert group[0].name == "t0"
         assert sorted(host.hostname().result(0) for host in hosts) == ["m0", "m1"]
-        assert not group[1].returncode().done()
+        assert not group[1].returncode().done(), group[1].returncode().exception(0) or group[1].returncode().result(0)
         assert alive(pids[1])
         (tmp_path / "go1").touch()
         assert group[1].returncode().result(PATIENCE) == 41

@@ -113,6 +113,21 @@ def test_an_error_and_a_cancel_reach_the_loop() -> None:
     asyncio.run(check())
 
 
+def test_nobody_cancels_what_others_wait_for() -> None:
+    """A returncode is one future for all: a wait that timed out must not take it from the next."""
+    shared: Future[int] = Future("returncode", shared=True)
+
+    async def give_up() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(shared, 0.01)
+
+    asyncio.run(give_up())
+    assert not shared.cancel()
+    assert not shared._hooks, "a wait that was given up still listens"
+    assert shared.set_result(3)
+    assert shared.result(0) == 3
+
+
 def test_as_completed_yields_in_order_and_takes_more() -> None:
     futures: list[Future[int]] = [Future(str(n)) for n in range(4)]
     futures[2].set_result(2)
@@ -205,3 +220,23 @@ def test_the_inbox_gives_each_message_to_one(monkeypatch: pytest.MonkeyPatch) ->
     inbox.end(ProcessEnded("over"))
     assert receive_one(inbox, None, "", "").result(0) == "c"  # what had come is still there
     assert isinstance(receive_one(inbox, None, "", "").exception(0), ProcessEnded)
+
+
+def test_a_message_refused_in_the_last_instant_goes_to_the_next() -> None:
+    """INBOX-1: between the match and the handing over the wait may have been cancelled."""
+
+    class Gone:
+        def settle(self, index: int, value: Any) -> bool:
+            return False
+
+        def fail(self, index: int, error: BaseException) -> None:
+            raise AssertionError
+
+    inbox = Inbox()
+    inbox.wait(None, Gone())
+    second = receive_one(inbox, None, "", "")
+    inbox.wait(None, Gone())
+    inbox.add_part(encode_value("a"), 0, True)
+    inbox.add_part(encode_value("b"), 0, True)
+    assert second.result(0) == "a"
+    assert receive_one(inbox, None, "", "").result(0) == "b"

@@ -256,10 +256,28 @@ def test_a_silent_supervisor_ends_the_hosts() -> None:
             host.take_frames(wire.now)
         assert host.ending is None
         assert host.orphaned == (grace > 0)
-        wire.now += 2.0
-        host.tick(wire.now)
+        for _ in range(8):
+            wire.now += 0.25
+            host.tick(wire.now)
         assert host.ending is not None
         assert (host.ending.code, host.ending.grace_seconds) == (EXIT_ORPHANED, RULES.kill_grace_seconds)
+
+
+def test_a_manager_that_was_frozen_does_not_take_its_sleep_for_silence() -> None:
+    """SILENCE-2: it learns from the supervisor what became of it."""
+    wire = Wire(1)
+    wire.run(2)
+    (host,) = wire.hosts.values()
+    wire.now += 20.0
+    host.tick(wire.now)
+    assert host.ending is None
+    assert host.next_at > wire.now - 20.0
+    wire.now += RULES.heartbeat_seconds
+    host.tick(wire.now)
+    assert host.ending is None
+    wire.now += SLACK_SECONDS
+    host.tick(wire.now)
+    assert host.ending is not None
 
 
 def test_a_script_that_comes_back_ends_the_silence() -> None:
@@ -267,11 +285,12 @@ def test_a_script_that_comes_back_ends_the_silence() -> None:
     wire.run(2)
     for host in wire.hosts.values():
         host.push_ordered(encode_message(Deliver(1, 5, b"")))
-    wire.now += 30
-    for host in wire.hosts.values():
-        host.tick(wire.now)
-        host.take_frames(wire.now)
-        assert host.orphaned
+    for _ in range(30):
+        wire.now += 1.0
+        for host in wire.hosts.values():
+            host.tick(wire.now)
+            host.take_frames(wire.now)
+    assert all(host.orphaned for host in wire.hosts.values())
     wire.start_script()
     wire.run(3)
     assert all(not host.orphaned and host.ending is None for host in wire.hosts.values())

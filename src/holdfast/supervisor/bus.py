@@ -24,7 +24,7 @@ from holdfast.errors import Unavailable
 from holdfast.supervisor.gate import Gate
 from holdfast.supervisor.keys import RunKeys
 from holdfast.supervisor.session_fleet import Fleet, Peer
-from holdfast.wire.bus import MAX_FRAME_BYTES, Hello, Up
+from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES, Hello, Up
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -35,6 +35,9 @@ _BACKLOG = 4096
 _MAX_SOCKETS = 65_000
 _TCP_TIMEOUT_MS = 10_000
 _IDLE_SECONDS = 1.0
+# Where several frames a turn come in, more are on their way: a turn for each few would cost more than the messages.
+_GATHER_SECONDS = 0.0002
+_FEW_FRAMES, _MANY_FRAMES = 3, 128
 IDENTITY_BYTES = 16
 
 
@@ -75,6 +78,7 @@ class Bus:
         self._roster = roster
         self._calls: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._sleeping = False
+        self._frames_read = 0
         self._stop_at: float | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
@@ -145,6 +149,8 @@ class Bus:
         next_at = 0.0
         try:
             while self._stop_at is None:
+                if _FEW_FRAMES <= self._frames_read < _MANY_FRAMES:
+                    time.sleep(_GATHER_SECONDS)
                 wait = 0.0 if more else max(0.0, min(_IDLE_SECONDS, next_at - time.monotonic()))
                 self._sleeping = True
                 if self._calls:
@@ -174,6 +180,7 @@ class Bus:
             self.gate.answer_zap()
         if self.gate.monitor in ready:
             self.gate.read_monitor()
+        self._frames_read = 0
         more = self._read() if self._router in ready else False
         more |= self._run_calls()
         now = time.monotonic()
@@ -193,7 +200,7 @@ class Bus:
             for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
                 identity = receive(zmq.NOBLOCK)
                 frame = receive(zmq.NOBLOCK)
-                if take_beat(identity, frame, now):
+                if len(frame) == HEADER_BYTES and take_beat(identity, frame, now):
                     continue  # were it the first of several parts, the next would be caught out of step below
                 if self._router.get(zmq.RCVMORE):
                     self._skip_parts()
@@ -207,8 +214,10 @@ class Bus:
                     for peer, hello in came:
                         roster.take_came(peer, hello)
         except zmq.Again:
+            self._frames_read = count
             self.load.frames_in += count
             return False
+        self._frames_read = _FRAMES_PER_TURN
         self.load.frames_in += _FRAMES_PER_TURN
         return True
 

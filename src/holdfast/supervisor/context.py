@@ -135,6 +135,7 @@ class Context:
             self._roster.expect_until = time.monotonic() + REATTACH_SECONDS
             folder.keep(state, self._roster, self._crew)
             self._roster.changed = self._crew.changed = folder.mark
+            self._crew.before_launch = folder.save
             folder.save()
         self._status_line = StatusLine(self, log_interval)
         self._bus.start()

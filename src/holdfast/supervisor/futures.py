@@ -60,12 +60,21 @@ _callbacks = Callbacks()
 class Future(Generic[T]):
     """A value that comes later.
 
-    `about` says what it is and `whom` on whose part, for the lines that say what is being waited for.
+    `about` says what it is and `whom` on whose part, for the lines that say what is being waited for. `shared`: everybody who
+    asks gets this same one (a returncode), so nobody may cancel it for the others.
     """
 
-    __slots__ = ("__weakref__", "_hooks", "_on_cancel", "_state", "_value", "about", "whom")
+    __slots__ = ("__weakref__", "_hooks", "_on_cancel", "_shared", "_state", "_value", "about", "whom")
 
-    def __init__(self, about: str = "", whom: Any = None, on_cancel: Callable[[Future[T]], None] | None = None) -> None:
+    def __init__(
+        self,
+        about: str = "",
+        whom: Any = None,
+        *,
+        on_cancel: Callable[[Future[T]], None] | None = None,
+        shared: bool = False,
+    ) -> None:
+        self._shared = shared
         self.about = about
         self.whom = whom
         self._state = _PENDING
@@ -120,7 +129,12 @@ class Future(Generic[T]):
         self.add_hook(lambda future: _callbacks.run_soon(function, future))
 
     def cancel(self) -> bool:
-        """Stop waiting for it. False when it was done already. What was asked for is not undone."""
+        """Stop waiting for it. What was asked for is not undone.
+
+        False when it was done already, and for what others may be waiting for too: pid, returncode, hostname, the loss.
+        """
+        if self._shared:
+            return False
         hooks = self._settle(_CANCELLED, None)
         if hooks is None:
             return False
@@ -154,10 +168,9 @@ class Future(Generic[T]):
                 pass  # the loop is closed: nobody waits there any more
 
         def drop(found: asyncio.Future[T]) -> None:
-            if found.cancelled():
+            # The one who awaits a message and is cancelled must not swallow it.
+            if found.cancelled() and not self.cancel():
                 self.remove_hook(hook)
-                # The one who awaits a message and is cancelled must not swallow it.
-                self.cancel()
 
         waiter.add_done_callback(drop)
         self.add_hook(hook)

@@ -46,8 +46,8 @@ class Process:
         self.host = host
         self.rank = rank
         self.local_rank = local_rank
-        self._pid: Future[int] = Future("pid", self)
-        self._returncode: Future[int] = Future("returncode", self)
+        self._pid: Future[int] = Future("pid", self, shared=True)
+        self._returncode: Future[int] = Future("returncode", self, shared=True)
         self._inbox = Inbox()
 
     @property
@@ -175,7 +175,10 @@ class ProcessGroup(Sequence[Process]):
         self._roster.post_broadcast(self, cut_parts(encode_value(message)))
 
     def gather(self, filter: Filter | None = None) -> Future[list[Any]]:
-        """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot come."""
+        """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot come.
+
+        What it had taken of the others by then is gone with it; where that matters, wait for `Process.recv` of each.
+        """
         future: Future[list[Any]] = Future("a message each", self)
         if not self._processes:
             future.set_result([])

@@ -57,8 +57,8 @@ class Host:
         self._peer: Peer | None = None
         self._identity = b""  # of the manager, also while a script that came back waits for it
         self._facts: HostFacts | None = None
-        self._hostname: Future[str] = Future("hostname", self)
-        self._lost: Future[float] = Future("the loss", self)
+        self._hostname: Future[str] = Future("hostname", self, shared=True)
+        self._lost: Future[float] = Future("the loss", self, shared=True)
         self._reason: str | None = None
         self._groups: dict[int, tuple[ProcessGroup, int]] = {}  # and the host's index in it
         self._early: list[bytes] = []  # encoded messages for when it is attached

@@ -56,23 +56,18 @@ class Gather:
         self._values: list[Any] = [None] * count
 
     def settle(self, index: int, value: Any) -> bool:
-        """Take one; the last completes it."""
+        """Take one; the last completes it. Inboxes call it one at a time, under their lock."""
         if self.future.done():
             return False
         self._values[index] = value
-        with _lock_of_gathers:
-            self._left -= 1
-            complete = self._left == 0
-        if complete:
+        self._left -= 1
+        if self._left == 0:
             self.future.set_result(self._values)
         return True
 
     def fail(self, index: int, error: BaseException) -> None:
         """One that will not come fails the whole."""
         self.future.set_exception(error)
-
-
-_lock_of_gathers = threading.Lock()
 
 
 class Inbox:
@@ -98,34 +93,26 @@ class Inbox:
     def wait(self, accept: Filter | None, target: Target, index: int = 0) -> None:
         """Give `target` the first message that `accept` takes, one that waits already before one that comes."""
         with _lock:
-            if self._messages is not None:
-                for at, data in enumerate(self._messages):
-                    try:
-                        value = decode_value(data)
-                        taken = accept is None or accept(value)
-                    except Exception as error:
-                        if isinstance(error, ValidationError):
-                            self._remove(at)
-                        target.fail(index, error)
-                        return
-                    if taken:
+            for at, data in enumerate(self._messages or ()):
+                try:
+                    value = decode_value(data)
+                    wanted = accept is None or accept(value)
+                except Exception as error:
+                    if isinstance(error, ValidationError):
                         self._remove(at)
-                        break
-                else:
-                    value, taken = None, False
-            else:
-                value, taken = None, False
-            if not taken:
-                if self._end is None:
-                    if self._waits is None:
-                        self._waits = deque()
-                    self._waits.append((accept, target, index))
+                    target.fail(index, error)
                     return
-                end = self._end
-        if taken:
-            target.settle(index, value)
-        else:
-            target.fail(index, end)
+                if wanted:
+                    if target.settle(index, value):  # else it was cancelled, or failed as a whole: the message stays
+                        self._remove(at)
+                    return
+            if self._end is None:
+                if self._waits is None:
+                    self._waits = deque()
+                self._waits.append((accept, target, index))
+                return
+            end = self._end
+        target.fail(index, end)
 
     def add_part(self, data: bytes, part: int, last: bool) -> bool:
         """Take a part of a message. False when something was dropped for it."""

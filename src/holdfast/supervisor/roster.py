@@ -193,7 +193,7 @@ class HostRoster:
         if self.ending:
             self._tell_end(peer, EXIT_RETURNED, "the script is done")
             return
-        host = self.expected.pop(peer.identity, None)
+        host = self.expected.pop(peer.identity, None) or self._find_by_processes(hello)
         if host is None:
             strange = [report.group for report in hello.groups]
             for group in strange:  # no script knows them any more
@@ -206,7 +206,18 @@ class HostRoster:
             return
         host._attach(peer, peer.facts)
         self._events.say("host attached again", host=peer.facts.hostname, number=host.number)
+        self.changed()
         self.crew.take_reports(host, hello.groups)
+
+    def _find_by_processes(self, hello: Hello) -> Host | None:
+        """The handle of a manager that was attached in the instant before the script died: its processes tell."""
+        for report in hello.groups:
+            for entry in [*report.running, *report.ended, *report.unstarted]:
+                host = self.crew.find_host(report.group, entry.rank)
+                if host is not None and host._peer is None and host._reason is None and not host._identity:
+                    self._unqueue(host)
+                    return host
+        return None
 
     def take_silent(self, peer: Peer) -> None:
         """A manager fell silent: it is lost (FLEET-1)."""
@@ -217,13 +228,18 @@ class HostRoster:
     def take_messages(self, peer: Peer, messages: list[Up]) -> None:
         """Messages of a manager."""
         host = peer.host
+        actions = self.crew.actions
         for message in messages:
-            if isinstance(message, Bye):
+            action = actions.get(type(message))
+            if action is not None:
+                if host is not None:  # else it was given back: nobody waits for its words
+                    action(host, message)
+            elif isinstance(message, Bye):
                 self.fleet.bar(peer.identity, message.code, "it had said goodbye")
                 self.fleet.dismiss(peer)
                 self._drop_peer(peer, message.reason)
-            elif isinstance(host, Host):
-                self.crew.take_message(host, message)
+            else:
+                self.crew.refused["out of place"] += 1
 
     def _drop_peer(self, peer: Peer, reason: str) -> None:
         self.idle.pop(peer.identity, None)

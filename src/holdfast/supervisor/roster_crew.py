@@ -33,10 +33,11 @@ from holdfast.wire.bus import (
     Signal,
     Signalled,
     Stop,
-    Up,
     Usage,
     encode_message,
 )
+
+_CLOSED = "the context was shut down; make another one"
 
 
 class _Request:
@@ -60,12 +61,13 @@ class CrewRoster:
         self.running = 0
         self.refused: Counter[str] = Counter()
         self.changed: Callable[[], None] = lambda: None  # the state file listens
+        self.before_launch: Callable[[], None] = lambda: None  # a group is in the state before it is anywhere else
         self.closed = False
         self._fleet = fleet
         self._events = events
         self._requests: dict[int, tuple[_Request, Host]] = {}
         self._request_number = first_number
-        self._actions: dict[type, Callable[[Host, Any], None]] = {
+        self.actions: dict[type, Callable[[Any, Any], None]] = {  # of a manager's messages, by kind
             Launched: self._take_launched,
             LaunchFailed: self._take_launch_failed,
             Exited: self._take_exited,
@@ -78,16 +80,8 @@ class CrewRoster:
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have it done in the bus's thread. Raises ContextClosed after the shutdown."""
         if self.closed:
-            raise ContextClosed("the context was shut down; make another one")
+            raise ContextClosed(_CLOSED)
         self.bus.call(function, *arguments)
-
-    def take_message(self, host: Host, message: Up) -> None:
-        """Act on one message of the host's manager."""
-        action = self._actions.get(type(message))
-        if action is None:
-            self.refused["out of place"] += 1
-        else:
-            action(host, message)
 
     def take_reports(self, host: Host, reports: list[GroupReport]) -> None:
         """What happened on a host while no script was there."""
@@ -125,8 +119,17 @@ class CrewRoster:
     def create_group(self, number: int, hosts: Sequence[Host], spec: GroupSpec) -> ProcessGroup:
         """Make the handles and have the launches sent, each as soon as its host is attached."""
         group = ProcessGroup(self, number, hosts, spec)
+        if self.closed:
+            raise ContextClosed(_CLOSED)
+        self.groups[number] = group
+        self.before_launch()
         self.ask(self._launch, group)
         return group
+
+    def find_host(self, number: int, rank: int) -> Host | None:
+        """Whose a rank of a group is."""
+        group = self.groups.get(number)
+        return group._processes[rank].host if group is not None and rank < group.world_size else None
 
     def adopt_group(self, group: ProcessGroup) -> None:
         """Take a group over from an earlier script, as its state tells of it. Before the bus starts."""
@@ -136,7 +139,6 @@ class CrewRoster:
             host._groups[group.number] = (group, index)
 
     def _launch(self, group: ProcessGroup) -> None:
-        self.groups[group.number] = group
         self.running += group.world_size
         for index, host in enumerate(group.hosts):
             if host._reason is not None:

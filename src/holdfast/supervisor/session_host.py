@@ -2,6 +2,7 @@
 
 MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of any other are refused.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
+SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be heard again.
 OUTBOX-1  What was not acknowledged is said again in the next session, so that a script that was dead learns it.
 
 The shell hands in frames and the time, carries out the messages `receive` returns, sends what `take_frames` returns, and
@@ -37,6 +38,7 @@ from holdfast.wire.bus import (
 )
 
 HELLO_SECONDS = 1.0
+_SLACK_SECONDS = 0.25
 _FIRST_HELLO_SECONDS = 0.05  # the first is often said before the connection stands
 EXIT_ORPHANED = 70  # the supervisor fell silent
 EXIT_NO_SUPERVISOR = 71  # none was found within the patience
@@ -66,6 +68,8 @@ class HostSession:
         self._report = report
         self._give_up_at = now + patience_seconds
         self._heard_at = now
+        self._ticked_at = now
+        self._judge_at = now
         self._spoke_at = now - HELLO_SECONDS
         self._hello_at: float | None = now  # when to say it next; None while a session lasts
         self._hello_seconds = _FIRST_HELLO_SECONDS
@@ -190,7 +194,10 @@ class HostSession:
             if now >= self._give_up_at:
                 self.end(End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
             return
-        if now - self._heard_at >= rules.silence_seconds:
+        gap, self._ticked_at = now - self._ticked_at, now
+        if gap > 2 * rules.heartbeat_seconds:  # SILENCE-2: what was sent meanwhile is not in our hands yet
+            self._judge_at = now + rules.heartbeat_seconds + _SLACK_SECONDS
+        if now >= self._judge_at and now - self._heard_at >= rules.silence_seconds:
             self.orphaned = True
             if now - self._heard_at >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
                 silence = f"the supervisor was silent for {now - self._heard_at:.1f} s"
@@ -208,7 +215,7 @@ class HostSession:
             due = self._spoke_at + rules.heartbeat_seconds
             if self.ending is None:
                 silent_at = self._heard_at + rules.silence_seconds
-                due = min(due, silent_at + rules.orphan_grace_seconds if self.orphaned else silent_at)
+                due = min(due, max(self._judge_at, silent_at + rules.orphan_grace_seconds * self.orphaned))
         return due if self._hello_at is None else min(due, self._hello_at)
 
     def may_be_silent(self, now: float) -> bool:

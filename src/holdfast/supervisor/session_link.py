@@ -96,13 +96,15 @@ class Link:
         while (self._quick is not None or self._bulk is not None) and self._inflight < WINDOW_BYTES:
             batch = self._take_batch()
             body = encode_body(batch)
-            self.queued_bytes = 0 if not self.queued else self.queued_bytes - len(body)
+            size = len(body)
+            self.queued_bytes = 0 if self._quick is None and self._bulk is None else self.queued_bytes - size
             if self._unacked is None:
                 self._unacked = deque()
                 self._progress_at = now
-            self._unacked.append((self._next, len(body), batch))
-            self._inflight += len(body)
-            frames.append(self._seal(self._next, body))
+            self._unacked.append((self._next, size, batch))
+            self._inflight += size
+            self._untold_bytes = 0
+            frames.append(encode_header(self.session, self._next, self._taken, self._direction) + body)
             self._next += 1
         return frames
 

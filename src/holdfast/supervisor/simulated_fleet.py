@@ -59,6 +59,8 @@ class _SimulatedHost:
                         self.say(answers)
                     elif isinstance(message, End):
                         session.end(message)
+                if not _has_input(self.dealer):
+                    return
         except zmq.Again:
             pass
 
@@ -87,13 +89,15 @@ class _SimulatedHost:
             self.read(now)
             self.send(now)
 
-    def send(self, now: float) -> None:
-        """Send what there is."""
-        for frame in self.session.take_frames(now):
+    def send(self, now: float) -> bool:
+        """Send what there is; False when there was nothing."""
+        frames = self.session.take_frames(now)
+        for frame in frames:
             try:
                 self.dealer.send(frame, zmq.NOBLOCK)
             except zmq.Again:
                 pass  # not connected yet: the session says it again
+        return bool(frames)
 
 
 def _has_input(dealer: zmq.Socket[bytes]) -> bool:
@@ -175,8 +179,8 @@ class SimulatedFleet:
             host.due = now
             heapq.heappush(self._heap, (now, host.fd))
             return
-        host.send(now)
-        host.settle(now)
+        if host.send(now):
+            host.settle(now)
 
     def _step(self, host: _SimulatedHost, now: float, code: int) -> int:
         if host.step(now):

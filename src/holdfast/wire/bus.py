@@ -292,6 +292,8 @@ def encode_header(session: int, sequence: int, acknowledged: int, flags: int = 0
 def encode_body(messages: Sequence[bytes]) -> bytes:
     """Messages that were encoded one by one, as one list; a message meant for thousands is encoded once."""
     count = len(messages)
+    if count == 1:
+        return b"\x91" + messages[0]
     if count < 16:
         head = bytes((0x90 | count,))
     elif count < 1 << 16:
