@@ -220,7 +220,10 @@ def _be_agent(relay_path: str) -> int:
     while True:
         ready, _, _ = select.select([guardian, test], [], [], 0.1)
         if guardian in ready:
-            data = guardian.recv(1 << 18)
+            try:
+                data = guardian.recv(1 << 18)
+            except ConnectionResetError:
+                data = b""  # it was killed with words of ours unread
             if not data:
                 return 1 if sweep_after_guardian(os.environ) else 0
             test.sendall(data)
@@ -229,8 +232,15 @@ def _be_agent(relay_path: str) -> int:
             if not data:
                 return 0
             for frame in frames.feed(data):
-                guardian.sendall(encode_frame(frame))
-        guardian.sendall(encode_frame(encode(Alive())))
+                _tell(guardian, frame)
+        _tell(guardian, encode(Alive()))
+
+
+def _tell(guardian: socket.socket, message: bytes) -> None:
+    try:
+        guardian.sendall(encode_frame(message))
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it is gone, which the next read says too
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import itertools
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.process.groups import TaskGroup
@@ -23,7 +23,7 @@ FAMILY = "job:0:1"
 REAPER = 100
 RUNNING, EXECING, EXITING, OUT_OF_GROUP, ZOMBIE = "running", "execing", "exiting", "out of group", "zombie"
 UNTIL_ENDED = 5_000
-many = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=200)
 
 
 class Process:

@@ -74,7 +74,7 @@ class _Leftovers:
         self._exiting: set[tuple[int, int]] = set()
 
     def find(self) -> tuple[list[ProcessEntry], bool]:
-        """Scan once. Returns the living leftovers, and whether nobody began to exit meanwhile who may hide a child (TREE-4)."""
+        """Scan once. Returns the living leftovers, and whether nobody may have hidden a child from this scan (TREE-4)."""
         table = process_table.read_table()
         in_groups = {pid for home in self._group_homes for group in list_groups(home) for pid in group.read_pids()}
         found = {entry.pid for entry in table.values() if entry.pid in in_groups or self._is_ours(entry)}
@@ -85,9 +85,13 @@ class _Leftovers:
             grew = bool(below)
             found |= below
         self._seen.update(table[pid].identity for pid in found)
-        # Only what was seen to exit before a scan has all its children in that scan.
-        before, self._exiting = self._exiting, {e.identity for e in table.values() if e.exiting and e.alive}
-        return [table[pid] for pid in found if table[pid].alive], self._exiting <= before
+        # Only what was seen to exit before a scan has all its children in that scan. On a busy host somebody always exits:
+        # what an earlier guardian left behind has become a child of somebody above us, or its parent is as young.
+        before, self._exiting = self._exiting, set()
+        for entry in table.values():
+            if entry.exiting and entry.alive and (entry.ppid in self._spared or entry.ppid not in table):
+                self._exiting.add(entry.identity)
+        return [table[pid] for pid in found if table[pid].alive], self._exiting <= before | self._unmarked
 
     def _is_ours(self, entry: ProcessEntry) -> bool:
         if entry.identity in self._seen:

@@ -10,7 +10,9 @@ HOST_VARIABLE = "HOLDFAST_HOST"
 _TASK_PREFIX = TASK_VARIABLE.encode() + b"="
 _HOST_PREFIX = HOST_VARIABLE.encode() + b"="
 _MAX_ENVIRON_BYTES = 8 << 20
-_EXITING_BIT = 0x00000004  # of `flags` in /proc/<pid>/stat: PF_EXITING in the kernel's include/linux/sched.h
+# Of `flags` in /proc/<pid>/stat: PF_EXITING and PF_KTHREAD in the kernel's include/linux/sched.h.
+_EXITING_BIT = 0x00000004
+_KERNEL_BIT = 0x00200000
 _ENDED = (b"Z", b"X", b"x")
 
 
@@ -30,7 +32,7 @@ class ProcessEntry:
         self.start_ticks = start_ticks  # clock ticks since boot
         self.alive = alive  # False for a zombie that only waits for its parent
         self.exiting = False  # on its way out: it runs no more code of its own, so it makes no child any more
-        self.bare = False  # it has an environment, and nothing is in it
+        self.bare = False  # it has an environment and nothing is in it, or it is the kernel's and has none
         self.witness = pid  # the thread to ask for environment and group: the first, unless it left the others behind
 
     @property
@@ -69,7 +71,7 @@ def read_entry(pid: int) -> ProcessEntry | None:
     if entry.exiting and threads > 1:
         fields = _find_witness(entry) or fields
     # The bounds of the environment are 0 while there is none, or where they may not be seen.
-    entry.bare = len(fields) > 48 and fields[47] == fields[48] != b"0"
+    entry.bare = bool(int(fields[6]) & _KERNEL_BIT) or (len(fields) > 48 and fields[47] == fields[48] != b"0")
     return entry
 
 
