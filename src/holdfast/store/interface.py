@@ -35,6 +35,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings import Value
 from holdfast.store.interface_checkpoints import CheckpointStore
+from holdfast.store.interface_reads import BatchReads
 from holdfast.store.interface_webhooks import WebhookStore
 from holdfast.store.values import (
     AdmissionSnapshot,
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 
-class Store(WebhookStore, CheckpointStore, Protocol):
+class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
     """The one truth."""
 
     # ---- life

@@ -22,7 +22,7 @@ from holdfast.store.log_plan import Range, no_attempt, plan_append, window
 from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_checkpoints import MemoryCheckpoints
 from holdfast.store.memory_hosts import MemoryHosts
-from holdfast.store.memory_jobs import MemoryJobs
+from holdfast.store.memory_reads import MemoryReads
 from holdfast.store.memory_settings import MemoryProjects, MemorySettings
 from holdfast.store.memory_state import MemoryState, MemoryStream, MemoryToken
 from holdfast.store.memory_webhooks import MemoryWebhooks
@@ -166,7 +166,7 @@ class MemoryLogs:
 class MemoryStore(
     MemorySettings,
     MemoryProjects,
-    MemoryJobs,
+    MemoryReads,
     MemoryAdmission,
     MemoryHosts,
     MemoryRecords,

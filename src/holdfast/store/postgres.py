@@ -18,6 +18,7 @@ from holdfast.store.postgres_hosts import HostsPart
 from holdfast.store.postgres_jobs import JobsPart
 from holdfast.store.postgres_logs import LogsPart
 from holdfast.store.postgres_projects import ProjectsPart
+from holdfast.store.postgres_reads import ReadsPart
 from holdfast.store.postgres_records import RecordsPart
 from holdfast.store.postgres_release import ReleasePart
 from holdfast.store.postgres_session import Session, Tx
@@ -31,7 +32,7 @@ PING_SECONDS = 1.0
 
 class PostgresStore(
     SettingsPart, ProjectsPart, JobsPart, ReleasePart, AdmissionPart, HostsPart, SyncPart, DrainsPart, RecordsPart, LogsPart,
-    CheckpointsPart, WebhooksPart, UpkeepPart, HintsPart,
+    ReadsPart, CheckpointsPart, WebhooksPart, UpkeepPart, HintsPart,
 ):  # fmt: skip
     """A `Store` on one database.
 

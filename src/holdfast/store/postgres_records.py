@@ -36,7 +36,7 @@ class RecordsPart:
             tx, number = parse_event_id(after)
             params = {**common, "tx": str(tx), "id": number, "limit": limit}
             rows = await self.session.rows("read_events", params, prepare=False)
-        return [_event(row) for row in rows]
+        return [make_event(row) for row in rows]
 
     async def create_token(
         self, token_id: str, role: str, name: str, secret_hash: bytes, expires_at: datetime | None,
@@ -74,7 +74,8 @@ class RecordsPart:
             raise no_token(token_id)
 
 
-def _event(row: dict[str, Any]) -> EventRecord:
+def make_event(row: dict[str, Any]) -> EventRecord:
+    """A row of the events as readers get it."""
     row.pop("place", None)
     row["id"] = format_event_id(int(row.pop("tx")), row["id"])
     return msgspec.convert(row, EventRecord)

@@ -1,0 +1,67 @@
+-- What belongs to many jobs, read in one go. Each lateral part is one short index scan, bounded for each job by itself.
+
+-- name: read_attempts_of
+-- Without members: a gang of a thousand ranks has a thousand of them in every attempt.
+select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.retry_count,
+       a.policy, a.next_at, a.exit_code, a.reason, a.host, a.host_ids, a.trigger_rank,
+       case when b.beat_at is null then a.step else b.step end as step,
+       case when b.beat_at is null then a.total else b.total end as total,
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
+       a.reserved_at, a.started_at, a.ended_at
+from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
+  select * from attempts x
+  where x.job_id = asked.id and (%(before)s::integer is null or x.number < %(before)s)
+    and (%(cause)s::text is null or x.cause = %(cause)s)
+  order by x.number desc limit %(last)s
+) a left join lateral (
+  select t.step, t.total, t.beat_at from tasks t
+  where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
+  order by t.beat_at desc, t.rank limit 1
+) b on a.state <> 'ended'
+order by a.job_id, a.number;
+
+-- name: read_attempts_by_key
+select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.retry_count,
+       a.policy, a.next_at, a.exit_code, a.reason, a.host, a.host_ids, a.trigger_rank, a.members,
+       case when b.beat_at is null then a.step else b.step end as step,
+       case when b.beat_at is null then a.total else b.total end as total,
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
+       a.reserved_at, a.started_at, a.ended_at
+from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
+join attempts a on a.job_id = asked.id and a.number = asked.number
+left join lateral (
+  select t.step, t.total, t.beat_at from tasks t
+  where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
+  order by t.beat_at desc, t.rank limit 1
+) b on a.state <> 'ended';
+
+-- name: read_tasks_of
+select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
+       t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
+       t.beat_at, t.section, t.facts
+from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
+  select * from tasks x where x.job_id = asked.id and x.rank > %(after)s order by x.rank limit %(first)s
+) t left join hosts h on h.id = t.host_id
+order by t.job_id, t.rank;
+
+-- name: read_events_of
+-- STORE-4 as in read_events.
+select e.tx::text, e.id, e.at, e.kind, e.job_id, e.attempt, e.epoch, e.rank, e.host_id, e.queue, e.project, e.message, e.data,
+       e.tx as place
+from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
+  select * from events x
+  where x.job_id = asked.id and x.tx < pg_snapshot_xmin(pg_current_snapshot())
+  order by x.tx desc, x.id desc limit %(last)s
+) e
+order by e.job_id, place, e.id;
+
+-- name: read_queue_places
+-- As queue_place, at most 10 000 rows for each.
+select me.id, (
+  select count(*) from (
+    select from jobs j
+    where j.state = 'queued' and j.queue = me.queue
+      and (j.priority > me.priority or (j.priority = me.priority and j.ord < me.ord))
+    limit 10000
+  ) ahead) as place
+from jobs me where me.id = any(%(ids)s) and me.state = 'queued';

@@ -1,0 +1,102 @@
+"""What every store must do when asked for many jobs or hosts at once: what the single reads say, for each of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from tests.store.rig import Rig, fails
+
+OOM = TaskFacts(signal=9, oom=True)
+
+
+async def chains(rig: Rig) -> tuple[str, str, str]:
+    """A job of four attempts (the last one runs), one that failed at once, and one that waits in the queue."""
+    await rig.host()
+    long = await rig.submit()
+    for facts in (fails(1), OOM, fails(3)):
+        await rig.fail(long, facts, max_retries=9)
+        await rig.release()
+        rig.tick(1)
+    short = await rig.submit()
+    await rig.admit()
+    await rig.sync()
+    keys = [await rig.key(long), await rig.key(short)]
+    await rig.sync(live=keys, started=keys)
+    await rig.sync(live=keys[:1], ended=[(keys[1], fails(7))])
+    await rig.complete()
+    return long, short, await rig.submit()
+
+
+async def test_attempts_of_many_jobs(rig: Rig) -> None:
+    long, short, queued = await chains(rig)
+    asked = [long, short, queued, "nobody", long]
+    found = await rig.store.list_attempts_of(asked, last=100)
+    assert set(found) == {long, short}
+    for job_id in (long, short):
+        whole = await rig.store.list_attempts(job_id)
+        assert found[job_id] == [msgspec.structs.replace(a, members=()) for a in whole]
+    assert [a.number for a in found[long]] == [1, 2, 3, 4]
+    newest = await rig.store.list_attempts_of(asked, last=2)
+    assert [a.number for a in newest[long]] == [3, 4]
+    assert [a.number for a in newest[short]] == [1]
+    older = await rig.store.list_attempts_of(asked, last=2, before=3)
+    assert ([a.number for a in older[long]], [a.number for a in older[short]]) == ([1, 2], [1])
+    (oom,) = (await rig.store.list_attempts_of(asked, last=5, cause=Cause.OOM_KILLED))[long]
+    assert oom.number == 2
+    assert await rig.store.list_attempts_of([], last=5) == {}
+
+
+async def test_attempts_by_their_keys_have_members(rig: Rig) -> None:
+    long, short, queued = await chains(rig)
+    keys = [(long, 2), (short, 1), (long, 9), (queued, 1), (long, 2)]
+    found = await rig.store.get_attempts(keys)
+    assert set(found) == {(long, 2), (short, 1)}
+    assert found[long, 2] == (await rig.store.list_attempts(long))[1]
+    assert [m.exit_code for m in found[short, 1].members] == [7]
+    assert await rig.store.get_attempts([]) == {}
+
+
+async def test_tasks_of_many_jobs(rig: Rig) -> None:
+    await rig.host()
+    gang, single = await rig.submit(tasks=4), await rig.submit()
+    await rig.admit()
+    found = await rig.store.list_tasks_of([gang, single, "nobody"], first=100)
+    assert found == {gang: await rig.store.list_tasks(gang), single: await rig.store.list_tasks(single)}
+    page = await rig.store.list_tasks_of([gang, single], first=2, after=0)
+    assert [t.rank for t in page[gang]] == [1, 2]
+    assert single not in page
+    assert page[gang][0].host_name == "name-h1"
+
+
+async def test_jobs_and_hosts_by_id(rig: Rig) -> None:
+    await rig.host("h1")
+    await rig.host("h2")
+    await rig.store.move_host("h2", "terminate", "sold", now=rig.now)
+    one, two = await rig.submit(), await rig.submit()
+    assert await rig.store.get_jobs([one, two, "nobody"]) == {one: await rig.job(one), two: await rig.job(two)}
+    found = await rig.store.get_hosts(["h1", "h2", "name-h1"])
+    assert found == {name: await rig.store.get_host(name) for name in ("h1", "h2")}
+    assert (await rig.store.get_jobs([]), await rig.store.get_hosts([])) == ({}, {})
+
+
+async def test_events_of_many_jobs(rig: Rig) -> None:
+    long, short, queued = await chains(rig)
+    found = await rig.store.list_events_of([long, short, "nobody"], last=1000)
+    assert found == {long: await rig.events(long), short: await rig.events(short)}
+    newest = await rig.store.list_events_of([long, queued], last=2)
+    assert newest[long] == (await rig.events(long))[-2:]
+    assert [e.kind for e in newest[queued]] == ["job.submitted"]
+
+
+async def test_places_of_many_jobs(rig: Rig) -> None:
+    first, second = await rig.submit(), await rig.submit()
+    urgent, other = await rig.submit(priority=90), await rig.submit(queue="gpu", gpus=1)
+    asked = [first, second, urgent, other, "nobody"]
+    found = await rig.store.queue_places(asked)
+    assert found == {first: 1, second: 2, urgent: 0, other: 0}
+    assert found == {job_id: await rig.store.queue_place(job_id) for job_id in found}
+    await rig.host()
+    await rig.admit()
+    assert set(await rig.store.queue_places(asked)) == {other}
