@@ -119,6 +119,8 @@ def test_a_port_that_was_taken_meanwhile_is_no_failure_of_the_job(cluster: Clust
         "    if os.environ['HOLDFAST_ATTEMPT'] == '1':\n"
         "        thief = socket.create_server(('', port))\n"
         "    server = socket.create_server(('', port))\n"
+        "elif os.environ['HOLDFAST_ATTEMPT'] == '1':\n"
+        "    time.sleep(600)\n"
         "print(port)"
     )
     job = cluster.submit(sys.executable, "-c", words, tasks=2)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.claims import Claims, find_port
+from holdfast.agent.claims import Claims
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.environment import make_command, make_task_environment
 from holdfast.agent.journal import about
@@ -110,14 +110,10 @@ class Commands:
     def _claim(self, order: ClaimOrder, started_at: float) -> bool:
         key = order.key
         deadline = host_deadline(started_at, order.ttl_seconds)
-        if (
-            self.closing
-            or self._table.get(key) is not None
-            or self._table.is_buried(key)
-            or deadline <= read_boottime()
-        ):
+        now = read_boottime()
+        if self.closing or self._table.get(key) is not None or self._table.is_buried(key) or deadline <= now:
             return False
-        if not self.claims.keep(order, deadline):
+        if not self.claims.keep(order, deadline, now):
             return False
         self._changed()
         return True
@@ -167,7 +163,7 @@ class Commands:
 
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
         if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
-            order = msgspec.structs.replace(order, master_port=find_port())
+            order = msgspec.structs.replace(order, master_port=self.claims.ports.find(now))
         task = self._table.add(order, now)
         work = self._places.work_folder / order.key.job_id
         work.mkdir(mode=0o700, exist_ok=True)
