@@ -24,7 +24,7 @@ RENDEZVOUS_PORT = 29500
 log = logging.getLogger("policy")
 
 
-def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int) -> str | None:
+def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int, restarts: int) -> str | None:
     """Start every rank and wait. None when all ended with 0, else what went wrong first; nothing runs afterwards."""
     try:
         hosts[0].hostname().result()
@@ -32,7 +32,7 @@ def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int)
         return str(error)
     facts = hosts[0].facts
     address = facts.address if facts is not None else "127.0.0.1"
-    env = {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    env = {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT), "TORCHELASTIC_RESTART_COUNT": str(restarts)}
     group = ctx.create_process_group(hosts, command, processes_per_host=per_host, env=env, name="train{rank}")
     try:
         for future in as_completed([process.returncode() for process in group]):
@@ -70,7 +70,7 @@ def main() -> int:
         restarts, delay = 0, options.first_delay
         while True:
             began = time.monotonic()
-            failure = run_once(ctx, hosts, options.command, options.per_host)
+            failure = run_once(ctx, hosts, options.command, options.per_host, restarts)
             if failure is None:
                 log.info("done after %d restarts", restarts)
                 return 0
