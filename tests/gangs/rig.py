@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from holdfast.core.records import AttemptRecord, JobRecord
@@ -61,13 +60,3 @@ class Gang:
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.cluster.client.events(job_id=self.id)]
-
-
-def started_at(gang: Gang, attempt: int) -> dict[int, float]:
-    """When each rank of an attempt wrote its first line."""
-    return {n.rank: n.at for n in gang.lines() if n.attempt == attempt and n.word == "start"}
-
-
-def path_of(cluster: Cluster, name: str) -> Path:
-    """A file of this test."""
-    return cluster.folder / name
