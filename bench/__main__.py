@@ -17,13 +17,13 @@ from typing import cast
 from bench.figures import Figures, render_table, to_plain
 from bench.scale import Benchmark, Scale, say
 
-NAMES = ("noop", "true", "latency", "depth", "beat", "start", "sync", "idle", "exit", "trip", "supervisor")
+NAMES = ("noop", "true", "latency", "depth", "beat", "start", "sync", "idle", "exit", "trip", "gang-restart", "supervisor")
 RESULTS = Path(__file__).parent / "results"
 
 
 def load_case(name: str) -> Benchmark:
     """The module of that name, as its silhouette."""
-    return cast(Benchmark, importlib.import_module(f"bench.cases.{name}"))
+    return cast(Benchmark, importlib.import_module(f"bench.cases.{name.replace('-', '_')}"))
 
 
 def run_case(name: str, scale: Scale) -> Figures:
