@@ -105,9 +105,10 @@ class Rig:
 
     def meet(self) -> Snapshot:
         """Wait for the next agent, say hello, return the snapshot."""
+        line, _ = self._relay.accept()
         if self._line is not None:
-            self._line.close()
-        self._line, _ = self._relay.accept()
+            self._line.close()  # not before: an agent whose test hangs up goes by itself
+        self._line = line
         self._line.settimeout(PATIENCE_SECONDS)
         self._reader = FrameReader()
         self.heard.clear()
