@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 
 import msgspec
 from hypothesis import given
@@ -156,3 +157,88 @@ def test_a_quota_says_what_is_left_and_what_is_asked() -> None:
         "b": "project p already runs as many jobs as it may (quota_jobs)",
         "c": "project r has 3 GPUs of its quota left, and it needs 4 (quota_gpus)",
     }
+
+
+# ---- gangs
+
+
+def spread(name: str, tasks: int, **more: object) -> Candidate:
+    return msgspec.structs.replace(job(name, tasks=tasks, gpus=1, cpu=0), placement="spread", **more)
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 3))
+def test_pack_takes_the_fewest_hosts_there_are(sizes: list[int], tasks: int, gpus: int) -> None:
+    """Against trying every set of hosts; and of those that do, it leaves the largest holes alone."""
+    hosts = [host(f"h{i}", gpus=n) for i, n in enumerate(sizes)]
+    plan = plan_admission([job("g", tasks=tasks, gpus=gpus, cpu=0)], hosts, {})
+    fits = [n // gpus for n in sizes]
+    fewest = next((k for k in range(1, len(sizes) + 1) if any(sum(c) >= tasks for c in combinations(fits, k))), None)
+    if fewest is None:
+        assert not plan.placements
+        return
+    used = [t.host_id for t in plan.placements[0].tasks]
+    assert len(set(used)) == fewest
+    assert used == [h for h, n in Counter(used).items() for _ in range(n)], "ranks of a host do not follow each other"
+    if fewest == 1:
+        assert fits[int(used[0][1:])] == min(n for n in fits if n >= tasks)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 12))
+def test_spread_takes_as_many_hosts_as_it_can_and_evenly(sizes: list[int], tasks: int) -> None:
+    plan = plan_admission([spread("g", tasks)], [host(f"h{i}", gpus=n) for i, n in enumerate(sizes)], {})
+    if sum(sizes) < tasks:
+        assert not plan.placements
+        return
+    used = Counter(t.host_id for t in plan.placements[0].tasks)
+    assert len(used) == min(tasks, sum(n > 0 for n in sizes))
+    most = max(used.values())
+    assert all(used[f"h{i}"] >= min(n, most - 1) for i, n in enumerate(sizes)), (
+        "one host has two more than another with room"
+    )
+
+
+def labelled(name: str, **labels: str) -> Capacity:
+    return msgspec.structs.replace(host(name, gpus=2), labels=labels)
+
+
+def test_only_hosts_that_carry_all_the_labels_take_it() -> None:
+    hosts = [
+        labelled("plain"),
+        labelled("a", zone="a"),
+        labelled("both", zone="a", card="h200"),
+        labelled("c", zone="c", card="h200"),
+    ]
+    wants = {"zone": "a", "card": "h200"}
+    jobs = [
+        spread("g", 3, host_labels=wants),
+        spread("k", 2, host_labels=wants),
+        spread("n", 1, host_labels={"zone": "x"}),
+    ]
+    plan = plan_admission(jobs, hosts, {})
+    assert [(p.job_id, {t.host_id for t in p.tasks}) for p in plan.placements] == [("k", {"both"})]
+    assert plan.refusals["n"] == "no active host of queue q carries the labels zone=x"
+    assert "2 of them fit" in plan.refusals["g"]
+
+
+def test_a_gang_uses_an_avoided_host_for_no_more_than_the_others_cannot_take() -> None:
+    """ADMIT-3."""
+    hosts = [host("bad", gpus=8), host("h1", gpus=2), host("h2", gpus=1)]
+    for placement in ("pack", "spread"):
+        one = msgspec.structs.replace(job("g", tasks=3, gpus=1, cpu=0, avoid=("bad",)), placement=placement)
+        used = Counter(t.host_id for t in plan_admission([one], hosts, {}).placements[0].tasks)
+        assert used == {"h1": 2, "h2": 1}
+        more = msgspec.structs.replace(one, tasks=5)
+        used = Counter(t.host_id for t in plan_admission([more], hosts, {}).placements[0].tasks)
+        assert used == {"h1": 2, "h2": 1, "bad": 2}
+
+
+def test_what_a_smaller_gang_could_not_have_is_not_refused_to_another_lane_or_size() -> None:
+    """A shape that found no room is not looked at again; a smaller gang of it, and another shape, are."""
+    jobs = [
+        job("big", tasks=5, gpus=1, cpu=0),
+        job("also", tasks=6, gpus=1, cpu=0),
+        job("less", tasks=4, gpus=1, cpu=0),
+    ]
+    plan = plan_admission(jobs, [host("h", gpus=4)], {})
+    assert [p.job_id for p in plan.placements] == ["less"]
+    assert set(plan.refusals) == {"big", "also"}

@@ -558,13 +558,13 @@ async def claim_gang(rig: Rig, keys: list[TaskKey], where: dict[int, str]) -> No
         again = await rig.sync(name)
         assert [c.key for c in again.claims] == mine, "a claim is asked for until it is reported"
     for name in names:
-        mine = [(k, 29_500 if k.rank == 0 else 0) for k in keys if where[k.rank] == name]
-        answer = await rig.sync(name, claimed=mine)
+        kept = [(k, 29_500 if k.rank == 0 else 0) for k in keys if where[k.rank] == name]
+        answer = await rig.sync(name, claimed=kept)
         last = name == names[-1]
         assert answer.claims == ()
-        assert [o.task.key for o in answer.offers] == ([k for k, _ in mine] if last else [])
+        assert [o.task.key for o in answer.offers] == ([k for k, _ in kept] if last else [])
         assert set(answer.opened) == (set(names) if last else set())
-        assert [k for k, _ in answer.renewed] == [k for k, _ in mine]
+        assert [k for k, _ in answer.renewed] == [k for k, _ in kept]
 
 
 async def start_gang(rig: Rig, size: int = 3) -> tuple[str, list[TaskKey], dict[int, str]]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.core.causes import Cause
 from holdfast.core.states import JobState, TaskState
-from tests.store.rig import Rig
+from tests.store.rig import OK, STOPPED, Rig
 
 STOPPED_SECONDS = 45
 
@@ -91,3 +91,30 @@ async def test_a_job_that_has_not_started_says_since_when(rig: Rig) -> None:
     key = await rig.key(job_id)
     await rig.sync(live=[key], started=[key])
     assert await rig.store.list_reserved(now=rig.now) == []
+
+
+async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig) -> None:
+    """Until its room is free, whom it is stopped for must have it held back: that takes a look at what runs."""
+    await rig.host()
+    job_id, key = await rig.running(preemptible=True, priority=7)
+    await rig.submit()
+    await rig.store.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+    assert (await rig.store.read_admission(10, now=rig.now)).lowest_preemptible == 7
+    (task,) = await rig.store.read_running(now=rig.now)
+    assert (task.draining, task.preemptible) == (True, False)
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete()
+    assert (await rig.store.read_admission(10, now=rig.now)).lowest_preemptible is None
+
+
+async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: Rig) -> None:
+    """GANG-5: one of its ranks has finished; to stop the other would fail the job, unless it may start anew."""
+    await rig.host()
+    for on_partial in ("fail", "restart"):
+        job_id, keys = await rig.running_gang(2, preemptible=True, on_partial=on_partial)
+        assert [t.preemptible for t in await rig.store.read_running(now=rig.now)] == [True, True]
+        await rig.sync(live=[keys[1]], ended=[(keys[0], OK)])
+        (task,) = await rig.store.read_running(now=rig.now)
+        assert task.preemptible is (on_partial == "restart")
+        await rig.sync(ended=[(keys[1], OK)])
+        assert (await rig.job(job_id)).state is JobState.SUCCEEDED

@@ -94,6 +94,18 @@ class Rig:
         assert (await self.job(job_id)).state == "running"
         return job_id, key
 
+    async def running_gang(self, tasks: int, host: str = "h1", **spec: Any) -> tuple[str, list[TaskKey]]:
+        """A gang that runs on one host: reserved, claimed, its barrier open, started."""
+        job_id = await self.submit(tasks=tasks, **spec)
+        assert job_id in await self.admit()
+        keys = [task.key for task in await self.store.list_tasks(job_id)]
+        assert [claim.key for claim in (await self.sync(host)).claims] == keys
+        offered = await self.sync(host, claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys])
+        assert [offer.task.key for offer in offered.offers] == keys
+        await self.sync(host, live=keys, started=keys)
+        assert (await self.job(job_id)).state == "running"
+        return job_id, keys
+
     async def complete(self, *, chance: float = 0.0, **policy: Any) -> list[str]:
         """Complete every drain that is ready. `policy`: fields of the policy and of its `RetryPolicy`; no delay unless said."""
         retry = RetryPolicy(**{"retry_delay": 0.0, **{k: v for k, v in policy.items() if k in RETRY_FIELDS}})

@@ -47,7 +47,8 @@ def plan_completion(
     if any(task.state.holds_lease for task in tasks):
         return None
     failures = classify_failures(tasks, rules)
-    trigger = find_trigger(tasks, failures)
+    asked = job.drain_cause is not None and (job.trigger_rank is None or job.drain_cause is Cause.START_TIMEOUT)
+    trigger = find_trigger(tasks, failures, asked=asked)
     members = tuple(_member(task, trigger, failures) for task in tasks)
     before = RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
     charges = _charges_of(job, before, trigger)
@@ -121,8 +122,8 @@ def _refuse_partial(
     """GANG-5: fail where going on would run finished work again, or another rank failed of what is never retried."""
     done = [task.rank for task in tasks if task.state is TaskState.DONE]
     lost = [
-        rank for rank, found in failures.items()
-        if (trigger is None or rank != trigger.rank)
+        task.rank for task in tasks
+        if (found := failures.get(task.rank)) is not None and task is not trigger and not is_cascade(found, task.facts)
         and (found.never_retry or CHARGED_TO[found.cause] is Budget.NEVER or found.cause not in policy.retry.eligible_causes)
     ]  # fmt: skip
     if not done and not lost:

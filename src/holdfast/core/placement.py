@@ -18,7 +18,7 @@ from types import MappingProxyType
 import msgspec
 
 from holdfast.core.gpus import Gpu
-from holdfast.core.holds import Holds, find_victims
+from holdfast.core.holds import Holds
 from holdfast.core.placement_types import (
     AdmissionPlan,
     Candidate,
@@ -30,6 +30,8 @@ from holdfast.core.placement_types import (
     TaskPlacement,
 )
 from holdfast.core.room import Room, Shape, shape_of
+from holdfast.core.spec import MAX_TASKS
+from holdfast.core.victims import Ground, find_victims
 
 __all__ = [
     "AdmissionPlan", "Candidate", "Capacity", "JobPlacement", "Preemption", "QuotaLeft", "RunningTask", "Size",
@@ -77,8 +79,8 @@ def plan_admission(
     headroom: how many more jobs each queue may run at once; a queue that is missing has no limit.
     quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any other).
     running: the tasks that hold room; None where they were not read, and then the plan says whether they are needed.
-    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among running jobs that may be
-    preempted, None where there are none or preemption is off.
+    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs that may be
+    preempted or are being stopped, None where there are none or preemption is off.
     """
     plan = _Plan(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
     for job in candidates:
@@ -100,11 +102,13 @@ class _Plan:
         self._hold_back_seconds = hold_back_seconds
         self._lowest_preemptible = lowest_preemptible
         self._holds = Holds(self._room, running or ())
-        self._full: set[tuple[Shape, float | None]] = set()  # shapes of single tasks that found no room
+        # What found nothing is not looked for again: room only shrinks. By shape, the fewest tasks that found no room …
+        self._full: dict[tuple[Shape, float | None], int] = {}
+        self._said: dict[tuple[Shape, int], str] = {}
+        self._vain: set[tuple[Shape, int, float | None, int | None]] = set()  # … and what nothing could be held for
         self._placements: list[JobPlacement] = []
         self._refusals: dict[str, str] = {}
         self._preemptions: list[Preemption] = []
-        self._taken: set[str] = set()  # jobs to be preempted by this plan
         self._passed_over = False
         self._needs_running = False
 
@@ -119,10 +123,10 @@ class _Plan:
             return
         # With room held back, when a job ends decides where it fits.
         shape = (shape_of(job), job.time_limit_seconds if self._holds else None)
-        tasks = None if job.tasks == 1 and shape in self._full else self._room.place(job, self._holds.allow)
+        hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1)
+        tasks = None if hopeless else self._room.place(job, self._holds.allow)
         if tasks is None:
-            if job.tasks == 1 and not job.avoid_hosts:
-                self._full.add(shape)
+            self._full[shape] = min(job.tasks, self._full.get(shape, job.tasks))
             self._refuse(job)
             return
         self._holds.take(job, tasks)
@@ -140,19 +144,37 @@ class _Plan:
             self._needs_running = self._needs_running or may_preempt
             self._refusals[job.job_id] = self._say_no_room(job)
             return
-        if len(self._holds) >= MAX_HOLDERS or not (waited or may_preempt):
+        key = (
+            shape_of(job),
+            job.tasks,
+            job.time_limit_seconds if waited else -1.0,
+            job.priority if may_preempt else None,
+        )
+        if len(self._holds) >= MAX_HOLDERS or not (waited or may_preempt) or key in self._vain:
             self._refusals[job.job_id] = self._say_no_room(job)
             return
-        if may_preempt and not self._holds.fits_when_drained(job):
-            victims = find_victims(job, self._room, self._running, self._taken)
-            if victims:
-                self._taken.update(victims)
-                self._preemptions.append(Preemption(job_id=job.job_id, priority=job.priority, victims=victims))
-                self._holds.expect_drain(victims)
+        if may_preempt:
+            self._preempt_for(job)
         held = self._holds.hold(job, waited=waited)
+        if held is None:
+            self._vain.add(key)
         self._refusals[job.job_id] = held or self._say_no_room(job)
 
+    def _preempt_for(self, job: Candidate) -> None:
+        """Nobody is asked to go where those that are going already do (ADMIT-5)."""
+        ground = Ground(job, self._holds)
+        victims = () if ground.fits else find_victims(job, ground, self._holds)
+        if victims:
+            self._preemptions.append(Preemption(job_id=job.job_id, priority=job.priority, victims=victims))
+            self._holds.expect_drain(victims)
+
     def _say_no_room(self, job: Candidate) -> str:
+        key = (shape_of(job), job.tasks)
+        if key not in self._said:
+            self._said[key] = self._find_words(job)
+        return self._said[key]
+
+    def _find_words(self, job: Candidate) -> str:
         serving = self._room.serving(job)
         if not serving and job.host_labels:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))

@@ -13,6 +13,8 @@ from holdfast.core.placement_types import Candidate, Capacity, TaskPlacement
 Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...]]
 Allowed = Callable[["HostRoom", Candidate, int], int]
 """(host, job, tasks that fit there) → how many of them may be placed there, what is held back for others considered."""
+Chosen = list[tuple["HostRoom", int]]
+"""Hosts, and how many tasks of a job go to each."""
 
 
 def shape_of(job: Candidate) -> Shape:
@@ -35,6 +37,10 @@ class HostRoom:
     def host_id(self) -> str:
         """The host's id."""
         return self.capacity.host_id
+
+    def amount(self) -> list[int]:
+        """What is free: [CPU slots, bytes of memory, devices]."""
+        return [self.cpu_slots, self.memory_bytes, len(self.devices)]
 
     def serves(self, job: Candidate) -> bool:
         """Whether the host takes jobs of this lane and carries the labels it asks for."""
@@ -92,7 +98,12 @@ class Room:
         """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last (ADMIT-3)."""
         if job.tasks == 1 and not job.avoid_hosts:
             return self._place_one(job, allowed)
-        chosen = self.choose(job, self.open_to(job), allowed)
+        fitting = []
+        for host in self.open_to(job):
+            count = allowed(host, job, host.count(job, job.tasks))
+            if count:
+                fitting.append((count, host))
+        chosen = choose_hosts(job, fitting)
         return None if chosen is None else self._take(job, chosen)
 
     def _place_one(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
@@ -115,25 +126,7 @@ class Room:
         return None
 
     @staticmethod
-    def choose(job: Candidate, hosts: Sequence[HostRoom], allowed: Allowed) -> list[tuple[HostRoom, int]] | None:
-        """(host, tasks) that together take the whole job, or None. Takes nothing."""
-        liked: list[tuple[int, HostRoom]] = []
-        avoided: list[tuple[int, HostRoom]] = []
-        for host in hosts:
-            fitting = host.count(job, job.tasks)
-            count = allowed(host, job, fitting) if fitting else 0
-            if count:
-                (avoided if host.host_id in job.avoid_hosts else liked).append((count, host))
-        choose = choose_spread if job.placement == "spread" else choose_pack
-        if sum(count for count, _ in liked) >= job.tasks:
-            return choose(job.tasks, liked)
-        if sum(count for count, _ in liked) + sum(count for count, _ in avoided) < job.tasks:
-            return None
-        chosen = [(host, count) for count, host in liked]
-        return chosen + choose(job.tasks - sum(count for count, _ in liked), avoided)
-
-    @staticmethod
-    def _take(job: Candidate, chosen: Sequence[tuple[HostRoom, int]]) -> tuple[TaskPlacement, ...]:
+    def _take(job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:
         """Ranks of one host follow each other, as torchrun numbers them."""
         tasks: list[TaskPlacement] = []
         for host, count in chosen:
@@ -149,15 +142,28 @@ class Room:
         return tuple(tasks)
 
 
-def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> list[tuple[HostRoom, int]]:
+def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen | None:
+    """Where the tasks of a job go, of hosts where so many of them fit; None where they are too many. Takes nothing."""
+    if sum(count for count, _ in fitting) < job.tasks:
+        return None
+    choose = choose_spread if job.placement == "spread" else choose_pack
+    liked = [(count, host) for count, host in fitting if host.host_id not in job.avoid_hosts]
+    good = sum(count for count, _ in liked)
+    if good >= job.tasks:
+        return choose(job.tasks, liked)
+    avoided = [(count, host) for count, host in fitting if host.host_id in job.avoid_hosts]
+    return [(host, count) for count, host in liked] + choose(job.tasks - good, avoided)
+
+
+def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
     """As few hosts as possible: the largest first, and for the rest the one it fits most closely.
 
     fitting: (how many tasks fit, host), together at least `tasks`.
     """
     left = sorted(fitting, key=lambda f: f[0])  # stable: the fullest of equals first
-    chosen: list[tuple[HostRoom, int]] = []
+    chosen: Chosen = []
     while tasks:
-        if left[-1][0] <= tasks:
+        if left[-1][0] < tasks:
             count, host = left.pop()
         else:
             _, host = left.pop(bisect_left(left, tasks, key=lambda f: f[0]))
@@ -167,7 +173,7 @@ def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> list[tup
     return chosen
 
 
-def choose_spread(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> list[tuple[HostRoom, int]]:
+def choose_spread(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
     """As many hosts as possible: one task each, round by round, the emptiest first."""
     order = sorted(fitting, key=lambda f: -f[0])
     counts = [0] * len(order)

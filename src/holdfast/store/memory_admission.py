@@ -66,7 +66,7 @@ class MemoryAdmission:
             hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev, quotas=quotas,
             lowest_preemptible=min(
                 (
-                    s.jobs[i].priority for state in (JobState.RESERVED, JobState.RUNNING) for i in s.by_state[state]
+                    s.jobs[i].priority for state in LIVE_JOB_STATES for i in s.by_state[state]
                     if s.jobs[i].spec.preemptible
                 ),
                 default=None,
@@ -100,7 +100,7 @@ class MemoryAdmission:
                             priority=job.priority, devices=len(task.devices), cpu_slots=task.cpu_slots,
                             memory_bytes=task.memory_bytes, ran_seconds=(at - began).total_seconds() if began else 0.0,
                             time_limit_seconds=_limit_of(job.spec), draining=task.state is TaskState.PREEMPTING,
-                            preemptible=job.spec.preemptible and state is JobState.RUNNING,
+                            preemptible=_may_go(job, s.tasks[job_id].values()),
                         )
                     )  # fmt: skip
         return running
@@ -192,6 +192,13 @@ def _candidate(job: MemoryJob, at: datetime) -> Candidate:
         lease_ttl_seconds=spec.lease_ttl_seconds, waited_seconds=max(0.0, waited),
         time_limit_seconds=_limit_of(spec), placement=spec.placement, host_labels=spec.host_labels,
     )  # fmt: skip
+
+
+def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
+    """Whether the job may be preempted: a gang some of whose ranks are done would fail by it (GANG-5)."""
+    if not job.spec.preemptible or job.row.state is not JobState.RUNNING:
+        return False
+    return job.spec.on_partial == "restart" or all(task.state is not TaskState.DONE for task in tasks)
 
 
 def _limit_of(spec: JobSpec) -> float | None:

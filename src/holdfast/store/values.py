@@ -63,7 +63,7 @@ class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
     hosts: tuple[Capacity, ...]
     headroom: Mapping[str, int]
     settings_rev: int
-    lowest_preemptible: int | None = None  # the lowest priority of a running job that may be preempted
+    lowest_preemptible: int | None = None  # the lowest priority of a job that may be preempted, or is being stopped
     quotas: Mapping[str, QuotaLeft] = {}  # project → what it may still start; a project without a quota is missing
 
 

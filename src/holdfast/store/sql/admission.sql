@@ -77,7 +77,7 @@ select c.settings_rev, c.settings, w.queued as anything_queued, coalesce(%(now)s
          ) l
        ) end as live,
        case when w.queued then (
-         select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running')
+         select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running', 'draining')
        ) end as lowest_preemptible,
        case when w.queued then
          c.settings ?| array['quota_jobs', 'quota_gpus']
@@ -151,11 +151,14 @@ select id, epoch, project, tasks, gpus, cpu_slots, memory_bytes,
 from jobs where id = any(%(ids)s) and state = 'queued';
 
 -- name: read_running
--- What holds room, for jobs that were passed over: when it ends at the latest, and whether it may be asked to.
+-- What holds room, for jobs that were passed over: when it ends at the latest, and whether it may be asked to. A gang some
+-- of whose ranks are done would fail by being stopped (GANG-5), unless it says that it may start anew.
 select t.job_id, t.host_id, t.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
-       t.state = 'preempting' as draining, j.preemptible and j.state = 'running' as preemptible
+       t.state = 'preempting' as draining, j.preemptible and j.state = 'running' and (
+         j.tasks = 1 or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
+         or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as preemptible
 from tasks t join jobs j on j.id = t.job_id
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
 where t.state in ('reserved', 'running', 'preempting');
