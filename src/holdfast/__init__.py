@@ -1,12 +1,12 @@
 """Holdfast keeps GPU work running until it is finished.
 
-What a job uses (`beat`, `section`, `track`) is here and loads nothing but the standard library. `Client` and
+What a job uses (`beat`, `section`, `track`, `checkpoint`, `on_drain`) is here and loads nothing but the standard library. `Client` and
 `AsyncClient` come from `holdfast.client` when they are first asked for.
 """
 
 from __future__ import annotations
 
-from holdfast.work import beat, section, track
+from holdfast.work import beat, checkpoint, on_drain, section, track
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.client import AsyncClient, Client
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "__version__", "beat", "section", "track"]
+__all__ = ["AsyncClient", "Client", "__version__", "beat", "checkpoint", "on_drain", "section", "track"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,12 +16,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
-import msgspec
-
 from holdfast.agent.calls import ControllerCalls
+from holdfast.agent.checkpoints import HOLD_SECONDS, HOST_STOP_SECONDS, CheckpointDesk
 from holdfast.agent.commands import Commands, TaskPlaces
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, find_config
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, read_options
@@ -41,6 +40,8 @@ from holdfast.agent.link import GuardianLink
 from holdfast.agent.logs import LogShipper, read_log_tail
 from holdfast.agent.sync import SyncLoop
 from holdfast.agent.tasks import START_TOLD_SECONDS, AgentTask, TaskTable
+from holdfast.agent.ties import Ties, read_ties
+from holdfast.agent.transfers import Transfers
 from holdfast.agent.watching import WatchRunner
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts, Trip
@@ -59,30 +60,6 @@ _KILL_REPEAT_SECONDS = 5.0
 _SETTLE_SECONDS = 2.0
 _TAILS_PER_SYNC = 1 << 20  # characters of log tails in one call, far below the limit of its body
 _NO_FORENSICS = (Watchdog.LOST_LEASE, Watchdog.OPERATOR_STOP)
-
-
-class Ties(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guardian gave this agent through its environment."""
-
-    guardian_fd: int
-    beat_fd: int
-    beat_socket: str
-    incarnation: str
-    host_mark: str
-
-
-def read_ties(environ: Mapping[str, str]) -> Ties:
-    """Read the guardian's gifts. Raises ValidationError where this process is no guardian's child."""
-    try:
-        return Ties(
-            guardian_fd=int(environ["HOLDFAST_GUARDIAN_FD"]),
-            beat_fd=int(environ["HOLDFAST_BEAT_FD"]),
-            beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
-            incarnation=environ["HOLDFAST_INCARNATION"],
-            host_mark=environ["HOLDFAST_HOST_MARK"],
-        )
-    except (KeyError, ValueError) as error:
-        raise ValidationError(f"{error}: the agent is started by its guardian; use `holdfast agent`") from None
 
 
 class Agent:
@@ -108,11 +85,17 @@ class Agent:
             token_file=config.join_token_file,
         )  # fmt: skip
         self._probe = make_probe(config)
-        self._watching = WatchRunner(self._table, self._probe, trip=self._end_by_trip, first_beat=self._report)
+        transfers = Transfers(
+            config.url, ca_file=config.ca_file, incarnation=ties.incarnation, token=lambda: self._calls.token
+        )
+        self._checkpoints = CheckpointDesk(self._table, transfers)
+        self._watching = WatchRunner(
+            self._table, self._probe, trip=self._end_by_trip, first_beat=self._report, saved=self._checkpoints.poke
+        )
         self._shipper = LogShipper(self._calls, self._note_shipped)
         self._keeper = Housekeeper(self._table, config)
         self._forensics = ForensicsDesk(self._calls, self._probe)
-        self._faults = FaultDesk(self._probe, self._table, self._conclude)
+        self._faults = FaultDesk(self._probe, self._table, self._hold)
         self._containers = ContainerDesk(
             config.state_path / "containers", mark=ties.host_mark, options=read_options(config, os.environ),
             begun=self._begin,
@@ -146,6 +129,7 @@ class Agent:
         self._commands = Commands(
             self._table, self._link, places, changed=self._report, launched=self._shipper.follow,
             poked=self._watching.poke, forgotten=self._note_acked, containers=self._containers,
+            checkpoints=self._checkpoints,
         )  # fmt: skip
         loops = [asyncio.create_task(part) for part in (self._say_alive(), self._serve())]
         waiting = asyncio.create_task(self._over.wait())
@@ -160,6 +144,7 @@ class Agent:
             await self._part()
         loops[0].cancel()
         self._save_all()
+        await self._checkpoints.close()
         await self._probe.close()
         self._client.close()
         return EXIT_DONE if failed is None else 1
@@ -180,6 +165,7 @@ class Agent:
             group.create_task(self._sync.run())
             group.create_task(self._shipper.run())
             group.create_task(self._keeper.run())
+            group.create_task(self._checkpoints.run())
 
     async def _register(self) -> None:
         facts = await read_host_facts(self._config, self._probe)
@@ -206,6 +192,7 @@ class Agent:
             assert isinstance(answer, Stopping)
             log.info("the host shuts down; its tasks are being stopped")
             self._host_stops = self._commands.closing = True
+            self._commands.stop_fetches()
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         now = read_boottime()
@@ -236,6 +223,7 @@ class Agent:
             self._kill(task)  # an earlier agent died between the verdict and the kill
         else:
             log.info("taken over from an earlier agent", extra=task.about(pid=status.pid))
+            self._checkpoints.poke(task)
 
     def _take_start(self, started: Started) -> None:
         task = self._table.get(started.key)
@@ -282,8 +270,16 @@ class Agent:
             facts = add_container_facts(facts, ended, container, task, unkillable=unkillable)
         self._faults.examine(task, ended, facts)
 
+    def _hold(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+        """All that can be said of its end is known. It is told when what the task saved for the next attempt is uploaded."""
+        if facts.succeeded and (task.order is None or task.order.world_size == 1):
+            self._conclude(task, ended, facts)  # there is no next attempt
+            return
+        seconds = HOST_STOP_SECONDS if self._host_stops else HOLD_SECONDS
+        self._checkpoints.settle(task, lambda: self._conclude(task, ended, facts), hold_seconds=seconds)
+
     def _conclude(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
-        """All that can be said of its end is known."""
+        """Tell its end."""
         task.facts, task.state = facts, "ended"
         self._report()
         self._shipper.hurry()
@@ -357,6 +353,8 @@ class Agent:
         if self._replaced:
             return
         self._replaced = self._commands.closing = True
+        self._checkpoints.let_go_all()
+        self._commands.stop_fetches()
         log.error(f"a newer incarnation of this host serves ({error}); ending the tasks of this one")
         now = read_boottime()
         for task in self._table:
@@ -444,6 +442,7 @@ class Agent:
         """Leave: a plain TERM is an upgrade and changes nothing; a host that shuts down says so and ships its last logs."""
         if not self._host_stops:
             return
+        self._checkpoints.let_go_all()
         shipping = asyncio.create_task(self._shipper.run())
         self._shipper.hurry()
         try:

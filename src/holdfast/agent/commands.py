@@ -15,13 +15,14 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.checkpoints import CheckpointDesk, in_path, out_path
 from holdfast.agent.claims import Claims
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.environment import make_command, make_task_environment
 from holdfast.agent.journal import about
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.core.causes import Watchdog
+from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.lease import host_deadline
@@ -49,7 +50,7 @@ class Commands:
     def __init__(
         self, table: TaskTable, link: GuardianLink, places: TaskPlaces, *, changed: Callable[[], None],
         launched: Callable[[AgentTask], None], poked: Callable[[], None], forgotten: Callable[[AgentTask], None],
-        containers: ContainerDesk,
+        containers: ContainerDesk, checkpoints: CheckpointDesk,
     ) -> None:  # fmt: skip
         self._table = table
         self._link = link
@@ -59,6 +60,7 @@ class Commands:
         self._poked = poked
         self._forgotten = forgotten
         self._containers = containers
+        self._checkpoints = checkpoints
         self.claims = Claims()
         self.host_id = ""
         self.host_gpus = 0
@@ -73,6 +75,8 @@ class Commands:
             for item in answer.renewed
             if self._is_live(item.key)
         ]
+        for key, deadline in renewed:
+            self._table.extend(key, deadline)
         self._link.extend(renewed)
         for item in answer.renewed:
             self.claims.extend(item.key, host_deadline(started_at, item.ttl_seconds))
@@ -165,12 +169,44 @@ class Commands:
         if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
             order = msgspec.structs.replace(order, master_port=self.claims.ports.find(now))
         task = self._table.add(order, now)
+        task.deadline = deadline
+        out_path(task).mkdir(mode=0o700, exist_ok=True)
+        if order.checkpoint is None:
+            self._start_task(task, order)
+        else:
+            self._checkpoints.fetch(task, lambda error: self._start_fetched(task, order, error))
+
+    def _start_fetched(self, task: AgentTask, order: LaunchOrder, error: str | None) -> None:
+        """What it starts from is here, or cannot be had (SAVE-3)."""
+        if error is not None:
+            log.error(f"the task is not started: its checkpoint cannot be had: {error}", extra=task.about())
+            self._end_unstarted(task, TaskFacts(checkpoint_error=error[:4096]))
+            return
+        try:
+            self._start_task(task, order)
+        except (OSError, ValidationError) as failure:
+            self._fail_start(task.key, str(failure), read_boottime())
+            self._changed()
+
+    def stop_fetches(self) -> None:
+        """This host starts nothing any more."""
+        for task in self._table:
+            if self._checkpoints.stop_fetch(task.key):
+                self._end_unstarted(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
+
+    def _end_unstarted(self, task: AgentTask, facts: TaskFacts) -> None:
+        task.state, task.facts = "ended", facts
+        self._launched(task)
+        self._changed()
+
+    def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
         work = self._places.work_folder / order.key.job_id
         work.mkdir(mode=0o700, exist_ok=True)
         boxed = order.image is not None
         env = make_task_environment(
             order, {} if boxed else self._places.inherited, host_id=self.host_id, host_mark=self._places.host_mark,
             beat_socket=self._places.beat_socket, work_folder=str(work), host_gpus=self.host_gpus,
+            checkpoint_out=str(out_path(task)), checkpoint_in=in_path(task) if order.checkpoint else None,
         )  # fmt: skip
         argv, cwd = make_command(order), order.cwd or str(work)
         if boxed:  # what the guardian holds is the runner: devices, limits and the working folder are the container's
@@ -183,7 +219,7 @@ class Commands:
         self._link.launch(
             Launch(
                 key=order.key, argv=argv, env=env, cwd=cwd, leads=boxed,
-                stdout=str(task.path_of("stdout")), stderr=str(task.path_of("stderr")), deadline=deadline,
+                stdout=str(task.path_of("stdout")), stderr=str(task.path_of("stderr")), deadline=task.deadline,
                 memory_bytes=0 if boxed else order.memory_bytes, contain=bool(order.gpus) and not boxed,
                 grace_seconds=order.watch.grace_seconds, log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
             )
@@ -194,10 +230,7 @@ class Commands:
     def _refuse_start(self, task: AgentTask, sentence: str) -> None:
         """What it asks for cannot be had here."""
         log.error(f"the task cannot be started: {sentence}", extra=task.about())
-        task.state = "ended"
-        task.facts = TaskFacts(start_error=sentence[:4096])
-        self._launched(task)
-        self._changed()
+        self._end_unstarted(task, TaskFacts(start_error=sentence[:4096]))
 
     def _fail_start(self, key: TaskKey, sentence: str, now: float) -> None:
         log.error(f"the task could not be prepared: {sentence}", extra=about(key))
@@ -241,6 +274,11 @@ class Commands:
                 task.watch.tick(now)  # only what runs is ticked, and this one must not begin to
             self._poked()
         log.info(f"stopping ({order.cause}): {order.reason}", extra=task.about(grace_seconds=grace_seconds))
+        if self._checkpoints.stop_fetch(order.key):
+            self._end_unstarted(task, TaskFacts(stopped=True, trip=task.watch.trip))
+            return True
+        if task.over and order.hard:
+            self._checkpoints.let_go(order.key)
         self._link.stop(order.key, grace_seconds)
         self._table.save(task, now)
         return True
@@ -250,9 +288,15 @@ class Commands:
         task = self._table.get(key)
         if task is None or not task.live or task.watch.trip is not None:
             return False
+        if task.over:
+            self._checkpoints.let_go(key)  # nobody will take what it saved
+            return True
         task.watch.lease_lost(read_boottime())
         if task.state != "running":
             task.watch.tick(read_boottime())  # as above
+            if self._checkpoints.stop_fetch(key):
+                self._end_unstarted(task, TaskFacts(trip=task.watch.trip))
+                return True
             task.saved.kill_sent = True
             self._link.stop(key, 0.0)
         self._poked()

@@ -11,9 +11,11 @@ ENV-3  A task without GPUs on a host that has some sees none of them: an empty d
 
 from __future__ import annotations
 
+import base64
 import os
 import pwd
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -64,6 +66,8 @@ _PRIVATE = frozenset(
         "_",
     ]
 )
+MAX_INLINE_BYTES = 98_000
+"""Linux takes no variable over 128 KiB, name and all: exec would fail. In base64 this is 130 668."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -94,6 +98,8 @@ def make_task_environment(
     beat_socket: str,
     work_folder: str,
     host_gpus: int,
+    checkpoint_out: str = "",
+    checkpoint_in: Path | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of a task.
 
@@ -135,12 +141,26 @@ def make_task_environment(
         env["MASTER_PORT"] = str(order.master_port)
     if order.peers:
         env["HOLDFAST_PEERS"] = msgspec.json.encode(order.peers).decode()
+    env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     if order.gpus or host_gpus:
         devices = ",".join(str(index) for index in order.gpus)
         env |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
     if order.gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which `gpus` are counted
     return {name: value for name, value in env.items() if name and "=" not in name and "\0" not in name + value}
+
+
+def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:
+    """Where the task saves, and what it starts from: a file, and where it is small its bytes as well. Raises OSError."""
+    found = {"HOLDFAST_CHECKPOINT_OUT": folder} if folder else {}
+    if path is None or order.checkpoint is None:
+        return found
+    found["HOLDFAST_CHECKPOINT"] = str(path)
+    if order.checkpoint.step is not None:
+        found["HOLDFAST_CHECKPOINT_STEP"] = str(order.checkpoint.step)
+    if order.checkpoint.size <= min(order.inline_bytes, MAX_INLINE_BYTES):
+        found["CHECKPOINT_DATA"] = base64.b64encode(path.read_bytes()).decode()
+    return found
 
 
 def make_command(order: LaunchOrder) -> list[str]:

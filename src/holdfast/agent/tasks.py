@@ -164,6 +164,11 @@ class TaskTable:
         """The task, None where it is not known."""
         return self._tasks.get(key)
 
+    def extend(self, key: TaskKey, deadline: float) -> None:
+        """A task's lease was renewed."""
+        task = self._tasks[key]
+        task.deadline = max(task.deadline, deadline)
+
     def bury(self, key: TaskKey) -> None:
         """Never launch this key again (KEEP-2)."""
         self._tombstones[key] = None

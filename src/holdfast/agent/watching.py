@@ -40,12 +40,19 @@ class WatchRunner:
     """Runs the watches of all tasks. `trip` is called once per trip, `first_beat` when a task beat for the first time."""
 
     def __init__(
-        self, table: TaskTable, probe: Probe, *, trip: Callable[[AgentTask, Trip], None], first_beat: Callable[[], None]
+        self,
+        table: TaskTable,
+        probe: Probe,
+        *,
+        trip: Callable[[AgentTask, Trip], None],
+        first_beat: Callable[[], None],
+        saved: Callable[[AgentTask], None] = lambda task: None,
     ) -> None:
         self._table = table
         self._probe = probe
         self._trip = trip
         self._first_beat = first_beat
+        self._saved = saved
         self._poke = asyncio.Event()
         self._sampling: asyncio.Task[None] | None = None
         self._sampled_at: dict[TaskKey, float] = {}
@@ -91,6 +98,9 @@ class WatchRunner:
         task = self._find(beat.task)
         if task is None:
             self._note_bad(f"a beat of {beat.task[:64]!r}, which does not run here")
+            return
+        if beat.checkpoint:
+            self._saved(task)
             return
         self._apply(task, beat, now)
 
@@ -150,7 +160,7 @@ class WatchRunner:
         next_at = math.inf
         due: list[AgentTask] = []
         for task in self._table:
-            if task.state != "running" or task.watch.trip is not None:
+            if task.state != "running" or task.over or task.watch.trip is not None:
                 continue
             self._say(task, now)
             if task.watch.trip is not None:

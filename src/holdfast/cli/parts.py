@@ -21,6 +21,8 @@ from holdfast.errors import ValidationError
 @click.option("--tls-cert", metavar="FILE", help="PEM certificate chain.")
 @click.option("--tls-key", metavar="FILE", help="PEM key.")
 @click.option("--insecure-bind", is_flag=True, help="Allow an address that others reach without TLS.")
+@click.option("--blobs", envvar="HOLDFAST_BLOBS", metavar="DIR|s3://BUCKET/PREFIX",
+              help="Where checkpoints are kept, shared by all servers; else ~/.local/state/holdfast/blobs.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True)
 def server(**options: Any) -> int:
     """Run the controller alone. Any number may share one database: all serve, one leads.
@@ -31,6 +33,7 @@ def server(**options: Any) -> int:
     Examples:
       holdfast server --dsn postgresql://holdfast@db/holdfast --token-file ./admin-token
       holdfast server --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem   # HOLDFAST_DSN is set
+      holdfast server --blobs s3://team/holdfast      # credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …
     """
     from holdfast.cli.extras import need_server
 

@@ -20,6 +20,8 @@ DEFAULT_PORT = 7878
 @click.option("--port", type=click.IntRange(0, 65_535), help=f"{DEFAULT_PORT}, or a free one if taken; 0 takes any.")
 @click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="Your own PostgreSQL (14 or newer) instead of ours.")
 @click.option("--data", default=DATA_FOLDER, show_default=True, metavar="DIR", help="Where everything is kept.")
+@click.option("--blobs", envvar="HOLDFAST_BLOBS", metavar="DIR|s3://BUCKET/PREFIX",
+              help="Where checkpoints are kept; a folder in --data otherwise.")  # fmt: skip
 @click.option("--queues", metavar="Q,Q", help="Queues the local agent serves; every queue otherwise.")
 @click.option("--name", help="The local host's name; this machine's otherwise.")
 def up(
@@ -28,13 +30,14 @@ def up(
     port: int | None,
     dsn: str | None,
     data: str,
+    blobs: str | None,
     queues: str | None,
     name: str | None,
 ) -> int:
     """Start everything here: database, controller, one agent. Ctrl-C stops all of it.
 
     All it keeps is in one folder, ./holdfast-data: the database, the token (file `token`), the address (file `url`,
-    there while it is ready), the logs of each part (`log/`). Commands run in this folder or below find it by
+    there while it is ready), checkpoints (`blobs/`), the logs of each part (`log/`). Commands run in this folder or below find it by
     themselves. It listens on loopback only.
 
     \b
@@ -60,7 +63,10 @@ def up(
         folder.rotate_logs(at_start=True)
         listener = open_listener("127.0.0.1", port, DEFAULT_PORT, say)
         with listener:
-            return Supervisor(folder, UpOptions(dsn=dsn, host="127.0.0.1", agent=agent), listener, say).run()
+            # Parts run in the data folder, so a folder named from here is made whole here.
+            place = blobs if blobs is None or "://" in blobs else os.path.abspath(os.path.expanduser(blobs))
+            options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=place)
+            return Supervisor(folder, options, listener, say).run()
     finally:
         folder.unlock()
 

@@ -40,10 +40,11 @@ _HOPELESS = (78,)
 
 @dataclass
 class UpOptions:
-    """What `holdfast up` was asked for. `dsn` None: the embedded database."""
+    """What `holdfast up` was asked for. `dsn` None: the embedded database. `blobs` None: a folder in the data folder."""
 
     dsn: str | None
     host: str
+    blobs: str | None = None
     agent: dict[str, Any] = field(default_factory=dict)
 
 
@@ -208,6 +209,7 @@ class Supervisor:
                         "host": self._options.host,
                         "port": self._listener.getsockname()[1],
                         "token_file": str(self._folder.token_file),
+                        "blobs": self._options.blobs or str(self._folder.path / "blobs"),
                     }
                 )
             return

@@ -21,7 +21,7 @@ from holdfast.controller.auth import hash_secret, make_new_id, make_secret, read
 from holdfast.controller.bodies import Gone, decode_packed, decode_report, read_body
 from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
-from holdfast.controller.launch_orders import make_order
+from holdfast.controller.launch_orders import make_orders
 from holdfast.controller.problems import answer_json
 from holdfast.controller.reports import NO_FACTS, read_sync
 from holdfast.controller.settings_cache import Settings
@@ -223,6 +223,9 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
             controller.poke_hosts_of(job_id)
     if found.succeeded or found.acked:
         controller.poke("admit", "drain", "events")
+        if not controller.checkpointed.isdisjoint(found.succeeded):
+            controller.checkpointed.difference_update(found.succeeded)
+            controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
         controller.metrics.retry_succeeded.inc(len(found.retried))
     elif request is not None and any(t.state == "running" for t in request.tasks):
@@ -264,7 +267,7 @@ async def _make_answer(
             wire.ClaimOrder(key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds)
             for claim in (() if request.leaving else found.claims)
         ],
-        launch=[make_order(offer, settings) for offer in offers],
+        launch=await make_orders(controller.store, offers, settings),
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),

@@ -43,7 +43,11 @@ async def retry_job(call: Call) -> Response:
         reason = f"retried by {who}, counted as retry {number} of {allowed}"
     else:
         reason = f"retried by {who}, not counted: all its budgets begin anew"
-    revived = await controller.store.revive_job(job.id, reason, counted=request.counted)
+    if request.from_scratch:
+        reason += "; from scratch"
+    revived = await controller.store.revive_job(
+        job.id, reason, counted=request.counted, from_scratch=request.from_scratch
+    )
     controller.poke("admit", "events")
     return answer_json(revived)
 

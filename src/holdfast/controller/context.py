@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from holdfast.blobs.interface import BlobStore
+from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.auth import Guard
 from holdfast.controller.metrics import Metrics
 from holdfast.controller.settings_cache import SettingsCache
@@ -94,6 +96,8 @@ class Controller:
     refusals: why the last admission passed jobs over, for `why`. leading_since: the store's time since which this
     replica has led without an outage; None while another leads. dues: a heap of when, by `clock`, the retries that
     this replica decided on are due; hints for the loop that dispatches, which looks every `LOOK_SECONDS` in any case.
+    blobs: where checkpoints are; the same for all replicas. checkpointed: jobs this replica took checkpoints of: their success
+    is worth a look at once.
     """
 
     def __init__(
@@ -102,8 +106,11 @@ class Controller:
         environment: Mapping[str, Value] | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        blobs: BlobStore | None = None,
     ) -> None:
         self.store = store
+        self.blobs = blobs if blobs is not None else MemoryBlobs()
+        self.checkpointed: set[str] = set()
         self.clock = clock
         self.chance = chance
         self.environment: Mapping[str, Value] = dict(environment or {})

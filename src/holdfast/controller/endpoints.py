@@ -34,7 +34,7 @@ class Endpoint:
 
     query: a struct whose fields are the query's parameters; body: the JSON body's type.
     answers: status → what is answered (a type, or None for no JSON body). `media` is the success's type where not JSON.
-    raw: the body is bytes, not JSON. optional_body: an absent body is the struct with its defaults.
+    raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with its defaults.
     """
 
     method: str
@@ -48,6 +48,7 @@ class Endpoint:
     optional_body: bool = False
     answers: Mapping[int, Any] = field(default_factory=dict)
     media: tuple[str, ...] = ("application/json",)
+    media_in: tuple[str, ...] = ("application/msgpack",)
     headers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.controller.settings_cache import Settings
-from holdfast.store.interface import TaskOffer
+from holdfast.core.records import CheckpointRecord
+from holdfast.store.interface import Store, TaskOffer
 from holdfast.wire import agent as wire
 
 
-def make_order(offer: TaskOffer, settings: Settings) -> wire.LaunchOrder:
-    """The launch order of an offered task."""
+async def make_orders(store: Store, offers: Sequence[TaskOffer], settings: Settings) -> list[wire.LaunchOrder]:
+    """The launch orders of offered tasks. What an earlier attempt of a rank saved is looked up where there was one."""
+    again = [(offer.job.id, offer.task.rank) for offer in offers if offer.task.attempt > 1]
+    kept = await store.find_newest_checkpoints(again) if again else {}
+    return [make_order(offer, settings, kept.get((offer.job.id, offer.task.rank))) for offer in offers]
+
+
+def make_order(offer: TaskOffer, settings: Settings, kept: CheckpointRecord | None = None) -> wire.LaunchOrder:
+    """The launch order of an offered task. kept: the newest checkpoint of its rank."""
     job, spec, task = offer.job, offer.job.spec, offer.task
     return wire.LaunchOrder(
         key=task.key, attempt=task.attempt, name=job.name, queue=job.queue, project=job.project, argv=list(spec.argv),
@@ -18,8 +27,16 @@ def make_order(offer: TaskOffer, settings: Settings) -> wire.LaunchOrder:
         memory_bytes=job.memory_bytes, world_size=job.tasks, ttl_seconds=task.lease_ttl_seconds,
         watch=settings.watch(job.queue, spec), image=spec.image, runtime=spec.runtime, pull=spec.pull,
         volumes=list(spec.volumes), pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
-        **_place_in_gang(offer),
+        **_place_in_gang(offer), **_hand_on(offer, settings, kept),
     )  # fmt: skip
+
+
+def _hand_on(offer: TaskOffer, settings: Settings, kept: CheckpointRecord | None) -> dict[str, Any]:
+    if kept is None:
+        return {}
+    found = wire.CheckpointOffer(number=kept.number, size=kept.size, sha256=kept.sha256, step=kept.step)
+    inline = settings.number("checkpoint_inline_kb", offer.job.queue, offer.job.spec) * 1024
+    return {"checkpoint": found, "inline_bytes": int(inline)}
 
 
 def _place_in_gang(offer: TaskOffer) -> dict[str, Any]:

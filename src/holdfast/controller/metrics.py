@@ -90,6 +90,8 @@ class Metrics:
             "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
         )
         self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
+        self.checkpoints = Counter("holdfast_checkpoints", "Checkpoints taken.", registry=r)
+        self.checkpoint_bytes = Counter("holdfast_checkpoint_bytes", "Bytes of checkpoints taken.", registry=r)
         self.webhook_deliveries = Counter(
             "holdfast_webhook_deliveries", "Tries of webhook deliveries: delivered, failed (tried again), dead.",
             ("outcome",), registry=r,

@@ -66,7 +66,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         content = {"application/json": {"schema": schema_of[_key(endpoint.body)]}}
         found["requestBody"] = {"required": not endpoint.optional_body, "content": content}
     elif endpoint.raw:
-        content = {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}}
+        content = {media: {"schema": {"type": "string", "format": "binary"}} for media in endpoint.media_in}
         found["requestBody"] = {"required": True, "content": content}
     responses: dict[str, Any] = {}
     for status, answer in endpoint.answers.items():

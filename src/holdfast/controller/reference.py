@@ -87,7 +87,8 @@ def render_rest_page() -> str:
 
 
 def _say_types(endpoint: Endpoint) -> str:
-    body = "LogsRequest (msgpack)" if endpoint.raw else getattr(endpoint.body, "__name__", "")
+    raw = "LogsRequest (msgpack)" if "application/msgpack" in endpoint.media_in else ", ".join(endpoint.media_in)
+    body = raw if endpoint.raw else getattr(endpoint.body, "__name__", "")
     answers = [f"{status} {_say_type(answer, endpoint)}".strip() for status, answer in endpoint.answers.items()]
     return f"{body} → {', '.join(answers)}" if body else ", ".join(answers)
 

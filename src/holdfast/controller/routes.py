@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.controller import (
     agent_api,
+    api_checkpoints,
     api_config,
     api_events,
     api_hosts,
@@ -24,6 +25,7 @@ from holdfast.controller.auth import Role
 from holdfast.controller.endpoints import Endpoint
 from holdfast.core.records import (
     AttemptRecord,
+    CheckpointRecord,
     EventRecord,
     JobRecord,
     LogStreamRecord,
@@ -66,6 +68,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=agent.Forensics, answers={204: None}),
     Endpoint("POST", "/v1/agent/register", Role.JOIN, agent_api.register, "A new host, or a new incarnation of one.",
              body=agent.RegisterRequest, answers={200: agent.RegisterAnswer}),
+    Endpoint("PUT", "/v1/agent/checkpoint", Role.HOST, api_checkpoints.put_agent_checkpoint,
+             "What a task saved; the body is the bytes.", query=api_checkpoints.AgentCheckpointQuery, raw=True,
+             media_in=_BYTES, answers={200: agent.CheckpointStored}),
+    Endpoint("GET", "/v1/agent/checkpoint", Role.HOST, api_checkpoints.get_agent_checkpoint,
+             "What an earlier attempt of a rank left.", query=api_checkpoints.AgentCheckpointQuery, media=_BYTES,
+             answers={200: None}),
     # jobs
     Endpoint("POST", "/v1/jobs", S, api_jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),
@@ -86,6 +94,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          queries.LogsQuery, media=_BYTES + _SSE),
     _get(JOB + "/logs/streams", api_logs.list_streams, "How far each stream goes.", Page(LogStreamRecord),
          queries.AttemptQuery),
+    _get(JOB + "/checkpoints", api_checkpoints.list_checkpoints, "What is kept of what its tasks saved.",
+         Page(CheckpointRecord)),
+    _get(JOB + "/checkpoint", api_checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,
+         api_checkpoints.CheckpointQuery, media=_BYTES),
+    Endpoint("PUT", JOB + "/checkpoint", S, api_checkpoints.put_checkpoint,
+             "Leave a checkpoint for the next attempt; the body is the bytes.", query=api_checkpoints.CheckpointQuery,
+             raw=True, media_in=_BYTES, answers={201: CheckpointRecord}),
+    Endpoint("DELETE", JOB + "/checkpoints", S, api_checkpoints.delete_checkpoints,
+             "Forget checkpoints: all, those of one rank, or one.", query=api_checkpoints.WhichCheckpointsQuery,
+             answers={204: None}),
     Endpoint("POST", JOB + "/cancel", S, api_jobs.cancel_job, "Cancel it.", body=api.CancelRequest,
              optional_body=True, answers={200: JobRecord, 202: JobRecord}),
     Endpoint("POST", JOB + "/retry", S, api_retries.retry_job,

@@ -20,6 +20,8 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
+from holdfast.blobs.interface import BlobStore
+from holdfast.blobs.locate import open_blobs
 from holdfast.controller.app import create_app
 from holdfast.controller.auth import ensure_admin_token
 from holdfast.controller.context import Controller
@@ -53,6 +55,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     insecure_bind: bool = False
     database_seconds: float = 60.0
     metrics_need_token: bool = False
+    blobs: str | None = None  # a folder or s3://bucket/prefix; the same for all replicas
     listen_fd: int | None = None  # an inherited listening socket to serve on instead of `host` and `port`
 
 
@@ -133,8 +136,9 @@ class RunningServer:
         tls_cert: str | None = None,
         tls_key: str | None = None,
         metrics_need_token: bool = False,
+        blobs: BlobStore | None = None,
     ) -> None:
-        self.controller = Controller(store, layer_from_environment(environment or {}))
+        self.controller = Controller(store, layer_from_environment(environment or {}), blobs=blobs)
         self.controller.metrics_need_token = metrics_need_token
         self._sock = sock
         self._server = _Server(
@@ -281,11 +285,13 @@ async def _serve_store(
 ) -> None:
     if config.token_file is not None:
         await ensure_admin_token(store, Path(config.token_file))
+    blobs = open_blobs(config.blobs, os.environ)
     running = RunningServer(
         store, sock, environment=os.environ, tls_cert=config.tls_cert, tls_key=config.tls_key,
-        metrics_need_token=config.metrics_need_token,
+        metrics_need_token=config.metrics_need_token, blobs=blobs,
     )  # fmt: skip
     await running.start()
+    log.info("checkpoints are kept in %s", blobs.place)
     log.info("serving %s", running.url)
     if config.ready_file is not None:
         _write_whole(Path(config.ready_file), running.url + "\n")

@@ -3,7 +3,8 @@
 `POST /v1/agent/register` once per incarnation; `POST /v1/agent/sync` for ever after: one idempotent long poll,
 state up, commands down. Commands repeat until the state they want is reported. Log bytes and forensics have
 calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat; so have
-checkpoints, `PUT` and `GET /v1/agent/checkpoint?job=&rank=&epoch=`, whose bodies are the bytes.
+checkpoints, `PUT` and `GET /v1/agent/checkpoint?job=&rank=&epoch=&incarnation=`, whose bodies are the bytes: `&step=` and
+the header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` with GET.
 
 `logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and answers with a
 `LogsAnswer` as JSON. All other bodies are JSON.
@@ -288,4 +289,5 @@ decode_register = msgspec.json.Decoder(RegisterRequest).decode
 decode_register_answer = msgspec.json.Decoder(RegisterAnswer).decode
 decode_sync = msgspec.json.Decoder(SyncRequest).decode
 decode_sync_answer = msgspec.json.Decoder(SyncAnswer).decode
+decode_checkpoint_stored = msgspec.json.Decoder(CheckpointStored).decode
 decode_forensics = msgspec.json.Decoder(Forensics).decode

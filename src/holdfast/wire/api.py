@@ -18,6 +18,12 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
                                             follow=0: the bytes (application/octet-stream; both: stdout then stderr); header Holdfast-Log-Size
                                             follow=1: SSE (text/event-stream), events `log` (LogLine), `state` (JobRecord), `end` (JobRecord)
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
+    GET    /v1/jobs/{id}/checkpoints        → page of CheckpointRecord, by rank and number
+    DELETE /v1/jobs/{id}/checkpoints        ?rank=&number= → 204: all, those of a rank, or one
+    GET    /v1/jobs/{id}/checkpoint         ?rank=0&epoch=&number= → the bytes (the newest); headers Holdfast-Sha256,
+                                            Holdfast-Checkpoint-Number and -Step
+    PUT    /v1/jobs/{id}/checkpoint         ?rank=0&epoch=&step=, the bytes, header Holdfast-Sha256 if you like → 201 CheckpointRecord.
+                                            epoch: of the attempt that is on; left out when none is
     POST   /v1/jobs/{id}/cancel             CancelRequest → JobRecord (202 while it drains, 200 once ended)
     POST   /v1/jobs/{id}/retry              RetryRequest → JobRecord
     GET    /v1/projects                     → page of ProjectRecord
@@ -99,9 +105,13 @@ class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RetryRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all budgets begin anew."""
+    """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all budgets begin anew.
+
+    from_scratch: its checkpoints are forgotten; otherwise each rank starts from its newest.
+    """
 
     counted: bool = False
+    from_scratch: bool = False
 
 
 class RetryState(Struct, frozen=True, kw_only=True):

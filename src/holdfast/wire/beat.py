@@ -9,6 +9,7 @@ One JSON object per datagram, sent to the Unix datagram socket named by `HOLDFAS
 `"section": "eval"`, with `"timeout": 600` where the section has one of its own; a datagram without `section`
 says that the work is in none. So a lost datagram loses nothing that the next one does not bring.
 `"leave": true` beside `section` ends the section and counts its pass for the learned timeout.
+`"checkpoint": true` says that a checkpoint lies in the folder `HOLDFAST_CHECKPOINT_OUT`; such a datagram is no beat.
 A sender never waits: a datagram that cannot be taken at once is dropped.
 """
 
@@ -31,6 +32,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     section: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=30 * 86_400)] | None = None
     leave: bool = False
+    checkpoint: bool = False
 
 
 encode_beat = msgspec.json.Encoder().encode

@@ -125,7 +125,9 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 
 def _make_mounts(order: LaunchOrder, around: Surroundings) -> list[str]:
     """Ours first; a volume of the user's on the same path replaces ours."""
-    mounts = {around.work_folder: "rw", around.beat_socket: "rw"}
+    mounts = {around.work_folder: "rw", around.beat_socket: "rw", f"{around.task_folder}/checkpoint-out": "rw"}
+    if order.checkpoint is not None:
+        mounts[f"{around.task_folder}/checkpoint-in"] = "ro"
     if order.cwd is not None and is_worth_mounting(order.cwd) and os.path.isdir(order.cwd):
         mounts[os.path.normpath(order.cwd)] = "rw"
     wanted = [volume.split(":") for volume in order.volumes]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.admit import AdmitLoop
+from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.silhouette import Loop, keep_running
@@ -30,7 +31,7 @@ def make_loops(controller: Controller) -> list[Loop]:
     return [
         AdmitLoop(controller), DrainsLoop(controller), LeasesLoop(controller), ReservationsLoop(controller),
         DueLoop(controller), DeadHostsLoop(controller), HostDrainsLoop(controller), PruneLoop(controller),
-        WebhooksLoop(controller), PruneDeliveriesLoop(controller),
+        WebhooksLoop(controller), PruneDeliveriesLoop(controller), CheckpointsLoop(controller),
     ]  # fmt: skip
 
 

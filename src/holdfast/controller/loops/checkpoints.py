@@ -1,0 +1,71 @@
+"""Checkpoints nobody needs any more: of jobs that succeeded, and blobs that no row names."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.blobs.interface import BlobsUnavailable
+from holdfast.controller.context import Controller
+from holdfast.controller.loops.silhouette import Summary
+
+log = logging.getLogger("holdfast.loops")
+ORPHAN_SECONDS = 3600.0
+"""Between a blob's last byte and its row pass milliseconds; an hour forgives a database that was away meanwhile."""
+SWEEP_SECONDS = 900.0
+_BATCH = 1000
+_MAX_BATCHES = 100
+
+
+class CheckpointsLoop:
+    """Rows of jobs that have succeeded or are gone → deleted with their blobs; now and then, blobs without a row → deleted.
+
+    A success wakes it. It also looks by itself, for what another replica or a crash left.
+    """
+
+    name = "checkpoints"
+    topic: str | None = "checkpoints"
+    interval_seconds = 60.0
+
+    def __init__(self, controller: Controller, orphan_seconds: float = ORPHAN_SECONDS) -> None:
+        self._controller = controller
+        self._orphan_seconds = orphan_seconds
+        self._sweep_at = controller.clock()
+        self._failed = False
+
+    async def run_once(self) -> Summary:
+        controller, cleared, swept = self._controller, 0, 0
+        try:
+            for _ in range(_MAX_BATCHES):
+                blobs = await controller.store.clear_checkpoints(limit=_BATCH)
+                cleared += len(blobs)
+                await controller.blobs.delete(blobs)
+                if len(blobs) < _BATCH:
+                    break
+            if controller.clock() >= self._sweep_at:
+                swept = await self._sweep()
+                self._sweep_at = controller.clock() + SWEEP_SECONDS
+        except BlobsUnavailable as error:
+            if not self._failed:
+                log.error("blobs that nobody needs cannot be deleted; it is tried again: %s", error)
+            self._failed = True
+            self._sweep_at = controller.clock() + self.interval_seconds
+        else:
+            self._failed = False
+        return {"cleared": cleared, "swept": swept} if cleared or swept else {}
+
+    async def _sweep(self) -> int:
+        """Delete blobs that are old and that no row names, and what broken-off writes left."""
+        blobs, swept, batch = self._controller.blobs, await self._controller.blobs.sweep(self._orphan_seconds), []
+        async for found in blobs.list():
+            if found.age_seconds >= self._orphan_seconds:
+                batch.append(found.name)
+            if len(batch) >= _BATCH:
+                swept += await self._sweep_batch(batch)
+                batch = []
+        return swept + (await self._sweep_batch(batch) if batch else 0)
+
+    async def _sweep_batch(self, names: list[str]) -> int:
+        known = await self._controller.store.find_known_blobs(names)
+        orphans = [name for name in names if name not in known]
+        await self._controller.blobs.delete(orphans)
+        return len(orphans)

@@ -1,0 +1,88 @@
+"""`on_drain`: a function of the user's that runs when the attempt is stopped, before it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # as in `beats`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, TypeVar
+
+    F = TypeVar("F", bound=Callable[[], Any])
+
+
+class DrainHook:
+    """SIGTERM's handler of one process: the functions, each run once, then whoever was there before, then the signal itself."""
+
+    def __init__(self) -> None:
+        import signal
+
+        self._signal = signal
+        self._pid = os.getpid()
+        self._functions: list[Callable[[], Any]] = []
+        self._running = False
+        self._before: Any = signal.signal(signal.SIGTERM, self.handle)
+
+    def add(self, function: Callable[[], Any]) -> None:
+        """Run `function` at the drain, after those that were added before it."""
+        self._functions.append(function)
+
+    @property
+    def is_own(self) -> bool:
+        """False in a child that was forked after it was set up."""
+        return os.getpid() == self._pid
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Called by Python in the main thread, between two of its instructions."""
+        if not self.is_own:  # a child that inherited the handler; the drain is its parent's business
+            self._go(number, frame)
+            return
+        if self._running:
+            return  # told again while a function runs: it is let finish, KILL ends the grace
+        self._running = True
+        for function in self._functions:
+            try:
+                function()
+            except Exception:
+                import traceback
+
+                traceback.print_exc()
+        self._go(number, frame)
+
+    def _go(self, number: int, frame: FrameType | None) -> None:
+        before = self._before
+        if callable(before):
+            before(number, frame)  # it may raise (SystemExit, say) and so decide how the process goes
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:  # a stream of the user's own
+                pass
+        self._signal.signal(number, self._signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        if os.getpid() == 1:  # the first process of a container: the kernel spares it its signal's default
+            os._exit(128 + number)
+
+
+_hook: DrainHook | None = None
+
+
+def on_drain(function: F) -> F:
+    """Run `function` once when this attempt is told to stop (preempted, cancelled, its host drained), then end.
+
+    It has the job's grace (15 s unless set otherwise) to save what the next attempt needs. It runs in the main thread, so
+    call `on_drain` there; a handler of SIGTERM that was there before is called after it, and then the process ends as the
+    signal ends it. Several may be given. Outside Holdfast nothing happens. May be used as a decorator.
+
+    Raises:
+        ValueError: not called in the main thread.
+    """
+    global _hook
+    if os.environ.get("HOLDFAST_TASK"):
+        if _hook is None or not _hook.is_own:
+            _hook = DrainHook()
+        _hook.add(function)
+    return function

@@ -1,0 +1,49 @@
+"""A cluster whose checkpoints lie in a folder of the test's own."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.store.pg_fixture import PgServer
+
+
+def open_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: object) -> Cluster:
+    """A cluster with one controller, closed with `stack`."""
+    name = server.create_database()
+    stack.callback(server.drop_database, name)
+    cluster = Cluster(folder, server.dsn_of(name), settings={"blobs": str(folder / "blobs"), **settings})
+    stack.callback(cluster.close)
+    cluster.add_controller()
+    return cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, pg_server: PgServer) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield open_cluster(stack, tmp_path, pg_server)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer) -> Iterator[Cluster]:
+    """One for the tests of a module; each brings hosts and queues of its own."""
+    with ExitStack() as stack:
+        yield open_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
+
+
+def write_script(folder: Path, name: str, text: str) -> str:
+    """Write a job's script; its path."""
+    path = folder / f"{name}.py"
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def blobs_of(cluster: Cluster, job_id: str = "") -> list[Path]:
+    """The blobs there are (of one job); what is being written is none."""
+    folder = cluster.folder / "blobs"
+    return sorted(p for p in folder.glob(f"{job_id or '*'}/*") if p.is_file() and not p.parent.name.startswith("."))
