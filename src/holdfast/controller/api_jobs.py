@@ -19,6 +19,7 @@ from holdfast.controller.settings_cache import Settings
 from holdfast.controller.why import explain
 from holdfast.controller.why_retries import Circumstances
 from holdfast.core.placement import Candidate, find_impossible
+from holdfast.core.preemption import find_winner
 from holdfast.core.records import JobRecord
 from holdfast.core.settings import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
@@ -28,6 +29,7 @@ from holdfast.store.interface import JobFilter, NewJob, Submitted
 from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
 MAX_KEY_CHARS = 256
+MAX_DRAINING = 1000
 _SPEC = msgspec.json.Decoder(JobSpec)
 _BATCH = msgspec.json.Decoder(BatchRequest)
 _CANCEL = msgspec.json.Decoder(CancelRequest)
@@ -223,6 +225,8 @@ async def get_why(call: Call) -> Response:
         queue = None
     place = await store.queue_place(job.id) if job.state is JobState.QUEUED else 0
     waits = job.state in (JobState.QUEUED, JobState.WAITING)
+    looks_back = job.attempts and (waits or job.state in (JobState.RESERVED, JobState.FAILED))
+    start = "start_timeout_seconds" if job.attempts <= 1 else "recovery_timeout_seconds"
     found = Circumstances(
         job=job, queue=queue, tasks=tuple(tasks), hosts=tuple(hosts), place=place, now=now,
         refusal=controller.refusals.get(job.id), max_running=settings.value("max_running", job.queue, job.spec),
@@ -231,5 +235,16 @@ async def get_why(call: Call) -> Response:
         project=await store.get_project(job.project) if waits else None,
         quota_jobs=settings.value("quota_jobs", job.queue, job.spec),
         quota_gpus=settings.value("quota_gpus", job.queue, job.spec),
+        last_attempt=(await store.list_attempts(job.id))[-1] if looks_back else None,
+        victims=await _find_victims(controller, job), start_limit=(start, settings.number(start, job.queue, job.spec)),
+        reservation_seconds=settings.number("reservation_seconds"),
     )  # fmt: skip
     return answer_json(explain(found))
+
+
+async def _find_victims(controller: Controller, job: JobRecord) -> tuple[JobRecord, ...]:
+    """The jobs that are being stopped so that this one can start: their drains name it, whichever server asked for them."""
+    if job.state is not JobState.QUEUED:
+        return ()
+    draining = await controller.store.list_jobs(JobFilter(states=(JobState.DRAINING,), limit=MAX_DRAINING))
+    return tuple(other for other in draining if (find_winner(other.drain_reason) or ("",))[0] == job.id)

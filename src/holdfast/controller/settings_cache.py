@@ -85,6 +85,7 @@ class Settings:
             on_trip="fail" if values["on_trip"] == "fail" else "requeue",
             no_progress_limit=None if limit is None else int(limit),
             budget_reset_seconds=None if reset is None else float(reset),
+            start_failure_limit=int(values["start_failure_limit"] or 1),
             held=self.retries_held(spec.project),
         )
 

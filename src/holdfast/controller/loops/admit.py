@@ -13,6 +13,7 @@ from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.settings_cache import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.placement import AdmissionPlan, Candidate, Preemption, RunningTask, plan_admission
+from holdfast.core.preemption import say_preempted
 from holdfast.store.interface import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -88,7 +89,7 @@ class AdmitLoop:
         for preemption in preemptions:
             for victim in preemption.victims:
                 task = seen[victim]
-                reason = f"preempted by job {preemption.job_id} of priority {preemption.priority} (this one has {task.priority})"
+                reason = say_preempted(preemption.job_id, preemption.priority, task.priority)
                 if await controller.store.drain_job(victim, Cause.PREEMPTED, reason, epoch=task.epoch):
                     controller.metrics.preempted.inc()
                     log.info("drain started: %s", reason, extra={"job": victim, "epoch": task.epoch})

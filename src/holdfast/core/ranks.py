@@ -1,0 +1,30 @@
+"""Ranks of a gang in words short enough for a gang of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def say_ranks(ranks: Iterable[int], most: int = 8) -> str:
+    """Ranks as ranges: `0-7, 9, 12-15`; after `most` ranges, how many ranks are left."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans[:most]]
+    left = sum(last - first + 1 for first, last in spans[most:])
+    return ", ".join(words) + (f" and {left} more" if left else "")
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """The same with its noun: `rank 3`, `ranks 0-7`."""
+    return f"rank{'s' * (len(ranks) != 1)} {say_ranks(ranks)}"
+
+
+def say_names(names: Iterable[str], most: int = 5) -> str:
+    """Names in order without repetition; after `most` of them, how many are left."""
+    unique = list(dict.fromkeys(names))
+    more = f" and {len(unique) - most} more" if len(unique) > most else ""
+    return ", ".join(unique[:most]) + more
