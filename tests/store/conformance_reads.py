@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
-from tests.store.rig import Rig, fails
+from tests.store.rig import STOPPED, Rig, fails
 
 OOM = TaskFacts(signal=9, oom=True)
 
@@ -51,11 +51,32 @@ async def test_attempts_of_many_jobs(rig: Rig) -> None:
 async def test_attempts_by_their_keys_have_members(rig: Rig) -> None:
     long, short, queued = await chains(rig)
     keys = [(long, 2), (short, 1), (long, 9), (queued, 1), (long, 2)]
-    found = await rig.store.get_attempts(keys)
+    found = await rig.store.get_attempts(keys, members=True)
     assert set(found) == {(long, 2), (short, 1)}
     assert found[long, 2] == (await rig.store.list_attempts(long))[1]
     assert [m.exit_code for m in found[short, 1].members] == [7]
+    bare = await rig.store.get_attempts(keys)
+    assert bare == {key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()}
     assert await rig.store.get_attempts([]) == {}
+
+
+async def test_members_of_many_attempts(rig: Rig) -> None:
+    await rig.host()
+    gang = await rig.submit(tasks=4)
+    await rig.admit()
+    keys = [await rig.key(gang, rank) for rank in range(4)]
+    await rig.sync(claimed=[(key, 1234 if key.rank == 0 else 0) for key in keys])
+    await rig.sync()
+    await rig.sync(live=keys, started=keys)
+    await rig.sync(ended=[(keys[2], fails(5)), *((key, STOPPED) for key in keys if key.rank != 2)])
+    await rig.complete()
+    (attempt,) = await rig.store.list_attempts(gang)
+    assert len(attempt.members) == 4
+    asked = [(gang, 1), (gang, 2), ("nobody", 1)]
+    assert await rig.store.list_members_of(asked, first=9) == {(gang, 1): list(attempt.members)}
+    page = await rig.store.list_members_of(asked, first=2, after=0)
+    assert [(m.rank, m.exit_code, m.trigger) for m in page[gang, 1]] == [(1, None, False), (2, 5, True)]
+    assert await rig.store.list_members_of(asked, first=2, after=3) == {}
 
 
 async def test_tasks_of_many_jobs(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, MemberRecord, TaskRecord
 
 
 class BatchReads(Protocol):
@@ -29,8 +29,15 @@ class BatchReads(Protocol):
         before: only attempts with a lower number. cause: only those that ended of it.
         """
 
-    async def get_attempts(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], AttemptRecord]:
-        """By (job id, number), with their members."""
+    async def get_attempts(
+        self, keys: Collection[tuple[str, int]], *, members: bool = False
+    ) -> dict[tuple[str, int], AttemptRecord]:
+        """By (job id, number); with `members` only where that is asked for."""
+
+    async def list_members_of(
+        self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
+    ) -> dict[tuple[str, int], list[MemberRecord]]:
+        """Of each attempt how its ranks ended, in their order, at most `first` of those after rank `after`."""
 
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1

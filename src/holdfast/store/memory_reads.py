@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, MemberRecord, TaskRecord
 from holdfast.core.states import JobState
 from holdfast.store.memory_jobs import MemoryJobs
 
@@ -38,8 +38,16 @@ class MemoryReads(MemoryJobs):
                 found[job_id] = [msgspec.structs.replace(self._attempt(a), members=()) for a in fitting[-last:]]
         return found
 
-    async def get_attempts(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], AttemptRecord]:
+    async def get_attempts(
+        self, keys: Collection[tuple[str, int]], *, members: bool = False
+    ) -> dict[tuple[str, int], AttemptRecord]:
         """See `BatchReads.get_attempts`."""
+        found = self._find_attempts(keys)
+        if members:
+            return found
+        return {key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()}
+
+    def _find_attempts(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], AttemptRecord]:
         asked = set(keys)
         return {
             (job_id, attempt.number): self._attempt(attempt)
@@ -47,6 +55,17 @@ class MemoryReads(MemoryJobs):
             for attempt in self.state.attempts.get(job_id, [])
             if (job_id, attempt.number) in asked
         }
+
+    async def list_members_of(
+        self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
+    ) -> dict[tuple[str, int], list[MemberRecord]]:
+        """See `BatchReads.list_members_of`."""
+        found: dict[tuple[str, int], list[MemberRecord]] = {}
+        for key, attempt in self._find_attempts(keys).items():
+            members = sorted((m for m in attempt.members if m.rank > after), key=lambda m: m.rank)
+            if members:
+                found[key] = members[:first]
+        return found
 
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, MemberRecord, TaskRecord
 from holdfast.store.postgres_hosts import read_hosts
 from holdfast.store.postgres_jobs import read_jobs
 from holdfast.store.postgres_records import make_event
@@ -39,12 +39,21 @@ class ReadsPart:
         rows = await self.session.rows("read_attempts_of", params)
         return _group([msgspec.convert(row, AttemptRecord) for row in rows])
 
-    async def get_attempts(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], AttemptRecord]:
+    async def get_attempts(
+        self, keys: Collection[tuple[str, int]], *, members: bool = False
+    ) -> dict[tuple[str, int], AttemptRecord]:
         """See `BatchReads.get_attempts`."""
-        asked = _once(keys)
-        params = {"ids": [job_id for job_id, _ in asked], "numbers": [number for _, number in asked]}
-        rows = await self.session.rows("read_attempts_by_key", params)
+        rows = await self.session.rows("read_attempts_by_key", {**_split(keys), "members": members})
         return {(row["job_id"], row["number"]): msgspec.convert(row, AttemptRecord) for row in rows}
+
+    async def list_members_of(
+        self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
+    ) -> dict[tuple[str, int], list[MemberRecord]]:
+        """See `BatchReads.list_members_of`."""
+        found: dict[tuple[str, int], list[MemberRecord]] = {}
+        for row in await self.session.rows("read_members_of", {**_split(keys), "first": first, "after": after}):
+            found.setdefault((row["job_id"], row["number"]), []).append(msgspec.convert(row["member"], MemberRecord))
+        return found
 
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1
@@ -67,6 +76,11 @@ class ReadsPart:
 def _once(keys: Collection[T]) -> list[T]:
     """Each key once, so that nothing is read twice for a key that was asked for twice."""
     return list(dict.fromkeys(keys))
+
+
+def _split(keys: Collection[tuple[str, int]]) -> dict[str, Any]:
+    asked = _once(keys)
+    return {"ids": [job_id for job_id, _ in asked], "numbers": [number for _, number in asked]}
 
 
 def _group(records: list[Any]) -> dict[str, list[Any]]:

@@ -22,7 +22,8 @@ order by a.job_id, a.number;
 
 -- name: read_attempts_by_key
 select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.retry_count,
-       a.policy, a.next_at, a.exit_code, a.reason, a.host, a.host_ids, a.trigger_rank, a.members,
+       a.policy, a.next_at, a.exit_code, a.reason, a.host, a.host_ids, a.trigger_rank,
+       case when %(members)s then a.members else '[]'::jsonb end as members,
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
        exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
@@ -34,6 +35,17 @@ left join lateral (
   where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
 ) b on a.state <> 'ended';
+
+-- name: read_members_of
+-- Taken apart here, so that of a thousand ranks only those that are asked for travel.
+select asked.id as job_id, asked.number, m.member
+from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
+join attempts a on a.job_id = asked.id and a.number = asked.number
+cross join lateral (
+  select x as member, (x->>'rank')::integer as rank from jsonb_array_elements(a.members) x
+  where (x->>'rank')::integer > %(after)s order by 2 limit %(first)s
+) m
+order by asked.id, asked.number, m.rank;
 
 -- name: read_tasks_of
 select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
