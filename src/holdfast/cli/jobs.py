@@ -205,19 +205,26 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 @click.option("--counted", is_flag=True, help="As one more of the retries it has; refused when they are spent.")
+@click.option(
+    "--from-checkpoint/--from-scratch",
+    "keep",
+    default=True,
+    help="With the checkpoints it saved (the default), or without.",
+)
 @talks
-def retry(face: Face, job_ids: Sequence[str], counted: bool) -> None:
+def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None:
     """Queue failed or cancelled jobs again, and say whether it counted.
 
-    Without --counted it does not count: all budgets begin anew.
+    Without --counted it does not count: all budgets begin anew. Each rank starts from the newest checkpoint it saved.
 
     \b
     Examples:
       holdfast retry 06ch2v8wq1m4kz7d9x3t
       holdfast retry --counted 06ch2v8wq1m4kz7d9x3t
+      holdfast retry --from-scratch 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        _each(face, job_ids, lambda job_id: client.retry(job_id, counted=counted))
+        _each(face, job_ids, lambda job_id: client.retry(job_id, counted=counted, from_scratch=not keep))
 
 
 def _each(face: Face, job_ids: Sequence[str], act: Any) -> None:

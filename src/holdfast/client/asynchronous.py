@@ -13,6 +13,7 @@ import httpx
 
 from holdfast.client import calls
 from holdfast.client.calls import Call, Page
+from holdfast.client.checkpoints import AsyncCheckpointMethods
 from holdfast.client.follow import Ended, EventFollower, LogFollower, Patience
 from holdfast.client.locate import Place, locate
 from holdfast.client.rules import AsyncRulesMethods
@@ -46,7 +47,7 @@ from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyV
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods):
+class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods):
     """A connection to a controller. For one event loop; use as an `async with` block or `close()` it.
 
     Args:
@@ -199,13 +200,15 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods):
         """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it is."""
         return await self.call(calls.cancel(job_id, reason, hard=hard))
 
-    async def retry(self, job_id: str, *, counted: bool = False) -> JobRecord:
+    async def retry(self, job_id: str, *, counted: bool = False, from_scratch: bool = False) -> JobRecord:
         """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one more of its retries.
+
+        Each rank starts from its newest checkpoint; `from_scratch` forgets them.
 
         Raises:
             Conflict: its state forbids it, or it is to be counted and its retries are spent.
         """
-        return await self.call(calls.retry(job_id, counted=counted))
+        return await self.call(calls.retry(job_id, counted=counted, from_scratch=from_scratch))
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobView:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
@@ -379,9 +382,12 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods):
         """One host, by id or name."""
         return await self.call(calls.host(host))
 
-    async def act_on_host(self, host: str, action: str, reason: str = "", *, hard: bool = False) -> HostView:
-        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there."""
-        return await self.call(calls.act_on_host(host, action, reason, hard=hard))
+    async def act_on_host(
+        self, host: str, action: str, reason: str = "", *, hard: bool = False, deadline_seconds: float | None = None
+    ) -> HostView:
+        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there, now;
+        `deadline_seconds`, with drain, lets it run for so long."""
+        return await self.call(calls.act_on_host(host, action, reason, hard=hard, deadline_seconds=deadline_seconds))
 
     # ---- settings
     async def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:

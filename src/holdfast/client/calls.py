@@ -238,9 +238,9 @@ def cancel(job_id: str, reason: str = "", *, hard: bool = False) -> Call[JobReco
     return Call("POST", f"/v1/jobs/{_part(job_id)}/cancel", _JOB, body=body)
 
 
-def retry(job_id: str, *, counted: bool = False) -> Call[JobRecord]:
+def retry(job_id: str, *, counted: bool = False, from_scratch: bool = False) -> Call[JobRecord]:
     """Not repeatable: a job that runs again refuses the second."""
-    body = _encode(RetryRequest(counted=counted))
+    body = _encode(RetryRequest(counted=counted, from_scratch=from_scratch))
     return Call("POST", f"/v1/jobs/{_part(job_id)}/retry", _JOB, body=body, repeatable=False)
 
 
@@ -328,9 +328,11 @@ def host(host_name: str) -> Call[HostView]:
     return Call("GET", f"/v1/hosts/{_part(host_name)}", _reader(HostView))
 
 
-def act_on_host(host_name: str, action: str, reason: str = "", *, hard: bool = False) -> Call[HostView]:
+def act_on_host(
+    host_name: str, action: str, reason: str = "", *, hard: bool = False, deadline_seconds: float | None = None
+) -> Call[HostView]:
     """drain, undrain, quarantine, release, terminate."""
-    body = _encode(HostActionRequest(reason=reason, hard=hard))
+    body = _encode(HostActionRequest(reason=reason, hard=hard, deadline_seconds=deadline_seconds))
     return Call("POST", f"/v1/hosts/{_part(host_name)}/{_part(action)}", _reader(HostView), body=body)
 
 

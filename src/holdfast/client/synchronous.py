@@ -12,6 +12,7 @@ import httpx
 
 from holdfast.client import calls
 from holdfast.client.calls import Call, Page
+from holdfast.client.checkpoints import CheckpointMethods
 from holdfast.client.follow import Ended, EventFollower, LogFollower, Patience
 from holdfast.client.locate import Place, locate
 from holdfast.client.rules import RulesMethods
@@ -45,7 +46,7 @@ from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyV
 T = TypeVar("T")
 
 
-class Client(WebhookMethods, RulesMethods):
+class Client(WebhookMethods, RulesMethods, CheckpointMethods):
     """A connection to a controller. Safe to share between threads; use as a context manager or `close()` it.
 
     Args:
@@ -196,13 +197,15 @@ class Client(WebhookMethods, RulesMethods):
         """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it is."""
         return self.call(calls.cancel(job_id, reason, hard=hard))
 
-    def retry(self, job_id: str, *, counted: bool = False) -> JobRecord:
+    def retry(self, job_id: str, *, counted: bool = False, from_scratch: bool = False) -> JobRecord:
         """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one more of its retries.
+
+        Each rank starts from its newest checkpoint; `from_scratch` forgets them.
 
         Raises:
             Conflict: its state forbids it, or it is to be counted and its retries are spent.
         """
-        return self.call(calls.retry(job_id, counted=counted))
+        return self.call(calls.retry(job_id, counted=counted, from_scratch=from_scratch))
 
     def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobView:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
@@ -374,9 +377,12 @@ class Client(WebhookMethods, RulesMethods):
         """One host, by id or name."""
         return self.call(calls.host(host))
 
-    def act_on_host(self, host: str, action: str, reason: str = "", *, hard: bool = False) -> HostView:
-        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there."""
-        return self.call(calls.act_on_host(host, action, reason, hard=hard))
+    def act_on_host(
+        self, host: str, action: str, reason: str = "", *, hard: bool = False, deadline_seconds: float | None = None
+    ) -> HostView:
+        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there, now;
+        `deadline_seconds`, with drain, lets it run for so long."""
+        return self.call(calls.act_on_host(host, action, reason, hard=hard, deadline_seconds=deadline_seconds))
 
     # ---- settings
     def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:
