@@ -684,7 +684,7 @@ async def test_moving_hosts(rig: Rig) -> None:
     job_id, key = await rig.running()
     assert (await rig.store.move_host("h1", "drain", "disk swap", now=rig.now)).state is HostState.DRAINING
     with pytest.raises(Conflict, match="undrain"):
-        await rig.store.move_host("h1", "drain", "", now=rig.now)
+        await rig.store.move_host("h1", "release", "", now=rig.now)
     with pytest.raises(Conflict):
         await rig.store.move_host("h1", "register", "", now=rig.now)
     assert (await rig.job(job_id)).state is JobState.RUNNING

@@ -62,6 +62,22 @@ async def test_a_draining_host_stops_its_work_at_the_deadline_and_once(rig: Rig)
     assert waiting in await rig.admit()
 
 
+async def test_a_second_drain_of_a_host_changes_its_deadline_or_ends_the_waiting(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.store.move_host("h1", "drain", "disk swap", deadline_seconds=3600, now=rig.now)
+    host = await rig.store.move_host("h1", "drain", "disk swap, sooner", deadline_seconds=60, now=rig.now)
+    assert (host.drain_deadline, host.reason) == (rig.now + timedelta(seconds=60), "disk swap, sooner")
+    host = await rig.store.move_host("h1", "drain", "take your time", now=rig.now)
+    assert host.drain_deadline is None
+    rig.tick(61)
+    assert await rig.store.drain_due_hosts(now=rig.now) == {}
+    await rig.store.move_host("h1", "drain", "it burns", hard=True, now=rig.now)
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
+    assert (await rig.job(job_id)).state is JobState.DRAINING
+
+
 async def test_what_runs_is_told_with_its_limits(rig: Rig) -> None:
     await rig.host(slots=4)
     job_id, _ = await rig.running(time_limit_seconds=90.0, preemptible=True, priority=7)

@@ -31,7 +31,6 @@ from holdfast.core.ranks import say_names
 from holdfast.core.states import JobState
 from holdfast.wire.api import Why, WhyLine
 
-
 _BESIDES = frozenset({"behind", "dead_hosts"})
 """What is true beside the reason why admission passed a job over, and never that reason."""
 

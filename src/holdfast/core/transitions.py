@@ -95,6 +95,7 @@ HOST: Table[HostState, HostEvent] = {
     (_H.ACTIVE, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.ACTIVE, _HE.TERMINATE): (_H.TERMINATED, "gone"),
     (_H.DRAINING, _HE.REGISTER): (_H.DRAINING, "a restart does not lift an operator's word"),
+    (_H.DRAINING, _HE.DRAIN): (_H.DRAINING, "another deadline, or an end to the waiting; asked twice is as asked once"),
     (_H.DRAINING, _HE.UNDRAIN): (_H.ACTIVE, "an operator changed their mind"),
     (_H.DRAINING, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.DRAINING, _HE.TERMINATE): (_H.TERMINATED, "empty, and no longer wanted"),
