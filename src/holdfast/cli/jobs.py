@@ -10,9 +10,12 @@ import click
 
 from holdfast.cli.attempts import attempts_table, policy_text
 from holdfast.cli.face import Face, age, facts, note, paint, size, span, table, talks
-from holdfast.errors import HoldfastError, ValidationError
+from holdfast.cli.gang_view import draw_attempt, draw_tasks
+from holdfast.core.ranks import name_ranks, say_names
+from holdfast.errors import HoldfastError, NotFound, ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
     from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRecord
     from holdfast.wire.api import ForensicsView, JobView, Why
 
@@ -69,21 +72,27 @@ def _short(text: str, width: int) -> str:
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--forensics", is_flag=True, help="What was gathered before a watchdog's kill.")
-@click.option("--attempt", type=int, help="With --forensics: of this attempt only.")
+@click.option("--attempt", type=click.IntRange(1), help="One attempt: its ranks, and who began its fall.")
+@click.option("--ranks", is_flag=True, help="A row for each rank of a gang, however many.")
 @click.option("--events", is_flag=True, help="Everything that happened to it.")
 @click.option("--policy", is_flag=True, help="Its retry policy, field by field, and where each comes from.")
 @talks
-def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: bool, policy: bool) -> None:
-    """Show one job: its state and reason, its attempts, what holds it.
+def show(
+    face: Face, job_id: str, forensics: bool, attempt: int | None, ranks: bool, events: bool, policy: bool
+) -> None:
+    """Show one job: its state and reason, its attempts, what holds it; of a gang, its ranks.
+
+    Ranks of a large gang that are alike share a row; --ranks draws each. With --forensics, --attempt chooses whose.
 
     \b
     Examples:
       holdfast show 06ch2v8wq1m4kz7d9x3t
+      holdfast show 06ch2v8wq1m4kz7d9x3t --attempt 2
       holdfast show 06ch2v8wq1m4kz7d9x3t --policy
       holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
     """
-    if attempt is not None and not forensics:
-        raise click.UsageError("--attempt belongs to --forensics")
+    if attempt is not None and (events or policy):
+        raise click.UsageError("--attempt goes with neither --events nor --policy")
     with face.client() as client:
         if forensics:
             views = client.forensics(job_id, attempt)
@@ -101,22 +110,53 @@ def show(face: Face, job_id: str, forensics: bool, attempt: int | None, events: 
                 client.job(job_id)  # says so when there is no such job
             face.show(happened, "\n".join(map(event_text, happened)))
             return
+        if attempt is not None:
+            _show_attempt(face, client, job_id, attempt, ranks)
+            return
         job = client.job(job_id)
         if face.as_json:
             face.show_json(job)
             return
-        text = _job_text(job, client.attempts(job_id), client.tasks(job_id))
+        text = _job_text(job, client.attempts(job_id), client.tasks(job_id), ranks)
         reasons = None if job.state.terminal else client.why(job_id)
     click.echo(text)
     if reasons is not None:
         click.echo("\n" + why_text(reasons))
 
 
-def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord]) -> str:
+def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: bool) -> None:
+    """One attempt: while it is on, from its tasks, and afterwards from what was kept of them."""
+    found = client.attempts(job_id)
+    chosen = next((attempt for attempt in found if attempt.number == number), None)
+    if chosen is None:
+        had = f"it had {len(found)}" if found else "it has had none yet"
+        raise NotFound(f"job {job_id} has no attempt {number}; {had}")
+    goes_on = chosen.state.value != "ended"
+    tasks = [task for task in client.tasks(job_id) if task.attempt == number] if goes_on else []
+    if face.as_json:
+        face.show_json({"attempt": chosen, "tasks": tasks})
+    elif goes_on and tasks:
+        click.echo(draw_tasks(client.job(job_id), tasks, every=ranks))
+    else:
+        click.echo(draw_attempt(chosen, every=ranks))
+
+
+def _draw_gang(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool) -> str:
+    """The ranks of a gang: those that are on, or those of its last attempt."""
+    if job.tasks == 1:
+        return ""
+    if tasks:
+        return draw_tasks(job, tasks, every=ranks)
+    over = [attempt for attempt in attempts if attempt.members]
+    return draw_attempt(over[-1], every=ranks, reason=False) if over else ""
+
+
+def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool) -> str:
     spec = job.spec
     command = spec.shell if spec.shell is not None else " ".join(spec.argv)
     wants = [f"{job.gpus} GPUs" if job.gpus else "", f"{job.cpu_slots} CPU slots" if job.cpu_slots else ""]
-    wants += [size(job.memory_bytes) if job.memory_bytes else "", f"{job.tasks} tasks" if job.tasks > 1 else ""]
+    wants += [size(job.memory_bytes) if job.memory_bytes else ""]
+    wants += [f"for each of {job.tasks} tasks, {spec.placement}" if job.tasks > 1 else ""]
     steps = "" if job.step is None else f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
     took = span((job.ended_at - job.started_at).total_seconds()) if job.ended_at and job.started_at else ""
     lines = [
@@ -130,22 +170,26 @@ def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[T
         ("command", _short(command, 400)),
         ("folder", spec.cwd or ""),
         ("wants", ", ".join(filter(None, wants))),
+        ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),
+        ("preemptible", "yes" if spec.preemptible else ""),
         ("labels", " ".join(f"{k}={v}" for k, v in job.labels.items())),
         ("secrets", " ".join(spec.secrets)),
         ("step", steps),
-        ("host", " ".join(t.host_name or "-" for t in tasks)),
+        ("host", say_names(t.host_name or "-" for t in tasks)),
         ("charged", _charges(job)),
         ("retries", job.retry_state.sentence if job.retry_state else ""),
         ("submitted", f"{age(job.created_at)} ago"),
         ("ended", f"{age(job.ended_at)} ago{f' after {took}' if took else ''}" if job.ended_at else ""),
     ]
-    text = facts(lines)
-    return text + "\n\n" + attempts_table(attempts) if attempts else text
+    parts = [facts(lines), _draw_gang(job, attempts, tasks, ranks), attempts_table(attempts) if attempts else ""]
+    return "\n\n".join(filter(None, parts))
 
 
 def _charges(job: JobRecord) -> str:
     counts = (("failures", job.retries_charged), ("trips", job.watchdog_charged), ("infra failures", job.infra_charged))
-    return ", ".join(f"{count} {name}" for name, count in counts if count)
+    text = ", ".join(f"{count} {name}" for name, count in counts if count)
+    charged = sorted(int(rank) for rank in job.rank_charges)
+    return f"{text} (to {name_ranks(charged)}; each rank has its own budget)" if text and charged else text
 
 
 def _forensics_text(view: ForensicsView) -> str:
