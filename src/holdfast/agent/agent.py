@@ -39,7 +39,7 @@ from holdfast.agent.journal import open_journal
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.logs import LogShipper, read_log_tail
 from holdfast.agent.sync import SyncLoop
-from holdfast.agent.tasks import START_TOLD_SECONDS, AgentTask, TaskTable
+from holdfast.agent.tasks import ENDS_TOLD_SECONDS, START_TOLD_SECONDS, AgentTask, TaskTable
 from holdfast.agent.ties import Ties, read_ties
 from holdfast.agent.transfers import Transfers
 from holdfast.agent.watching import WatchRunner
@@ -281,7 +281,10 @@ class Agent:
     def _conclude(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
         """Tell its end."""
         task.facts, task.state = facts, "ended"
-        self._report()
+        if self._table.ends_with_others(task):
+            asyncio.get_running_loop().call_later(ENDS_TOLD_SECONDS, self._report)
+        else:
+            self._report()
         self._shipper.hurry()
         self._watching.forget(task.key)
         if task.dirty:  # the end itself is the guardian's to remember until it is acknowledged

@@ -146,8 +146,8 @@ class SyncLoop:
         self.interval_seconds = max(0.05, answer.sync_interval_seconds)
         said_something = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
         took_seconds = read_boottime() - call.started_at
-        if answer.launch and not self._flights and not self._news.is_set():
-            # A call of now would only say that they are being started, and take the processor from it.
+        if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
+            # A call of now would only say that they are being started or stopped, and take the processor from it.
             await self._pause(_LAUNCH_SECONDS)
         if said_something or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0

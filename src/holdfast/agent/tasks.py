@@ -36,6 +36,8 @@ log = logging.getLogger("holdfast.agent.tasks")
 MAX_TOMBSTONES = 16_384
 # A start is told this much later: most of what ends sooner is then told as one end, which costs the controller a third.
 START_TOLD_SECONDS = 0.03
+# What is stopped together mostly ends together, and is told together; one that takes longer holds up nobody's end for more.
+ENDS_TOLD_SECONDS = 0.03
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -168,6 +170,14 @@ class TaskTable:
         """A task's lease was renewed."""
         task = self._tasks[key]
         task.deadline = max(task.deadline, deadline)
+
+    def ends_with_others(self, task: AgentTask) -> bool:
+        """Whether other ranks of its attempt were told to stop here as well and have not ended yet."""
+        mine = (task.key.job_id, task.key.epoch)
+        return task.saved.stop_asked and any(
+            other.live and other.saved.stop_asked and (other.key.job_id, other.key.epoch) == mine
+            for other in self._tasks.values()
+        )
 
     def bury(self, key: TaskKey) -> None:
         """Never launch this key again (KEEP-2)."""

@@ -15,6 +15,7 @@ from holdfast.store.interface import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 200
+FORCE_SECONDS = 1.0  # how often the slow ones are looked for; a wake for an end that was confirmed does not wait for it
 
 
 class DrainsLoop:
@@ -26,10 +27,14 @@ class DrainsLoop:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._force_at = 0.0
 
     async def run_once(self) -> Summary:
         done: list[str] = []
-        forced = await self._force()
+        forced, now = 0, self._controller.clock()
+        if now >= self._force_at:
+            self._force_at = now + FORCE_SECONDS
+            forced = await self._force()
         while True:
             drains = await self._controller.store.list_drains(LIMIT)
             completed = [d.job.id for d in drains if await self._complete(d)]

@@ -48,9 +48,8 @@ class DueLoop:
             )
             if found.started + found.retries + found.held == 0:
                 break
+            controller.poke("admit", "events")  # before the next look, which mostly finds nothing
         self.interval_seconds = self._choose_wait(rate, left)
-        if started + retries + held:
-            controller.poke("admit", "events")
         return self._tell(Released(started=started, retries=retries, held=held, left=left))
 
     def _choose_wait(self, rate: float | None, left: bool) -> float:
