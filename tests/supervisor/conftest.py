@@ -23,3 +23,11 @@ def ctx(managers: Managers) -> Iterator[Context]:
     made = local_context()
     yield made
     made.shutdown()
+
+
+@pytest.fixture
+def patient(managers: Managers) -> Iterator[Context]:
+    """One that does not give up peers which never send a heartbeat."""
+    made = local_context(heartbeat=30.0)
+    yield made
+    made.shutdown(1.0)

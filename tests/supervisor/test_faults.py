@@ -17,6 +17,7 @@ from holdfast.supervisor import Context, HostLost, as_completed, wait
 from holdfast.supervisor.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.roster import EXIT_GIVEN_UP, EXIT_REPLACED
 from holdfast.supervisor.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
+from holdfast.wire.bus_local import SOCKET_VARIABLE
 from tests.proxy import Proxy, wait_until
 from tests.supervisor.rig import PATIENCE, Managers, alive, attach, local_context, python, start_family, wait_gone
 
@@ -35,8 +36,10 @@ def test_a_killed_manager_takes_everything_with_it(ctx: Context, managers: Manag
     process, family = start_family(ctx, hosts[0], tmp_path)
     (other,) = ctx.create_process_group(hosts[1:], ["sleep", "6000"])
     silent, signalled = process.recv(), process.returncode()
+    sockets = Path(read_variable(family[0], SOCKET_VARIABLE)).parent
     manager.kill()
     wait_gone(family, "the family of the killed manager")
+    wait_until(lambda: not sockets.exists(), PATIENCE, what="the folder of its socket to go")
     with pytest.raises(HostLost, match="host m0 is lost: nothing was heard of it for 3"):
         silent.result(PATIENCE)
     assert isinstance(signalled.exception(0), HostLost)
@@ -206,13 +209,18 @@ def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Pa
     """SILENCE-1: TERM, a real grace, KILL."""
     code = SCRIPT + "time.sleep(6000)"
     script = subprocess.Popen(
-        [sys.executable, "-c", code, "", str(tmp_path), "{}"], stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
+        [sys.executable, "-c", code, "", str(tmp_path), "{}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     try:
         # The script prints only once its hosts are there, so find its address by its key file's folder.
         pid = script.pid
         port = wait_until(lambda: find_listening_port(pid), PATIENCE, what="the script's port")
-        key = wait_until(lambda: find_key_of(pid), PATIENCE, what="the script's key")
+        (key,) = wait_until(
+            lambda: list(tmp_path.glob("holdfast-run-*/manager-key")), PATIENCE, what="the script's key"
+        )
         started = [dial(managers, port, key, f"m{n}") for n in range(2)]
         assert script.stdout is not None
         pids = [int(word) for word in script.stdout.readline().split()[2:]]
@@ -283,6 +291,11 @@ def test_a_manager_that_finds_nobody_gives_up(managers: Managers, ctx: Context) 
     assert manager.wait(PATIENCE) == EXIT_NO_SUPERVISOR
 
 
+def read_variable(pid: int, name: str) -> str:
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(word.decode().partition("=")[2] for word in words if word.startswith(name.encode() + b"="))
+
+
 def dial(managers: Managers, port: int, key: Path, name: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "holdfast", "host-manager", f"tcp://127.0.0.1:{port}", "--key-file", str(key)]
     process = subprocess.Popen([*command, "--name", name], stderr=subprocess.DEVNULL)
@@ -305,14 +318,3 @@ def find_listening_port(pid: int) -> int | None:
         if fields[3] == "0A" and fields[9] in inodes:
             return int(fields[1].rpartition(":")[2], 16)
     return None
-
-
-def find_key_of(pid: int) -> Path | None:
-    """The key file of a script without a state folder: the newest run folder that names it is this one's."""
-    import tempfile
-
-    found = sorted(
-        Path(tempfile.gettempdir()).glob("holdfast-run-*/manager-key"), key=lambda path: path.stat().st_mtime
-    )
-    began = Path(f"/proc/{pid}").stat().st_ctime
-    return found[-1] if found and found[-1].stat().st_mtime >= began - 1 else None

@@ -115,10 +115,10 @@ def test_garbage_below_the_messages_harms_nobody(ctx: Context, managers: Manager
 
 
 @pytest.mark.slow
-def test_malformed_frames_are_refused_and_never_fatal(ctx: Context, managers: Managers) -> None:
+def test_malformed_frames_are_refused_and_never_fatal(patient: Context, managers: Managers) -> None:
     """BUS-1, FLEET-4."""
-    ctx.request_hosts(1)
-    with stranger(ctx, own_key(ctx)) as dealer:
+    patient.request_hosts(1)
+    with stranger(patient, own_key(patient)) as dealer:
         session = meet(dealer)
         head = encode_header(session, 1, 0)
         bad = [
@@ -133,38 +133,38 @@ def test_malformed_frames_are_refused_and_never_fatal(ctx: Context, managers: Ma
         ]
         for frame in bad:
             dealer.send(frame)
-        wait_until(refused(ctx, "malformed", len(bad)), PATIENCE, what="the refusals")
+        wait_until(refused(patient, "malformed", len(bad)), PATIENCE, what="the refusals")
         dealer.send_multipart([hello(), b"more", b"and more"])
-        wait_until(refused(ctx, "malformed", len(bad) + 1), PATIENCE, what="the refusal of several parts")
+        wait_until(refused(patient, "malformed", len(bad) + 1), PATIENCE, what="the refusal of several parts")
         dealer.send(encode_header(session ^ 1, 1, 0))
-        wait_until(refused(ctx, "session"), PATIENCE, what="the refusal of the session")
+        wait_until(refused(patient, "session"), PATIENCE, what="the refusal of the session")
         dealer.send(encode_header(0, 0, 0) + b"\x00" * (MAX_FRAME_BYTES + 1))
-        wait_until(refused(ctx, "oversized"), PATIENCE, what="the refusal of the size")
-        before = ctx.render_metrics()
+        wait_until(refused(patient, "oversized"), PATIENCE, what="the refusal of the size")
+        before = patient.render_metrics()
         assert 'holdfast_supervisor_refused_total{why="oversized"} 1' in before
         # Far beyond the limit the socket itself hangs up; the next connection is as good as any.
         dealer.send(b"\x00" * (3 * MAX_FRAME_BYTES))
-    attach(ctx, managers, 1)
+    attach(patient, managers, 1)
 
 
 @pytest.mark.slow
-def test_a_manager_speaks_only_for_its_own_host(ctx: Context, managers: Managers) -> None:
+def test_a_manager_speaks_only_for_its_own_host(patient: Context, managers: Managers) -> None:
     """CREW-1."""
-    hosts, _ = attach(ctx, managers, 1)
-    (process,) = ctx.create_process_group(hosts, ["sleep", "6000"])
+    hosts, _ = attach(patient, managers, 1)
+    (process,) = patient.create_process_group(hosts, ["sleep", "6000"])
     process.pid().result(PATIENCE)
-    hosts += ctx.request_hosts(1)
-    with stranger(ctx, own_key(ctx)) as dealer:
+    hosts += patient.request_hosts(1)
+    with stranger(patient, own_key(patient)) as dealer:
         session = meet(dealer)
         assert hosts[1].hostname().result(PATIENCE) == "stranger"
-        group = ctx.create_process_group(hosts, ["sleep", "6000"])
+        group = patient.create_process_group(hosts, ["sleep", "6000"])
         wait_until(lambda: group[0].pid().done(), PATIENCE, what="the group's first process")
         lies = [
             Deliver(group.number, 0, encode_value("a lie")),
             Deliver(process.group.number, 0, encode_value("another")),
         ]
         dealer.send(encode_header(session, 1, 0) + encode_body([encode_message(lie) for lie in lies]))
-        wait_until(refused(ctx, "foreign rank", 2), PATIENCE, what="the refusal of the lies")
+        wait_until(refused(patient, "foreign rank", 2), PATIENCE, what="the refusal of the lies")
     assert not process.recv().done()
     assert not group[0].recv().done()
 
@@ -189,13 +189,13 @@ def test_a_replay_from_an_older_run_changes_nothing(managers: Managers) -> None:
 
 
 @pytest.mark.slow
-def test_a_replay_within_the_run_acts_once(ctx: Context) -> None:
+def test_a_replay_within_the_run_acts_once(patient: Context) -> None:
     """LINK-1 against a peer that says everything three times."""
-    (host,) = ctx.request_hosts(1)
-    with stranger(ctx, own_key(ctx)) as dealer:
+    (host,) = patient.request_hosts(1)
+    with stranger(patient, own_key(patient)) as dealer:
         session = meet(dealer)
         host.hostname().result(PATIENCE)
-        (process,) = ctx.create_process_group([host], ["true"])
+        (process,) = patient.create_process_group([host], ["true"])
         words = [encode_header(session, n + 1, 0) + encode_body([deliver(process.group.number, n)]) for n in range(4)]
         for frame in [*words, *words, *reversed(words)]:
             dealer.send(frame)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import time
@@ -19,7 +20,7 @@ from holdfast.errors import Unavailable
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.keys import ManagerKey
-from holdfast.supervisor.local_line import LocalLine
+from holdfast.supervisor.local_line import LocalLine, make_line_folder
 from holdfast.supervisor.machine import read_facts, read_usage
 from holdfast.supervisor.session_host import HostSession
 from holdfast.supervisor.simulated import SimulatedProcesses
@@ -96,26 +97,37 @@ def run_host_manager(config: ManagerConfig) -> int:
     become_subreaper()
     mark = f"supervised-{os.urandom(16).hex()}"
     facts = read_facts(config.url, config.name, config.labels, config.gpus)
-    warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS)
-    manager = _HostManager(config, facts, mark, warden_pid, line)
+    folder = make_line_folder()
+    warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
     try:
-        return manager.run()
+        manager = _HostManager(config, facts, mark, line, folder)
+        try:
+            return manager.run()
+        finally:
+            manager.close()
     finally:
-        manager.close()
+        line.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(warden_pid, 0)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _HostManager:
     """The loop and what it holds."""
 
     def __init__(
-        self, config: ManagerConfig, facts: HostFacts, mark: str, warden_pid: int, warden: socket.socket
+        self,
+        config: ManagerConfig,
+        facts: HostFacts,
+        mark: str,
+        warden: socket.socket,
+        folder: str,
     ) -> None:
         import zmq
 
         self._zmq = zmq
         self._config = config
         self._mark = mark
-        self._warden_pid = warden_pid
         self._warden = warden
         self._warden_gone = False
         self._unsent = bytearray()
@@ -124,7 +136,7 @@ class _HostManager:
         self._wake_fd = self._take_signals()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._dealer = dial(self._context, config.url, config.key)
-        self._line = LocalLine(lambda box, part: self._tended.take_part(box, part))
+        self._line = LocalLine(folder, lambda box, part: self._tended.take_part(box, part))
         self._tended = TendedProcesses(self._line, self._ask_warden, self._say, self.note)
         self._tended.hostname = facts.hostname
         self._simulated = SimulatedProcesses()
@@ -333,10 +345,7 @@ class _HostManager:
                 self._session.end(End(self._session.run, 128 + number, f"the host manager got {name}", grace))
 
     def close(self) -> None:
-        """Let go of everything; the warden ends what may be left, and is waited for."""
+        """Let go of the sockets."""
         self._line.close()
-        self._warden.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._warden_pid, 0)
         self._dealer.close(linger=200)
         self._context.term()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import socket
 import tempfile
 from collections import deque
@@ -24,6 +23,16 @@ from holdfast.wire.frames import FrameReader, encode_frame
 MAILBOX_BYTES = 256 << 20
 _READ_BYTES = 1 << 20
 _BACKLOG = 512
+_MAX_FOLDER_BYTES = 96  # the kernel takes 107 for the whole address
+
+
+def make_line_folder() -> str:
+    """A folder (0700) for the socket, in /tmp where the usual place has a name too long for a socket's address."""
+    folder = tempfile.mkdtemp(prefix="holdfast-sv-")
+    if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="holdfast-sv-", dir="/tmp")
+    return folder
 
 
 class Mailbox:
@@ -112,12 +121,11 @@ class _Caller:
 class LocalLine:
     """The listening socket and everyone who called. `epoll` is the one of this module; nest `fileno()` in any poll."""
 
-    def __init__(self, deliver: Callable[[Mailbox, Part], None]) -> None:
+    def __init__(self, folder: str, deliver: Callable[[Mailbox, Part], None]) -> None:
         self.deliver = deliver
         self.boxes: dict[str, Mailbox] = {}
         self.refused = 0
-        self._folder = tempfile.mkdtemp(prefix="holdfast-sv-")  # 0700
-        self.path = f"{self._folder}/line"
+        self.path = f"{folder}/line"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listening.bind(self.path)
         self._listening.listen(_BACKLOG)
@@ -166,12 +174,11 @@ class LocalLine:
         self._poll.modify(caller.talk.fileno(), mask)
 
     def close(self) -> None:
-        """Hang up on everybody and remove the folder."""
+        """Hang up on everybody. Whoever made the folder removes it."""
         for caller in list(self._callers.values()):
             self._hang_up(caller)
         self._listening.close()
         self._poll.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
         while True:

@@ -212,8 +212,11 @@ class HostRoster:
     def _find_by_processes(self, hello: Hello) -> Host | None:
         """The handle of a manager that was attached in the instant before the script died: its processes tell."""
         for report in hello.groups:
-            for entry in [*report.running, *report.ended, *report.unstarted]:
-                host = self.crew.find_host(report.group, entry.rank)
+            ranks = [entry.rank for entry in report.running]
+            ranks += [entry.rank for entry in report.ended]
+            ranks += [entry.rank for entry in report.unstarted]
+            for rank in ranks:
+                host = self.crew.find_host(report.group, rank)
                 if host is not None and host._peer is None and host._reason is None and not host._identity:
                     self._unqueue(host)
                     return host

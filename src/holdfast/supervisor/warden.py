@@ -18,6 +18,7 @@ import contextlib
 import gc
 import os
 import select
+import shutil
 import signal
 import socket
 import time
@@ -107,6 +108,7 @@ class Warden:
         kill_children(KILL_LIMIT_SECONDS)
 
     def _turn(self) -> float:
+        self._collect()  # WATCH-2: orphans have no pidfd to wake for
         now = read_boottime()
         batch, self._asked = self._asked[:_STARTS_PER_TURN], self._asked[_STARTS_PER_TURN:]
         for request in batch:
@@ -354,9 +356,12 @@ def _reap(child: int) -> bool:
 
 
 def fork_warden(
-    mark: str, kill_grace_seconds: float, frozen_seconds: float = FROZEN_SECONDS
+    mark: str, kill_grace_seconds: float, folder: str, frozen_seconds: float = FROZEN_SECONDS
 ) -> tuple[int, socket.socket]:
-    """Fork the warden of this process, which must still be single-threaded. Returns its pid and the line to it."""
+    """Fork the warden of this process, which must still be single-threaded. Returns its pid and the line to it.
+
+    The warden removes `folder` when all is over: the manager may be killed before it can.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     pid = os.fork()
     if pid != 0:
@@ -369,6 +374,7 @@ def fork_warden(
         _settle_in()
         theirs.setblocking(False)
         Warden(theirs, mark, frozen_seconds, kill_grace_seconds).run()
+        shutil.rmtree(folder, ignore_errors=True)
         code = 0
     finally:
         os._exit(code)
