@@ -28,7 +28,7 @@ class MemoryBlobs:
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
         """See `BlobStore.read`."""
-        if name not in self._blobs:
+        if check_name(name) not in self._blobs:
             raise BlobMissing(f"the blob {name} is not in memory")
         data = self._blobs[name][1]
         for at in range(0, len(data), PIECE_BYTES):
