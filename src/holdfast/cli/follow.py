@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.face import Face, note, talks
+from holdfast.cli.ranks_output import RankPrefixer
 from holdfast.cli.submit import submit_spec, takes_spec
 from holdfast.errors import HoldfastError
 
@@ -134,10 +135,14 @@ def exit_code_of_job(job: JobRecord, interrupt: int | None) -> int:
 
 
 def copy_output(client: Client, job: JobRecord, narrator: Narrator | None, **which: Any) -> JobRecord:
-    """Write the job's output to stdout and stderr as bytes until it has ended; the ended job."""
+    """Write the job's output to stdout and stderr until it has ended; the ended job.
+
+    As bytes, exactly; of several ranks as lines, each with its rank before it.
+    """
     from holdfast.wire.api import LogLine
 
     sinks = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+    prefixer = RankPrefixer(job.tasks) if job.tasks > 1 and which.get("rank") is None else None
     dropped: dict[str, int] = {}
     for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
         if not isinstance(item, LogLine):
@@ -152,8 +157,12 @@ def copy_output(client: Client, job: JobRecord, narrator: Narrator | None, **whi
                 note(f"{item.stream} is faster than its log is kept: bytes were dropped here (log_keep_mb)")
             dropped[item.stream] = dropped.get(item.stream, 0) + item.gap
         sink = sinks.get(item.stream, sinks["stdout"])
-        sink.write(item.data)
+        data = item.data if prefixer is None else prefixer.feed(item.attempt, item.rank, item.stream, item.data)
+        sink.write(data)
         sink.flush()
+    for stream, data in prefixer.close() if prefixer is not None else ():
+        sinks[stream].write(data)
+        sinks[stream].flush()
     for stream, size in dropped.items():
         note(f"{size} bytes of {stream} were dropped in all; what a job must not lose belongs in a file")
     return job
@@ -161,29 +170,32 @@ def copy_output(client: Client, job: JobRecord, narrator: Narrator | None, **whi
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--detach", "-d", is_flag=True, help="Submit only, and print the id.")
+@click.option("--rank", type=click.IntRange(0), help="With --tasks: show the output of this rank only, byte for byte.")
 @takes_spec
 @talks
-def run(face: Face, detach: bool, **options: Any) -> None:
+def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
-    Output goes to stdout and stderr byte for byte; notices go to stderr. Ctrl-C cancels the job and waits for
+    Output goes to stdout and stderr byte for byte; of several ranks line by line, each with its rank before it. Notices go
+    to stderr. Ctrl-C cancels the job and waits for
     its end (exit 130); a second one leaves at once. A lost terminal (HUP) leaves the job running.
 
     \b
     Examples:
       holdfast run -- python train.py
       holdfast run --gpus 2 --stall-timeout 5m -- torchrun train.py
+      holdfast run --tasks 8 --gpus 1 -- python train_ddp.py
       holdfast run --shell "echo $HOME | tr a-z A-Z"
     """
     with face.client() as client, Interrupts(face) as interrupts:
-        job = submit_spec(face, client, options)
+        job = submit_spec(client, options, rank)
         if detach:
             face.show(job, job.id)
             return
         interrupts.arm(job.id)
         try:
             with Narrator(face, job) as narrator:
-                job = copy_output(client, job, narrator)
+                job = copy_output(client, job, narrator, rank=rank)
         except KeyboardInterrupt:
             note(f"left. The job may still be running: holdfast show {job.id}, holdfast cancel --hard {job.id}")
             _leave(EXIT_INTERRUPTED)
@@ -222,10 +234,13 @@ def _leave(code: int) -> None:
 def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
 
+    Of a gang's ranks line by line, each with its rank before it; with --rank one of them, byte for byte.
+
     \b
     Examples:
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t
       holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 4000
+      holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
     """
     with face.client() as client:
         if follow:
@@ -235,16 +250,36 @@ def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
                 return
             copy_output(client, client.job(job_id), None, **which)
             return
+        job = client.job(job_id) if which["rank"] is None else None
+        read = _read(client, job_id, which, _ranks_of(client, job, which))
         if face.as_json:
-            face.show_json([{"stream": stream, "data": data} for stream, data in _read(client, job_id, which)])
+            face.show_json([{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read])
             return
-        for stream, data in _read(client, job_id, which):
-            sink = (sys.stdout if stream == "stdout" else sys.stderr).buffer
-            sink.write(data)
-            sink.flush()
+        prefixer = RankPrefixer(job.tasks) if job is not None and job.tasks > 1 else None
+        for rank, stream, data in read:
+            _write(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
+        for stream, data in prefixer.close() if prefixer is not None else ():
+            _write(stream, data)
 
 
-def _read(client: Client, job_id: str, which: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+def _write(stream: str, data: bytes) -> None:
+    sink = (sys.stdout if stream == "stdout" else sys.stderr).buffer
+    sink.write(data)
+    sink.flush()
+
+
+def _read(client: Client, job_id: str, which: dict[str, Any], ranks: Sequence[int]) -> Iterator[tuple[int, str, bytes]]:
+    """Rank, stream and bytes, rank by rank."""
     streams = ("stdout", "stderr") if which["stream"] == "both" else (which["stream"],)
-    for stream in streams:
-        yield stream, b"".join(client.logs(job_id, **{**which, "stream": stream}))
+    for rank in ranks:
+        for stream in streams:
+            yield rank, stream, b"".join(client.logs(job_id, **{**which, "rank": rank, "stream": stream}))
+
+
+def _ranks_of(client: Client, job: JobRecord | None, which: dict[str, Any]) -> Sequence[int]:
+    """The rank that was asked for, or every one that has written."""
+    if job is None:
+        return [which["rank"]]
+    if job.tasks == 1:
+        return [0]
+    return sorted({s.rank for s in client.log_streams(job.id, which["attempt"] or max(1, job.attempts))})

@@ -172,7 +172,8 @@ def draw_attempt(attempt: AttemptRecord, *, every: bool = False, reason: bool = 
     """
     outcome = attempt.outcome.value if attempt.outcome is not None else attempt.state.value
     head = f"attempt {attempt.number}, {paint(outcome)}" + (f": {attempt.reason}" if attempt.reason and reason else "")
-    rows = group_seats([_seat_of_member(member) for member in attempt.members], every=every)
+    gang = len(attempt.members) > 1
+    rows = group_seats([_seat_of_member(member, gang) for member in attempt.members], every=every)
     if not rows:
         return "\n".join(_wrap(f"{head} (nothing of it ran)"))
     cells = [
@@ -193,8 +194,8 @@ def draw_attempt(attempt: AttemptRecord, *, every: bool = False, reason: bool = 
     return "\n".join(lines)
 
 
-def _seat_of_member(member: MemberRecord) -> Seat:
-    role = "began the fall" if member.trigger else "fell with it" if member.cascade else ""
+def _seat_of_member(member: MemberRecord, gang: bool) -> Seat:
+    role = "began the fall" if member.trigger and gang else "fell with it" if member.cascade else ""
     words = member.message
     if not words and member.state.value == "preempted":
         words = "stopped"

@@ -211,9 +211,12 @@ def read_file(path: str) -> dict[str, Any]:
     return {str(name): value for name, value in fields.items()}
 
 
-def submit_spec(face: Face, client: Any, options: Mapping[str, Any]) -> Any:
-    """Submit what the options say; the JobRecord."""
-    return client.submit(read_spec(client.place, options, os.environ, time.time()))
+def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
+    """Submit what the options say; the JobRecord. `rank`: the one whose output is wanted, which there must be."""
+    spec = read_spec(client.place, options, os.environ, time.time())
+    if rank is not None and rank >= spec.tasks:
+        raise ValidationError(f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank")
+    return client.submit(spec)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -235,7 +238,7 @@ def submit(face: Face, **options: Any) -> None:
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
     """
     with face.client() as client:
-        job = submit_spec(face, client, options)
+        job = submit_spec(client, options)
     face.show(job, job.id)
     if not face.as_json and os.isatty(2):
         note(f"submitted {job.name!r}. Follow it: holdfast logs -f {job.id}")

@@ -7,6 +7,7 @@ FOLLOW-3  It ends: when the job has ended and its streams have, or ten seconds a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from starlette.responses import Response
@@ -152,9 +153,10 @@ class Follower:
 
     def _all_known(self, streams: list[LogStreamRecord]) -> bool:
         """True when every stream has been heard of: one that is not there yet may be on its way behind another's end."""
-        ranks = {s.rank for s in streams}
+        ranks = range(self._job.tasks) if self._query.rank is None else (self._query.rank,)
         expected = len(STREAMS) if self._query.stream == "both" else 1
-        return bool(streams) and all(sum(s.rank == rank for s in streams) == expected for rank in ranks)
+        counts = Counter(s.rank for s in streams)
+        return all(counts[rank] == expected for rank in ranks)
 
     def _is_over(self, job: JobRecord, streams: list[LogStreamRecord]) -> bool:
         attempt_over = job.state.terminal or (self._query.attempt is not None and self._attempt < job.attempts)
