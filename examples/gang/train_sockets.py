@@ -3,15 +3,17 @@
     holdfast submit --file job.toml          where job.toml says tasks = 8 and this program
     RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python train_sockets.py --state /tmp/state
 
-It finds its peers as a torch script does, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Every rank saves to files of
-its own and goes on from the newest step that all of them have. A rank whose peer died ends with an error, as NCCL or gloo
-would end it: to be stopped and started together is Holdfast's part.
+It finds its peers as a torch script does, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With --state every rank saves to
+files of its own and goes on from the newest step that all of them have; without it rank 0 saves by `holdfast.checkpoint` and
+sends what it finds to the others. A rank whose peer died ends with an error, as NCCL or gloo would end it: to be stopped and
+started together is Holdfast's part.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import os
 import socket
 import struct
@@ -20,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+import holdfast
 
 DATA = Path(__file__).resolve().parent.parent / "digits" / "digits.csv.gz"
 BATCH = 64
@@ -140,6 +144,30 @@ class Saved:
         return np.asarray(np.load(self._folder / f"{step}.npy"))
 
 
+class Checkpoint:
+    """What rank 0 leaves for its next attempt, by Holdfast: the step and the weights, as numpy writes them."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def save(self, step: int, weights: np.ndarray) -> None:
+        """Rank 0 saves for all; every rank has the same weights."""
+        if self._rank == 0:
+            file = io.BytesIO()
+            np.savez(file, step=step, weights=weights)
+            holdfast.checkpoint.save(file.getvalue(), step)
+
+    def load(self, ring: Ring) -> tuple[int, np.ndarray]:
+        """What rank 0 has, at every rank: the others add nothing to it."""
+        found = np.zeros(1 + SHAPE[0] * SHAPE[1])
+        data = holdfast.checkpoint.load() if self._rank == 0 else None
+        if data is not None:
+            with np.load(io.BytesIO(data)) as saved:
+                found = np.append(saved["step"], saved["weights"])
+        total = ring.add_up(found)
+        return int(total[0]), total[1:].reshape(SHAPE)
+
+
 def agree_on_step(ring: Ring, saved: Saved, world: int, steps: int) -> int:
     """The newest step that every rank has saved; 0 for a fresh start."""
     have = np.zeros(steps + 1)
@@ -148,14 +176,23 @@ def agree_on_step(ring: Ring, saved: Saved, world: int, steps: int) -> int:
 
 
 def train(
-    state: Path, steps: int, every: int, step_seconds: float = 0.0, on_step: Callable[[int], None] = lambda step: None
+    state: Path | None,
+    steps: int,
+    every: int,
+    step_seconds: float = 0.0,
+    on_step: Callable[[int], None] = lambda step: None,
 ) -> np.ndarray:
     """Be one rank of it until the last step. Returns the weights, the same at every rank."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     ring = Ring(rank, world, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    saved = Saved(state, rank)
-    first = agree_on_step(ring, saved, world, steps)
-    weights = saved.load(first) if first else np.zeros(SHAPE)
+    saved: Saved | Checkpoint
+    if state is None:
+        saved = Checkpoint(rank)
+        first, weights = saved.load(ring)
+    else:
+        saved = Saved(state, rank)
+        first = agree_on_step(ring, saved, world, steps)
+        weights = saved.load(first) if first else np.zeros(SHAPE)
     print(f"rank {rank} of {world} goes on from step {first}", flush=True)
     x, y = load()
     for step in range(first, steps):
@@ -171,7 +208,9 @@ def train(
 def main() -> None:
     """Train and print how well it fits."""
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("--state", type=Path, required=True, help="the folder every rank keeps its own files in")
+    args.add_argument(
+        "--state", type=Path, help="the folder every rank keeps its own files in; holdfast.checkpoint otherwise"
+    )
     args.add_argument("--steps", type=int, default=300)
     args.add_argument("--every", type=int, default=20, help="save each so many steps")
     args.add_argument("--step-seconds", type=float, default=0.0, help="wait so long after each step")

@@ -47,10 +47,11 @@ def loss_of_torchrun() -> str:
 def test_it_reaches_the_loss_it_reaches_under_torchrun(cluster: Cluster, loss_of_torchrun: str, hosts: int) -> None:
     for number in range(hosts):
         cluster.add_host(f"host{number}", cpu_slots=WORLD // hosts)
-    job = cluster.submit(str(TORCH), str(SCRIPT), tasks=WORLD)
-    cluster.until(job, "succeeded", seconds=250)
-    assert find_loss(cluster.output(job).decode()) == loss_of_torchrun
-    assert len({member.host for member in cluster.client.attempts(job)[0].members}) == hosts
+    done = cluster.cli("run", "--tasks", str(WORLD), "--name", "ddp", "--", str(TORCH), str(SCRIPT), seconds=250)
+    assert done.returncode == 0, done.stderr
+    assert find_loss(done.stdout.decode()) == loss_of_torchrun
+    (job,) = [job for job in cluster.client.jobs() if job.name == "ddp"]
+    assert len({member.host for member in cluster.client.attempts(job.id)[0].members}) == hosts
 
 
 def test_it_runs_alone(cluster: Cluster) -> None:

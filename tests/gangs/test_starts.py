@@ -131,3 +131,24 @@ def test_a_port_that_was_taken_meanwhile_is_no_failure_of_the_job(cluster: Clust
     )  # fmt: skip
     assert (ended.attempts, ended.retries_charged) == (2, 0)
     assert second.outcome == "succeeded"
+
+
+def test_device_local_rank_is_a_ranks_own(cluster: Cluster) -> None:
+    """As under torchrun: a script that takes the device LOCAL_RANK of those it sees takes the one it was given."""
+    cluster.add_host("busy", gpus=4, cpu_slots=0)
+    blocker = cluster.submit(sys.executable, "-c", "import time; time.sleep(600)", gpus=1)
+    cluster.until(blocker, "running", seconds=SECONDS)
+    go = cluster.folder / "go"
+    words = (
+        "import os, time; seen = os.environ['CUDA_VISIBLE_DEVICES'].split(',');"
+        "print(os.environ['RANK'], seen[int(os.environ['LOCAL_RANK'])], len(seen), flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    )
+    job = cluster.submit(sys.executable, "-c", words, tasks=3, gpus=1)
+    cluster.until(job, "running", seconds=SECONDS)
+    given = {task.rank: str(task.devices[0]) for task in cluster.client.tasks(job)}
+    go.touch()
+    cluster.until(job, "succeeded", seconds=SECONDS)
+    lines = [line.split() for line in cluster.output(job).decode().splitlines()]
+    assert {int(rank): device for rank, device, _ in lines} == given
+    assert {count for _, _, count in lines} == {"3"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -23,12 +24,15 @@ KILLS = 4
 
 
 @pytest.mark.timeout(400)
-def test_a_random_rank_is_killed_every_few_seconds(cluster: Cluster) -> None:
+@pytest.mark.parametrize("keeping", ["files", "checkpoints"])
+def test_a_random_rank_is_killed_every_few_seconds(cluster: Cluster, keeping: str) -> None:
+    """Each rank keeps files of its own, or the first one leaves its weights by `holdfast.checkpoint`."""
     for name in ("left", "right"):
         cluster.add_host(name, cpu_slots=RANKS // 2)
-    journal, state = cluster.folder / "journal", cluster.folder / "state"
+    journal = cluster.folder / "journal"
+    state = str(cluster.folder / "state") if keeping == "files" else "-"
     job = cluster.submit(
-        sys.executable, CODE, str(journal), str(state), str(STEPS), str(EVERY), "0.05", tasks=RANKS, cpus=1,
+        sys.executable, CODE, str(journal), state, str(STEPS), str(EVERY), "0.05", tasks=RANKS, cpus=1,
         env={"OPENBLAS_NUM_THREADS": "1"}, retry={"max_retries": 1, "retry_delay": 0.0},
     )  # fmt: skip
     chance = random.Random(20)
@@ -39,8 +43,8 @@ def test_a_random_rank_is_killed_every_few_seconds(cluster: Cluster) -> None:
         victims.append(victim)
         pid = wait_until(lambda r=victim, a=attempt: find_pid(journal, job, r, a), 90, what=f"attempt {attempt}")
         before = len(read_journal(journal, job))
-        # Somewhere: before the first step, between two, in a save.
-        wanted = chance.choice([0, 40, 120])
+        # Somewhere: before the first step, between two, in a save. The first is left its time for one save.
+        wanted = chance.choice([0, 40, 120]) if attempt > 1 else 2 * EVERY * RANKS
         wait_until(lambda b=before, w=wanted: len(read_journal(journal, job)) >= b + w, 60, what="steps to be made")
         time.sleep(chance.uniform(0.0, 0.5))
         os.kill(pid, signal.SIGKILL)
@@ -49,7 +53,10 @@ def test_a_random_rank_is_killed_every_few_seconds(cluster: Cluster) -> None:
     expected = hashlib.sha256(load_example().train_alone(STEPS, RANKS).tobytes()).hexdigest()
     output = cluster.output(job).decode()
     assert output.count(f"digest {expected}") == RANKS, output
-    check_one_at_a_time(journal, job)
+    assert len(check_one_at_a_time(journal, job)) == KILLS + 1
+    resumed = {int(text) for text in re.findall(r"goes on from step (\d+)", output)}
+    assert len(resumed) == 1, f"the ranks began at different steps: {output}"
+    assert resumed.pop() >= EVERY, "nothing was kept"
     attempts = cluster.client.attempts(job)
     assert [a.trigger_rank for a in attempts] == [*victims, None]
     assert [a.cause for a in attempts] == ["nonzero_exit"] * KILLS + [None]

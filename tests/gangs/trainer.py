@@ -1,4 +1,7 @@
-"""`examples/gang/train_sockets.py` with a journal: `trainer.py JOURNAL STATE STEPS EVERY STEP_SECONDS`."""
+"""`examples/gang/train_sockets.py` with a journal: `trainer.py JOURNAL STATE STEPS EVERY STEP_SECONDS`.
+
+STATE is the folder of the ranks' own files, or `-` for `holdfast.checkpoint`.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,8 @@ def main() -> int:
     journal = Journal(Path(sys.argv[1]))
     journal.write("start")
     steps, every = int(sys.argv[3]), int(sys.argv[4])
-    weights = load_example().train(
-        Path(sys.argv[2]), steps, every, float(sys.argv[5]), lambda step: journal.write(f"step-{step}")
-    )
+    state = None if sys.argv[2] == "-" else Path(sys.argv[2])
+    weights = load_example().train(state, steps, every, float(sys.argv[5]), lambda step: journal.write(f"step-{step}"))
     print(f"digest {hashlib.sha256(weights.tobytes()).hexdigest()}", flush=True)
     journal.write("end")
     return 0

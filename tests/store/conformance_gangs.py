@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
 from holdfast.core.states import JobState, TaskState
 from tests.store.rig import OK, STOPPED, Rig
 
@@ -134,3 +135,43 @@ async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: R
         assert task.preemptible is (on_partial == "restart")
         await rig.sync(ended=[(keys[1], OK)])
         assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_whose_end_came_first_is_told_by_the_hosts_own_clocks(rig: Rig) -> None:
+    """DRAIN-2: both ends are reported at once, and the one that came first began the fall, whatever its rank."""
+    await rig.host()
+    job_id, keys = await rig.running_gang(2)
+    rig.tick(60)
+    victim = TaskFacts(exit_code=1, runtime_seconds=59.9, ended_ago_seconds=0.1)
+    first = TaskFacts(exit_code=1, runtime_seconds=59.5, ended_ago_seconds=0.5)
+    await rig.sync(ended=[(keys[0], victim), (keys[1], first)])
+    ended = {t.rank: t.ended_at for t in await rig.store.list_tasks(job_id)}
+    assert ended == {0: rig.now - timedelta(seconds=0.1), 1: rig.now - timedelta(seconds=0.5)}
+    await rig.complete(max_retries=1)
+    (attempt,) = await rig.store.list_attempts(job_id)
+    assert attempt.trigger_rank == 1
+    assert dict((await rig.job(job_id)).rank_charges).keys() == {"1"}
+
+
+async def test_a_clock_that_lies_puts_no_end_before_its_start(rig: Rig) -> None:
+    await rig.host()
+    job_id, keys = await rig.running_gang(2)
+    started = rig.now
+    rig.tick(5)
+    await rig.sync(live=[keys[0]], ended=[(keys[1], TaskFacts(exit_code=1, ended_ago_seconds=1e18))])
+    assert {t.rank: t.ended_at for t in await rig.store.list_tasks(job_id)}[1] == started
+
+
+async def test_every_rank_is_told_of_all_seats_and_their_devices(rig: Rig) -> None:
+    await rig.host(gpus=4)
+    job_id = await rig.submit(tasks=3, gpus=1)
+    assert await rig.admit() == [job_id]
+    tasks = await rig.store.list_tasks(job_id)
+    keys = [task.key for task in tasks]
+    assert [claim.key for claim in (await rig.sync()).claims] == keys
+    answer = await rig.sync(claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys])
+    expected = [(t.rank, "h1", "name-h1", tuple(t.devices), 4711 if t.rank == 0 else None) for t in tasks]
+    for offer in answer.offers:
+        told = [(s.rank, s.host_id, s.host_name, tuple(s.devices), s.port or None) for s in offer.seats]
+        assert told == expected
+    assert len({device for task in tasks for device in task.devices}) == 3

@@ -7,6 +7,8 @@ ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves 
        and TMPDIR, completed where they are missing.
 ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` and `OMP_NUM_THREADS` can.
 ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an absent one.
+ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their host, as under torchrun: a script that takes
+       device LOCAL_RANK gets its own.
 """
 
 from __future__ import annotations
@@ -143,7 +145,7 @@ def make_task_environment(
         env["HOLDFAST_PEERS"] = msgspec.json.encode(order.peers).decode()
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     if order.gpus or host_gpus:
-        devices = ",".join(str(index) for index in order.gpus)
+        devices = ",".join(str(index) for index in order.visible_gpus or order.gpus)
         env |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
     if order.gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which `gpus` are counted

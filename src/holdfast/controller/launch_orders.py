@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.controller.settings_cache import Settings
 from holdfast.core.records import CheckpointRecord
 from holdfast.store.interface import Store, TaskOffer
+from holdfast.store.values import Seat
 from holdfast.wire import agent as wire
 
 
@@ -43,13 +44,15 @@ def _place_in_gang(offer: TaskOffer) -> dict[str, Any]:
     """Ranks as torchrun counts them: hosts in the order of their first rank, ranks within a host in order."""
     if not offer.seats:
         return {}
-    hosts: dict[str, list[int]] = {}
+    hosts: dict[str, list[Seat]] = {}
     for seat in offer.seats:
-        hosts.setdefault(seat.host_id, []).append(seat.rank)
+        hosts.setdefault(seat.host_id, []).append(seat)
     first = offer.seats[0]
     mine = hosts[offer.task.host_id or ""]
+    shared = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)
     return {
-        "local_rank": mine.index(offer.task.rank), "local_world_size": len(mine),
+        "local_rank": [seat.rank for seat in mine].index(offer.task.rank), "local_world_size": len(mine),
+        "visible_gpus": [seat.devices[0] for seat in mine] if shared else [],
         "group_rank": list(hosts).index(offer.task.host_id or ""), "group_world_size": len(hosts),
         "master_addr": first.address, "master_port": first.port or 0,
         "peers": [wire.Peer(rank=s.rank, host=s.host_name, address=s.address) for s in offer.seats],

@@ -238,7 +238,7 @@ class MemoryHosts:
         seats = tuple(
             Seat(
                 rank=t.rank, host_id=t.host_id or "", host_name=s.hosts[t.host_id or ""].name,
-                address=s.hosts[t.host_id or ""].address, port=t.port,
+                address=s.hosts[t.host_id or ""].address, devices=tuple(t.devices), port=t.port,
             )
             for _, t in sorted(s.tasks[task.job_id].items())
         )  # fmt: skip
@@ -285,14 +285,18 @@ class MemoryHosts:
 
     async def list_drains(self, limit: int) -> list[DrainSnapshot]:
         """See `Store.list_drains`."""
-        s = self.state
+        s, at = self.state, self.state.at(None)
         ready = [
             i for i in s.by_state[JobState.DRAINING]
             if not any(t.state.holds_lease for t in s.tasks.get(i, {}).values())
         ]  # fmt: skip
         ready.sort(key=lambda i: (s.jobs[i].row.drain_since, i))
         return [
-            DrainSnapshot(job=s.job_record(i), tasks=tuple(s.task_record(t) for _, t in sorted(s.tasks[i].items())))
+            DrainSnapshot(
+                job=s.job_record(i),
+                tasks=tuple(s.task_record(t) for _, t in sorted(s.tasks[i].items())),
+                seconds=max(0.0, (at - (s.jobs[i].row.drain_since or at)).total_seconds()),
+            )
             for i in ready[:limit]
         ]
 

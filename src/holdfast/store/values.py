@@ -91,12 +91,13 @@ class HostSync(Struct, frozen=True, kw_only=True):
 
 
 class Seat(Struct, frozen=True, kw_only=True):
-    """A rank of a gang: its host, how others reach that, and rank 0's port."""
+    """A rank of a gang: its host, how others reach that, its devices there, and rank 0's port."""
 
     rank: int
     host_id: str
     host_name: str
     address: str
+    devices: tuple[int, ...] = ()
     port: int | None = None
 
 
@@ -138,6 +139,16 @@ class LiveTask(Struct, frozen=True, kw_only=True):
     spec: JobSpec
 
 
+class DrainBegun(Struct, frozen=True, kw_only=True):
+    """A drain that a report began: whose failure it was, and how many tasks were told to stop by it."""
+
+    job_id: str
+    epoch: int
+    trigger_rank: int | None
+    stopping: int
+    reason: str
+
+
 class HostSynced(Struct, frozen=True, kw_only=True):
     """The answer to one `HostSync`.
 
@@ -158,6 +169,7 @@ class HostSynced(Struct, frozen=True, kw_only=True):
     succeeded: tuple[str, ...] = ()
     retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()
+    began: tuple[DrainBegun, ...] = ()  # drains that began with one of its reports
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
@@ -191,10 +203,11 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 class DrainSnapshot(Struct, frozen=True, kw_only=True):
-    """A draining job and all of its tasks."""
+    """A draining job and all of its tasks. seconds: since its drain began."""
 
     job: JobRecord
     tasks: tuple[TaskRecord, ...]
+    seconds: float = 0.0
 
 
 class Gauges(Struct, frozen=True, kw_only=True):

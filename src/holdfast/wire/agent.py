@@ -148,6 +148,8 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1).
     attempt: the attempt's number, from 1. gpus: device indices on this host.
+    visible_gpus: what it sees, where that is more: with one device a rank, those of all ranks of the gang on this host in
+        their order, so that LOCAL_RANK is the index of its own, as under torchrun.
     local_rank … group_world_size: among the ranks on this host, and this host among the gang's hosts, as torchrun counts.
     master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the agent picks one.
     checkpoint: what the attempt before left; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
@@ -165,6 +167,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     shell: str | None = None
     gpus: list[int] = []
+    visible_gpus: list[int] = []
     memory_bytes: int = 0
     world_size: int = 1
     local_rank: int = 0

@@ -162,15 +162,16 @@ def _make_devices(
         return ["--device=/dev/kfd", "--device=/dev/dri", *groups], {}
     if "nvidia" not in vendors and not traits.cdi:
         return [], {}  # declared by the operator, and of no kind that is known here
-    # Inside only the task's own devices exist, counted from 0.
-    inside = ",".join(str(place) for place in range(len(order.gpus)))
+    # Inside only these devices exist, counted from 0 in the host's order, which need not be the order of the ranks.
+    seen = order.visible_gpus or order.gpus
+    inside = ",".join(str(sorted(seen).index(index)) for index in seen)
     own = {"CUDA_VISIBLE_DEVICES": inside, "HIP_VISIBLE_DEVICES": inside}
     if runtime.kind == "docker":
-        return [f'--gpus="device={",".join(str(index) for index in order.gpus)}"'], own
+        return [f'--gpus="device={",".join(str(index) for index in sorted(seen))}"'], own
     if not traits.cdi:
         raise ValidationError(
             "podman finds NVIDIA devices by a CDI description, and this host has none; make one with "
             "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
             field="gpus",
         )
-    return [f"--device=nvidia.com/gpu={index}" for index in order.gpus], own
+    return [f"--device=nvidia.com/gpu={index}" for index in sorted(seen)], own

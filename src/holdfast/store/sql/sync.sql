@@ -144,7 +144,7 @@ returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnatio
 
 -- name: read_seats
 -- Every rank of these gangs and how its host is reached, for the launch orders of all of them.
-select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.port
+select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.devices, t.port
 from tasks t join hosts h on h.id = t.host_id
 where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank;
@@ -176,7 +176,7 @@ order by t.job_id;
 
 -- name: find_drained
 -- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
-select j.id from jobs j
+select j.id, greatest(0, extract(epoch from clock_timestamp() - j.drain_since))::double precision as seconds from jobs j
 where j.state = 'draining'
   and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))
 order by j.drain_since, j.id
