@@ -17,6 +17,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.store.interface import HostSynced, PreemptRow, TaskOffer
+from holdfast.store.values import ClaimRow
 from holdfast.wire.guardian import Ended
 
 GRACE_SECONDS = 3.0
@@ -67,7 +68,16 @@ class Request:
     live: tuple[TaskKey, ...] = ()
     started: tuple[TaskKey, ...] = ()
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
+    claimed: tuple[tuple[TaskKey, int], ...] = ()
     leaving: bool = False
+
+
+@dataclass
+class Claim:
+    """A place kept for a rank of a gang (`agent/claims.py`). `deadline` is a host time."""
+
+    deadline: float
+    port: int
 
 
 @dataclass
@@ -81,6 +91,7 @@ class Host:
     gpus: int
     note_launch: Callable[[Host, Process], None]
     note_end: Callable[[Host, Process], None]
+    note_claim: Callable[[Host, TaskKey], None]
     draw: Callable[[], float]  # chance, from the seed of the run
     number: int = 0
     up: bool = False
@@ -95,6 +106,7 @@ class Host:
     processes: dict[TaskKey, Process] = field(default_factory=dict)
     stubs: dict[TaskKey, TaskFacts] = field(default_factory=dict)  # the agent's memory only
     buried: set[TaskKey] = field(default_factory=set)  # the agent's memory only
+    claims: dict[TaskKey, Claim] = field(default_factory=dict)  # the agent's memory only
     tombstones: set[TaskKey] = field(default_factory=set)  # the guardian's
 
     @property
@@ -120,12 +132,12 @@ class Host:
         self.agent += 1
         self.registered = self.closing = self.replaced = self.said_goodbye = False
         self.newest_taken = 0
-        self.processes, self.stubs, self.buried, self.tombstones = {}, {}, set(), set()
+        self.processes, self.stubs, self.buried, self.tombstones, self.claims = {}, {}, set(), set(), {}
 
     def crash(self) -> None:
         """Power cut, or a guardian killed: every task ends with it, and nobody says so."""
         self.up = self.agent_up = False
-        self.processes, self.stubs = {}, {}
+        self.processes, self.stubs, self.claims = {}, {}, {}
 
     def kill_agent(self) -> None:
         """Tasks are the guardian's and go on. Calls under way are lost, stubs and tombstones of the agent too."""
@@ -135,7 +147,7 @@ class Host:
         self.agent_up = True
         self.agent += 1
         self.newest_taken = 0
-        self.stubs, self.buried = {}, set()
+        self.stubs, self.buried, self.claims = {}, set(), {}
 
     def shut_down(self, now: float) -> None:
         """The guardian was told to go: TERM and grace for every task, then a last word."""
@@ -206,7 +218,12 @@ class Host:
         leaving = self.closing and not live
         # A start is sometimes told a call later: the exec takes its time.
         started = tuple(key for key in live if self.draw() < 0.8)
-        return Request(*who, live=live, started=started, ended=(*ended, *self.stubs.items()), leaving=leaving)
+        clock = self.clock(now)
+        self.claims = {key: claim for key, claim in self.claims.items() if claim.deadline > clock}
+        claimed = tuple((key, claim.port) for key, claim in self.claims.items())
+        return Request(
+            *who, live=live, started=started, ended=(*ended, *self.stubs.items()), claimed=claimed, leaving=leaving
+        )
 
     # ---- the agent: commands down
 
@@ -226,13 +243,19 @@ class Host:
             process = self.processes.get(key)
             if process is not None and process.live:
                 process.deadline = max(process.deadline, lease.host_deadline(request.started_at, ttl))
+            claim = self.claims.get(key)
+            if claim is not None:
+                claim.deadline = max(claim.deadline, lease.host_deadline(request.started_at, ttl))
         if not newest:
             return
         for key in answer.lost:
+            self.claims.pop(key, None)
             if key in self.processes and self.processes[key].live:
                 self.trip(key, Watchdog.LOST_LEASE, now)
         for order in answer.preempts:
             self._preempt(order, now)
+        for row in answer.claims:
+            self._claim(row, request.started_at, now)
         for offer in answer.offers:
             self._launch(offer, request.started_at, now)
         if request.leaving:
@@ -253,9 +276,22 @@ class Host:
             self.buried.add(key)
             self.tombstones.add(key)
 
+    def _claim(self, row: ClaimRow, started_at: float, now: float) -> None:
+        key, deadline = row.key, lease.host_deadline(started_at, row.lease_ttl_seconds)
+        known = key in self.processes or key in self.stubs or key in self.buried
+        if known or self.closing or self.replaced or deadline <= self.clock(now):
+            return
+        before = self.claims.get(key)
+        if before is not None:
+            before.deadline = max(before.deadline, deadline)
+            return
+        self.claims[key] = Claim(deadline, 20_000 + self.seq if key.rank == 0 else 0)
+        self.note_claim(self, key)
+
     def _launch(self, offer: TaskOffer, started_at: float, now: float) -> None:
         task = offer.task
         key = task.key
+        self.claims.pop(key, None)
         if key in self.processes or key in self.stubs or key in self.buried or self.closing or self.replaced:
             return
         assert key not in self.tombstones, f"CMD-1: {key} was offered after its end had been acknowledged"
@@ -270,6 +306,7 @@ class Host:
         self.processes[key] = process
 
     def _preempt(self, order: PreemptRow, now: float) -> None:
+        self.claims.pop(order.key, None)
         process = self.processes.get(order.key)
         if process is None:
             if order.key not in self.stubs:

@@ -41,7 +41,7 @@ class Protocol(RuleBasedStateMachine):
     @initialize(
         rates=st.lists(st.sampled_from([0.99, 1.0, 1.01]), min_size=2, max_size=4), slots=st.integers(1, 3),
         gpus=st.integers(0, 2), retries=st.integers(0, 2), trips=st.integers(0, 2), infra=st.integers(1, 4),
-        delay=st.sampled_from([0.0, 3.0, 20.0]), seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+        delay=st.sampled_from([0.0, 3.0, 20.0]), seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 4), min_size=1, max_size=2),
     )  # fmt: skip
     def begin(
         self, rates: list[float], slots: int, gpus: int, retries: int, trips: int, infra: int, delay: float, seed: int,
@@ -298,8 +298,42 @@ class Protocol(RuleBasedStateMachine):
                     host.exit(process.key, Ended(key=process.key, exit_code=3))
             self.w.call(host)
 
+    @precondition(lambda self: self.world is not None and self.world.count < 6)
+    @rule(
+        tasks=st.integers(2, 4), steps=st.integers(0, 6), i=INDEX, seconds=st.sampled_from([0.5, 2.0, 16.5]),
+        what=st.sampled_from(["cancel", "preempt", "crash", "reboot", "agent", "silent", "slow", "leader"]),
+    )  # fmt: skip
+    def meet_at_the_barrier(self, tasks: int, steps: int, i: int, seconds: float, what: str) -> None:
+        """GANG-1: some ranks have their places, others not, or all have and some were told; then something happens."""
+        w = self.w
+        job_id = w.submit(tasks=tasks, gpus=0, late=False, priority=90)
+        w.turn_hosts()
+        w.run_loops()
+        for step in range(steps):
+            w.call(w.hosts[(i + step) % len(w.hosts)])
+        host = w.hosts[(i + steps) % len(w.hosts)]
+        if what == "cancel":
+            run(w.store.cancel_job(job_id, "not needed", hard=False, now=w.now()))
+        elif what == "preempt":
+            run(w.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=w.now()))
+        elif what in ("crash", "reboot") and host.up:
+            host.crash()
+            if what == "reboot":
+                host.boot()
+        elif what == "agent" and host.up and host.agent_up:
+            host.kill_agent()
+            host.start_agent()
+        elif what in ("silent", "slow"):
+            w.links[host.id] = "lose_request" if what == "silent" else "hold_answer"
+        elif what == "leader":
+            w.leading_since = [w.now()]
+            w.polls.clear()
+        w.check()
+        w.wait(seconds)
+        w.links[host.id] = "ok"
+
     @precondition(lambda self: self.world is not None and self.world.count < 5)
-    @rule(tasks=st.integers(1, 3))
+    @rule(tasks=st.integers(1, 4))
     def overtake(self, tasks: int) -> None:
         """A frozen leader's placement wakes after another job was given the same room (ADMIT-2)."""
         w = self.w
@@ -320,10 +354,11 @@ class Protocol(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world is not None and self.world.count < 6)
     @rule(
-        tasks=st.integers(1, 3), gpus=st.sampled_from([0, 0, 1]), late=st.booleans(), priority=st.sampled_from([50, 90])
-    )
-    def submit(self, tasks: int, gpus: int, late: bool, priority: int) -> None:
-        self.w.submit(tasks=tasks, gpus=gpus, late=late, priority=priority)
+        tasks=st.integers(1, 4), gpus=st.sampled_from([0, 0, 1]), late=st.booleans(),
+        priority=st.sampled_from([50, 90]), preemptible=st.booleans(),
+    )  # fmt: skip
+    def submit(self, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool) -> None:
+        self.w.submit(tasks=tasks, gpus=gpus, late=late, priority=priority, preemptible=preemptible)
         self.w.check()
 
     @rule(i=INDEX, hard=st.booleans())
@@ -353,16 +388,18 @@ class Protocol(RuleBasedStateMachine):
         self.w.check()
 
     @rule(
-        i=INDEX, event=st.sampled_from(["drain", "undrain", "quarantine", "release", "terminate"]), hard=st.booleans()
-    )
-    def move_host(self, i: int, event: str, hard: bool) -> None:
+        i=INDEX, event=st.sampled_from(["drain", "undrain", "quarantine", "release", "terminate"]), hard=st.booleans(),
+        deadline=st.sampled_from([None, 4.0]),
+    )  # fmt: skip
+    def move_host(self, i: int, event: str, hard: bool, deadline: float | None) -> None:
         """An operator's word. It is true: a host is called gone only when it is off (LEASE-3)."""
         host = self.pick_host(i, up=False if event == "terminate" else None)
         if host is None:
             return
         self.w.turn_hosts()
         try:
-            run(self.w.store.move_host(host.id, event, "asked", hard=hard, now=self.w.now()))
+            seconds = deadline if event == "drain" and not hard else None
+            run(self.w.store.move_host(host.id, event, "asked", hard=hard, deadline_seconds=seconds, now=self.w.now()))
         except Conflict:
             return
         self.w.check()
@@ -373,7 +410,7 @@ class Protocol(RuleBasedStateMachine):
         host=INDEX,
         ok=st.booleans(),
         shift=st.sampled_from([0, 0, -1, 1]),
-        what=st.sampled_from(["live", "ended"]),
+        what=st.sampled_from(["live", "ended", "claimed"]),
     )
     def stale_report(self, i: int, host: int, ok: bool, shift: int, what: str) -> None:
         """FENCE-1: a report under a key that is not this host's changes nothing of the job."""
@@ -392,11 +429,12 @@ class Protocol(RuleBasedStateMachine):
         sync = HostSync(
             host_id=who.id, incarnation=row.incarnation, live=(key,) if what == "live" else (),
             started=(key,) if what == "live" else (), ended=((key, facts),) if what == "ended" else (),
+            claimed=((key, 4711),) if what == "claimed" else (),
         )  # fmt: skip
         found = run(w.store.sync_hosts([sync], now=w.now()))[0]
         assert self.view_of(key.job_id) == before, f"FENCE-1: a stale report of {key} changed the job"
         assert key not in [k for k, _ in found.renewed], f"FENCE-1: a stale report of {key} renewed a lease"
-        if what == "live":
+        if what != "ended":
             assert key in found.lost
         w.check()
 

@@ -242,7 +242,13 @@ def late_registration_frees_the_present(p: Patch) -> None:
 
 
 def half_told_gang_stays_reserved(p: Patch) -> None:
+    """Neither its reservation nor its start has a time; one of them alone would be enough to free it."""
+
+    async def none(self: Any, *, now: Any = None) -> list[Any]:
+        return []
+
     p.setattr(asked, "run_out", lambda m, job, reason, missing: None)
+    p.setattr(MemoryAdmission, "list_reserved", none)
 
 
 def requeue_without_event(p: Patch) -> None:
@@ -292,6 +298,56 @@ def lease_not_renewed_in_the_store(p: Patch) -> None:
     p.setattr(memory_hosts, "_grant", once)
 
 
+def barrier_opens_one_claim_early(p: Patch) -> None:
+    claim = moves.claim_task
+
+    def early(m: Any, job: Any, task: Any, port: int) -> None:
+        claim(m, job, task, port)
+        ranks = m.ranks(job)
+        if job.state == "reserved" and sum(t.claimed_at is None for t in ranks) <= 1:
+            for other in ranks:
+                other.barrier = True
+                m.changed_tasks[other.job_id, other.rank] = other
+
+    p.setattr(moves, "claim_task", early)
+
+
+def told_ranks_confirmed_at_once(p: Patch) -> None:
+    begin = moves.begin_drain
+
+    def hasty(m: Any, job: Any, *args: Any, **options: Any) -> None:
+        waiting = [t for t in m.ranks(job) if t.state is TaskState.RESERVED]
+        begin(m, job, *args, **options)
+        for task in waiting:
+            if task.state is TaskState.PREEMPTING:
+                m.move_task(task, TaskEvent.CONFIRM)
+
+    p.setattr(moves, "begin_drain", hasty)
+
+
+def all_who_fell_are_charged(p: Patch) -> None:
+    add_up = drain._add_up
+
+    def everybody(job: Any, before: Any, charges: Any, decision: Any, trigger: Any) -> Any:
+        totals, by_rank = add_up(job, before, charges, decision, trigger)
+        mine = by_rank.get(str(trigger.rank)) if trigger is not None else None
+        return totals, ({str(rank): mine for rank in range(job.tasks)} if mine and job.tasks > 1 else by_rank)
+
+    p.setattr(drain, "_add_up", everybody)
+
+
+def a_second_drain_of_an_epoch(p: Patch) -> None:
+    force = moves.force_drain
+
+    def again(m: Any, job: Any) -> int:
+        forced = force(m, job)
+        if forced:
+            m.log("job.draining", job, "once more", cause="preempted")
+        return forced
+
+    p.setattr(moves, "force_drain", again)
+
+
 def lease_shorter_in_the_store(p: Patch) -> None:
     grant = memory_hosts._grant
     p.setattr(memory_hosts, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
@@ -306,7 +362,8 @@ BREAKS: Sequence[Break] = [
     one_rank_is_enough, late_registration_frees_the_present, half_told_gang_stays_reserved, requeue_without_event,
     stopping_tasks_never_lapse, late_cancel_rewrites_the_end, ends_never_acknowledged, lease_not_renewed_in_the_store,
     lease_shorter_in_the_store, kill_switch_not_looked_at, held_retries_forgotten, retries_before_their_time,
-    back_off_without_a_time, retries_not_counted_on_the_attempt,
+    back_off_without_a_time, retries_not_counted_on_the_attempt, barrier_opens_one_claim_early,
+    told_ranks_confirmed_at_once, all_who_fell_are_charged, a_second_drain_of_an_epoch,
 ]  # fmt: skip
 
 

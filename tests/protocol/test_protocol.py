@@ -17,12 +17,12 @@ from tests.protocol.machine import Protocol
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 SEED = int(os.environ.get("HOLDFAST_HYPOTHESIS_SEED", "0"))
 PROFILE = settings(
-    max_examples=5000 if LONG else 250, stateful_step_count=60 if LONG else 40, deadline=None, print_blob=True,
+    max_examples=5000 if LONG else 150, stateful_step_count=60 if LONG else 40, deadline=None, print_blob=True,
     suppress_health_check=list(HealthCheck), database=None,
 )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if LONG else 120)
+@pytest.mark.timeout(7200 if LONG else 400)
 def test_the_spine_keeps_its_promises() -> None:
     run_state_machine_as_test(seed(SEED)(Protocol), settings=PROFILE)

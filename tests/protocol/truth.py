@@ -25,7 +25,14 @@ EDGES = {
     "job.started": JobEvent.START, "job.draining": JobEvent.DRAIN, "job.succeeded": JobEvent.SUCCEED,
     "job.retry_dispatched": JobEvent.RELEASE, "job.failed": JobEvent.FAIL, "job.cancelled": JobEvent.CANCEL, "job.revived": JobEvent.REVIVE,
 }  # fmt: skip
-TELLING = ("job.retry_scheduled", "job.retry_exhausted", "job.retry_succeeded", "job.retry_held", "job.retry_resumed")
+TELLING = (
+    "job.claimed",
+    "job.retry_scheduled",
+    "job.retry_exhausted",
+    "job.retry_succeeded",
+    "job.retry_held",
+    "job.retry_resumed",
+)
 """Events that come with another one, or move nothing."""
 
 
@@ -43,6 +50,9 @@ class Truth:
         self.frozen: dict[str, tuple[JobRecord, list[AttemptRecord]]] = {}
         self.held = False  # a kill switch is thrown
         self.dues: dict[str, datetime] = {}  # job → when the retry it waits for is due
+        self.sizes: dict[str, int] = {}  # job → how many ranks it has
+        self.claimed: set[TaskKey] = set()  # places hosts have kept, for ever
+        self.drained: set[tuple[str, int]] = set()  # (job, epoch) whose drain has begun
         self.tripped: Counter[str] = Counter()  # what the hosts' guardians really did, for the report of coverage
 
     # ---- hosts tell
@@ -57,6 +67,10 @@ class Truth:
                         f"LEASE-2: {key} starts on {host.id} while {p.key} runs on {other.id}"
                     )
                     assert p.key.rank != key.rank, f"LEASE-2: {key} starts on {host.id} and runs on {other.id}"
+        peers = [TaskKey(key.job_id, rank, key.epoch) for rank in range(self.sizes[key.job_id])]
+        if len(peers) > 1:
+            missing = [peer for peer in peers if peer not in self.claimed]
+            assert not missing, f"GANG-1: {key} starts and {missing} have no place\n{self.explain(key.job_id)}"
         here = host.executing(now)
         shared = {d for p in here for d in p.devices} & set(process.devices)
         assert not shared, f"ADMIT-2: devices {shared} of {host.id} are given to {key} and are in use"
@@ -65,6 +79,10 @@ class Truth:
         assert key not in self.launched, f"CMD-1: {key} is launched a second time, first on {self.launched[key]}"
         self.launched[key] = place
         self._tell(now, key.job_id, f"{key} starts on {place}")
+
+    def note_claim(self, now: float, host: Host, key: TaskKey) -> None:
+        self.claimed.add(key)
+        self._tell(now, key.job_id, f"{key} has a place on {host.id}/{host.incarnation}")
 
     def note_end(self, now: float, host: Host, process: Process) -> None:
         facts = process.facts
@@ -151,6 +169,8 @@ class Truth:
                 assert job.state is JobState.FAILED, (
                     f"BUDGET-2: the budget of {budget} is spent, and the job is {job.state}"
                 )
+        if job.tasks > 1:
+            self._check_rank_charges(job, counted)
         before = 0
         for a in counted:
             assert a.retry_count == before, (
@@ -165,6 +185,21 @@ class Truth:
                 assert job.state in (JobState.FAILED, JobState.CANCELLED), f"BUDGET-3: {a.cause} left it {job.state}"
             if a.state is AttemptState.ENDED and a.members:
                 assert sum(m.trigger for m in a.members) <= 1, "BUDGET-1: two triggers"
+
+    def _check_rank_charges(self, job: JobRecord, counted: Sequence[AttemptRecord]) -> None:
+        """GANG-4: each attempt's charge is on its trigger's count, and on nobody else's."""
+        expected: Counter[tuple[str, str]] = Counter(
+            (str(a.trigger_rank), a.charged_to) for a in counted
+            if a.charged_to in (Budget.RETRIES, Budget.WATCHDOG, Budget.INFRA)
+        )  # fmt: skip
+        found = Counter({
+            (rank, kind): getattr(charges, kind)
+            for rank, charges in job.rank_charges.items() for kind in ("retries", "watchdog", "infra")
+        })  # fmt: skip
+        assert +found == +expected, f"GANG-4: ranks are charged {+found}, their attempts' triggers say {+expected}"
+        for a in counted:
+            fell = {m.rank for m in a.members if m.state is TaskState.FAILED}
+            assert a.trigger_rank is None or a.trigger_rank in fell, "DRAIN-2: the trigger is a rank that did not fail"
 
     def _check_end(self, job: JobRecord, tasks: Sequence[TaskRecord], attempts: Sequence[AttemptRecord]) -> None:
         if not job.state.terminal:
@@ -202,6 +237,10 @@ class Truth:
             if event.kind == "job.draining" and before is JobState.DRAINING:
                 assert event.data["cause"] == "user_cancelled", "a second drain of one attempt"
                 continue
+            if event.kind == "job.draining":
+                assert event.epoch is not None
+                assert (job_id, event.epoch) not in self.drained, "two drains of one epoch"
+                self.drained.add((job_id, event.epoch))
             if event.kind == "job.cancelled" and before is JobState.RESERVED:
                 before = step(JOB, before, JobEvent.EXPIRE)  # a reservation nobody was told of is taken back silently
             if event.kind in TELLING:
@@ -210,7 +249,8 @@ class Truth:
             if event.kind == "job.requeued":
                 edge = JobEvent.BACK_OFF if "wait_cause" in event.data else JobEvent.REQUEUE
             assert edge is not None, f"{event.kind} is no edge"
-            if event.kind == "job.revived":
+            # Parked after failed starts and let go: a person's word, like a revival.
+            if event.kind == "job.revived" or (event.kind == "job.released" and event.data.get("counted") is False):
                 assert event.attempt is None or event.attempt >= 0
                 self.revived_at[job_id] = event.attempt or 0
             self.told[job_id] = step(JOB, before, edge)

@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import drain, placement
+from holdfast.core import drain
+from holdfast.core.causes import Cause
 from holdfast.core.decide import Policy
 from holdfast.core.drain import Completion
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement import JobPlacement
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement import AdmissionPlan, JobPlacement, RunningTask, plan_admission
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Stale
@@ -32,6 +34,9 @@ T = TypeVar("T")
 START = datetime(2026, 3, 1, 12, 0)
 TTL_SECONDS = 15.0
 RESERVATION_SECONDS = 10.0
+START_SECONDS = 25.0
+FORCE_SECONDS = 6.0
+HOLD_BACK_SECONDS = 15.0
 DEAD_SECONDS = 8.0
 STEP_SECONDS = 0.5
 POLL_SECONDS = 5.0
@@ -87,7 +92,7 @@ class World:
         self.hosts = [
             Host(
                 id=f"host{i}", rate=rate, offset=1000.0 * i + 17.0, slots=slots, gpus=gpus, draw=self.random.random,
-                note_launch=self._note_launch, note_end=self._note_end,
+                note_launch=self._note_launch, note_end=self._note_end, note_claim=self._note_claim,
             )
             for i, rate in enumerate(rates)
         ]  # fmt: skip
@@ -112,13 +117,18 @@ class World:
     def _note_end(self, host: Host, process: Process) -> None:
         self.truth.note_end(self.t, host, process)
 
+    def _note_claim(self, host: Host, key: TaskKey) -> None:
+        self.truth.note_claim(self.t, host, key)
+
     # ---- users
 
-    def submit(self, *, tasks: int, gpus: int, late: bool, priority: int) -> str:
+    def submit(self, *, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool = False) -> str:
         self.count += 1
         job_id = f"job-{self.count:04d}"
         start_at = self.now().timestamp() + 6 if late else None
-        spec = JobSpec(argv=("true",), tasks=tasks, gpus=gpus, cpus=1, priority=priority, start_at=start_at)
+        spec = JobSpec(argv=("true",), tasks=tasks, gpus=gpus, cpus=1, priority=priority, start_at=start_at,
+                       preemptible=preemptible)  # fmt: skip
+        self.truth.sizes[job_id] = tasks
         run(self.store.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now()))
         return job_id
 
@@ -203,7 +213,15 @@ class World:
             return self._register(request)
         found = self.sync(request)
         self.check()
-        says = found.offers or found.preempts or found.lost or found.acked or found.refused or found.status != "ok"
+        says = (
+            found.offers
+            or found.claims
+            or found.preempts
+            or found.lost
+            or found.acked
+            or found.refused
+            or found.status != "ok"
+        )
         if poll and not says:
             self.polls[request.host_id] = Poll(request, self.t + POLL_SECONDS)
             return False, None
@@ -224,7 +242,7 @@ class World:
         sync = HostSync(
             host_id=request.host_id, incarnation=request.incarnation, live=request.live,
             started=() if again else request.started, ended=() if again else request.ended,
-            leaving=request.leaving and not again,
+            claimed=request.claimed, leaving=request.leaving and not again,
         )  # fmt: skip
         before = None
         host = run(self.store.get_host(request.host_id))
@@ -251,7 +269,14 @@ class World:
                 del self.polls[host_id]
                 continue
             found = self.sync(request, again=True)
-            if found.offers or found.preempts or found.lost or found.status != "ok" or poll.until <= self.t:
+            if (
+                found.offers
+                or found.claims
+                or found.preempts
+                or found.lost
+                or found.status != "ok"
+                or poll.until <= self.t
+            ):
                 del self.polls[host_id]
                 self.answer(request, found if found.status == "ok" else None)
 
@@ -268,11 +293,22 @@ class World:
                 self._check_lapse(task, since, at)
         self.check()
         run(store.expire_reservations(RESERVATION_SECONDS, now=at))
+        for late in run(store.list_reserved(now=at)):
+            if late.seconds > START_SECONDS:
+                run(store.drain_job(late.job.id, Cause.START_TIMEOUT, "it is slow", epoch=late.job.epoch, now=at))
+        run(store.drain_due_hosts(now=at))
         run(store.release_due(RETRY_LIMIT, now=at))
         run(store.sweep_dead_hosts(DEAD_SECONDS, since, now=at))
         self.check()
+        for slow in run(store.list_slow_drains(at - timedelta(seconds=FORCE_SECONDS))):
+            run(store.force_drain(slow.id, slow.epoch, now=at))
         self.write_completions(self.read_completions())
-        self.write_placements(self.read_placements())
+        plan = self.read_plan()
+        for preemption in plan.preemptions:
+            for victim in preemption.victims:
+                job = run(store.get_job(victim))
+                run(store.drain_job(victim, Cause.PREEMPTED, "room is needed", epoch=job.epoch, now=at))
+        self.write_placements(plan.placements)
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""
@@ -298,8 +334,20 @@ class World:
         self.check()
 
     def read_placements(self) -> tuple[JobPlacement, ...]:
+        return self.read_plan().placements
+
+    def read_plan(self) -> AdmissionPlan:
+        """As `AdmitLoop` does: a second time with what runs, where that matters."""
         found = run(self.store.read_admission(500, now=self.now()))
-        return placement.plan_admission(found.candidates, found.hosts, found.headroom, found.quotas).placements
+        running: list[RunningTask] | None = None
+        while True:
+            plan = plan_admission(
+                found.candidates, found.hosts, found.headroom, found.quotas, running=running,
+                hold_back_seconds=HOLD_BACK_SECONDS, lowest_preemptible=found.lowest_preemptible,
+            )  # fmt: skip
+            if running is not None or not plan.needs_running:
+                return plan
+            running = run(self.store.read_running(now=self.now()))
 
     def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
         if placements:

@@ -33,7 +33,11 @@ class _StoreGauges(Collector):
             hosts.add_metric((state,), count)
         held = sum(count for (_, cause), count in self.waiting.items() if cause == "retries_held")
         backing_off = sum(count for (_, cause), count in self.waiting.items() if cause == "back_off")
+        reserved = sum(count for (_, state), count in found.jobs.items() if state == "reserved")
+        draining = sum(count for (_, state), count in found.jobs.items() if state == "draining")
         plain = (
+            ("gangs_reserved", "Jobs whose tasks have their places and do not all run yet.", reserved),
+            ("gangs_draining", "Jobs being stopped.", draining),
             ("retries_held", "Jobs whose retry a kill switch holds back.", held),
             ("retries_backing_off", "Jobs that wait for the time of their retry.", backing_off),
             ("dead_hosts", "Hosts flagged dead: no heartbeat while work runs there.", found.dead_hosts),
@@ -77,6 +81,13 @@ class Metrics:
         self.force_drained = Counter(
             "holdfast_gangs_force_drained", "Tasks that were killed because their drain took too long.", registry=r
         )
+        self.drains_completed = Counter(
+            "holdfast_gangs_completed", "Drains completed, by what became of the attempt.", ("outcome",), registry=r
+        )
+        self.drain_seconds = Histogram(
+            "holdfast_gang_drain_seconds", "From the beginning of a drain to its completion.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600), registry=r,
+        )  # fmt: skip
         self.retry_scheduled = Counter(
             "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
         )

@@ -21,6 +21,7 @@ from holdfast.core.records import MemberRecord
 from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
 from holdfast.store.rows import BACK_OFF, PARKED, RETRIES_HELD, AttemptChange, JobRow, NewEvent, TaskRow
+from holdfast.store.values import DrainBegun
 
 MAX_AVOIDED_HOSTS = 16
 MAX_RUNTIME_SECONDS = 10 * 366 * 86_400.0
@@ -43,6 +44,7 @@ class Moves:
         self.events: list[NewEvent] = []
         self.freed_by: dict[str, int] = {}
         self.opened: set[str] = set()
+        self.began: list[DrainBegun] = []
 
     def ranks(self, job: JobRow) -> list[TaskRow]:
         """The job's tasks by rank."""
@@ -242,6 +244,10 @@ def begin_drain(
         m.move_task(task, TaskEvent.PREEMPT)
         if idle:
             m.move_task(task, TaskEvent.CONFIRM)
+    stopping = sum(task.state is TaskState.PREEMPTING for task in m.ranks(job))
+    m.began.append(
+        DrainBegun(job_id=job.id, epoch=job.epoch, trigger_rank=job.trigger_rank, stopping=stopping, reason=reason)
+    )
     m.log("job.draining", job, reason, task=trigger, cause=str(cause), hard=hard or None)
 
 

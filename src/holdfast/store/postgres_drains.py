@@ -27,14 +27,15 @@ class DrainsPart:
         """See `Store.list_drains`."""
 
         async def work(tx: Tx) -> list[DrainSnapshot]:
-            ids = [row["id"] for row in await tx.rows("find_drained", {"limit": limit})]
+            seconds = {row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})}
+            ids = list(seconds)
             if not ids:
                 return []
             jobs = await read_jobs(tx, ids)
             tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
             for row in await tx.rows("read_tasks", {"ids": ids}):
                 tasks[row["job_id"]].append(msgspec.convert(row, TaskRecord))
-            return [DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i])) for i in ids if i in jobs]
+            return [DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i]) for i in ids if i in jobs]
 
         return await self.session.single(work)
 

@@ -12,7 +12,7 @@ from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.settings_cache import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.placement import AdmissionPlan, Candidate, Preemption, RunningTask, plan_admission
+from holdfast.core.placement import AdmissionPlan, Candidate, JobPlacement, Preemption, RunningTask, plan_admission
 from holdfast.core.preemption import say_preempted
 from holdfast.store.interface import AdmissionSnapshot
 
@@ -63,6 +63,7 @@ class AdmitLoop:
         controller.poke(*(f"host:{host_id}" for host_id in hosts))
         if applied:
             controller.poke("events")
+            _tell_reserved([p for p in plan.placements if p.job_id in applied and len(p.tasks) > 1])
         return len(applied), len(applied) < len(snapshot.candidates) or len(applied) >= LIMIT
 
     async def _plan(
@@ -95,6 +96,18 @@ class AdmitLoop:
                     log.info("drain started: %s", reason, extra={"job": victim, "epoch": task.epoch})
                     controller.poke_hosts_of(victim)
         controller.poke("drain", "events")
+
+
+def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
+    """One line a gang; jobs of one task are too many for one each, and have their events."""
+    for gang in gangs:
+        hosts = len({task.host_id for task in gang.tasks})
+        log.info(
+            "reserved: %d tasks on %d hosts",
+            len(gang.tasks),
+            hosts,
+            extra={"job": gang.job_id, "epoch": gang.epoch + 1},
+        )
 
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:

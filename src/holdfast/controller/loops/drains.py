@@ -78,9 +78,10 @@ class DrainsLoop:
             log.exception("drain of job %s could not be decided", job.id, extra={"job": job.id, "epoch": job.epoch})
             return False
         decision = completion.decision
-        log.info("attempt %d %s: %s", job.attempts, decision.outcome, decision.reason,
+        log.info("drain completed: attempt %d %s: %s", job.attempts, decision.outcome, decision.reason,
                  extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch, "queue": job.queue})  # fmt: skip
         self._count(job, decision)
+        controller.metrics.drain_seconds.observe(drain.seconds)
         if decision.event is JobEvent.BACK_OFF and decision.held is None:
             controller.expect_retry(decision.delay_seconds)
         return True
@@ -88,6 +89,7 @@ class DrainsLoop:
     def _count(self, job: JobRecord, decision: Decision) -> None:
         metrics, cause = self._controller.metrics, str(decision.cause or "")
         metrics.ended.labels(str(decision.outcome), cause).inc()
+        metrics.drains_completed.labels(str(decision.outcome)).inc()
         if decision.retry == "scheduled":
             metrics.retry_scheduled.labels(cause).inc()
         elif decision.retry == "exhausted":

@@ -70,6 +70,9 @@ class ReservationsLoop:
             reason = f"not every task ran within {limit:g} s of the reservation ({name})"
             if await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
                 late += 1
+                log.warning(
+                    "drain started: %s", reason, extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch}
+                )
                 self._controller.poke_hosts_of(job.id)
         if late:
             self._controller.poke("drain", "events")
