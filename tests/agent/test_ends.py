@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.checkpoints import CheckpointDesk
 from holdfast.agent.commands import Commands, TaskPlaces
+from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.ends import make_facts
 from holdfast.agent.environment import inherit_environment, make_task_environment
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
+from holdfast.agent.transfers import Transfers
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.ids import TaskKey
 from holdfast.core.lease import host_deadline
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import LaunchOrder, PreemptOrder, Renewed, SyncAnswer
+from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.guardian import Ack, Ended, Extend, Launch, Request, Stop
 
 KEY = TaskKey("job", 0, 1)
@@ -84,6 +87,8 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
     return Commands(
         table, line, places, changed=lambda: None, launched=lambda task: None, poked=lambda: None,
         forgotten=lambda task: table.forget(task),
+        containers=ContainerDesk(tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None),
+        checkpoints=CheckpointDesk(table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)),
     )  # fmt: skip
 
 
@@ -169,3 +174,66 @@ def test_what_a_service_manager_tells_the_agent_is_not_for_its_tasks() -> None:
     kept = inherit_environment({**told, "PATH": "/bin", "NCCL_DEBUG": "INFO"})
     assert not told.keys() & kept.keys()
     assert (kept["PATH"], kept["NCCL_DEBUG"]) == ("/bin", "INFO")
+
+
+def claim(commands: Commands, key: TaskKey = KEY, *, ago: float = 0.0) -> None:
+    answer = SyncAnswer(claim=[ClaimOrder(key=key, attempt=1, ttl_seconds=300.0)])
+    commands.carry_out(answer, started_at=read_boottime() - ago, newest=True)
+
+
+def test_a_claim_is_kept_until_its_launch(commands: Commands, line: Line) -> None:
+    """GANG-1: nothing is said to the guardian before the launch."""
+    claim(commands)
+    claim(commands)
+    assert [report.state for report in commands.claims.reports(read_boottime())] == ["claimed"]
+    assert line.said == []
+    answer = SyncAnswer(launch=[order(world_size=2, master_addr="10.0.0.7", master_port=23456)])
+    commands.carry_out(answer, started_at=read_boottime(), newest=True)
+    assert len(commands.claims) == 0
+    launched = line.said.pop()
+    assert isinstance(launched, Launch)
+    assert (launched.env["MASTER_ADDR"], launched.env["MASTER_PORT"]) == ("10.0.0.7", "23456")
+    claim(commands)
+    assert len(commands.claims) == 0, "what runs is not claimed"
+
+
+def test_a_stopped_or_lost_claim_is_forgotten_and_never_launched(
+    commands: Commands, table: TaskTable, line: Line
+) -> None:
+    other = TaskKey("other", 1, 1)
+    claim(commands)
+    claim(commands, other)
+    stop = PreemptOrder(key=KEY, grace_seconds=15.0, cause=Cause.SIBLING_DRAINED)
+    commands.carry_out(SyncAnswer(preempt=[stop], lost=[other]), started_at=read_boottime(), newest=True)
+    assert len(commands.claims) == 0
+    stub = table.get(KEY)
+    assert stub is not None
+    assert stub.facts is not None
+    assert (stub.state, stub.facts.stopped) == ("ended", True), "CMD-3: the stop is confirmed at once"
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
+    assert line.said == []
+
+
+def test_no_place_is_kept_by_a_host_that_goes_or_for_a_lease_that_is_over(commands: Commands) -> None:
+    claim(commands, ago=301.0)
+    assert len(commands.claims) == 0
+    commands.closing = True
+    claim(commands)
+    assert len(commands.claims) == 0
+
+
+def test_ranks_that_are_stopped_together_are_told_of_together(commands: Commands, table: TaskTable) -> None:
+    keys = [TaskKey("gang", rank, 1) for rank in range(3)]
+    commands.carry_out(SyncAnswer(launch=[order(key) for key in keys]), started_at=read_boottime(), newest=True)
+    first, second, third = (table.get(key) for key in keys)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    first.state = "ended"
+    assert not table.ends_with_others(first), "it was not stopped: its end is news"
+    stops = [PreemptOrder(key=key, grace_seconds=15.0, cause=Cause.SIBLING_DRAINED) for key in keys]
+    commands.carry_out(SyncAnswer(preempt=stops), started_at=read_boottime(), newest=True)
+    second.state = "ended"
+    assert table.ends_with_others(second)
+    third.state = "ended"
+    assert not table.ends_with_others(third), "the last one waits for nobody"
