@@ -258,3 +258,49 @@ def test_the_command_line(shared: Cluster) -> None:
     assert cluster.cli("retry", job).returncode == 0
     cluster.until(job, "succeeded", seconds=40)
     assert cluster.output(job, attempt=2) == b"by hand\n"
+
+
+def test_a_host_that_shuts_down_waits_for_its_upload(cluster: Cluster) -> None:
+    """TERM to the guardian, and an upload that takes longer than the guardian waits for acknowledgements."""
+    host = cluster.add_host("slow", proxied=True)
+    assert host.proxy is not None
+    script = write_script(
+        cluster.folder,
+        "shutdown",
+        """
+        import sys, time
+        import holdfast
+
+        before = holdfast.checkpoint.path()
+        if before is not None:
+            print(len(open(before, "rb").read()), holdfast.checkpoint.step())
+            sys.exit(0)
+        holdfast.on_drain(lambda: holdfast.checkpoint.save(bytes(12 << 20), step=5))
+        print("began", flush=True)
+        time.sleep(600)
+        """,
+    )
+    job = cluster.submit(sys.executable, script, grace_seconds=15)
+    wait_until(lambda: cluster.output(job), what="the job to begin")
+    host.proxy.delay_seconds = 0.05
+    host.guardian.terminate()
+    assert host.guardian.wait(60) == 0
+    (kept,) = cluster.client.checkpoints(job)
+    assert (kept.size, kept.step) == (12 << 20, 5)
+    cluster.add_host("next")
+    cluster.until(job, "succeeded", seconds=30)
+    assert cluster.output(job, attempt=2) == f"{12 << 20} 5\n".encode()
+
+
+def test_a_preempted_job_goes_on_from_its_last_words(cluster: Cluster) -> None:
+    cluster.client.set_config({"preemption": True, "preempt_min_run_seconds": 0})
+    cluster.add_host("h", cpu_slots=1)
+    script = write_script(cluster.folder, "low", SAVES_AT_THE_DRAIN)
+    low = cluster.submit(sys.executable, script, preemptible=True, priority=1, grace_seconds=15)
+    wait_until(lambda: cluster.output(low), what="the job to begin")
+    high = cluster.submit("/bin/true", priority=100)
+    cluster.until(high, "succeeded", seconds=30)
+    cluster.until(low, "succeeded", seconds=30)
+    first, _ = cluster.client.attempts(low)
+    assert (str(first.cause), first.charged_to) in {("preempted", "nothing"), ("preempted", None)}
+    assert cluster.output(low, attempt=2) == b"began at 10\n"

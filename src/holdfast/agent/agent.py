@@ -20,7 +20,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.agent.calls import ControllerCalls
-from holdfast.agent.checkpoints import HOLD_SECONDS, HOST_STOP_SECONDS, CheckpointDesk
+from holdfast.agent.checkpoints import CheckpointDesk
 from holdfast.agent.commands import Commands, TaskPlaces
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, find_config
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, read_options
@@ -176,7 +176,7 @@ class Agent:
 
     async def _say_alive(self) -> None:
         while True:
-            self._link.say_alive()
+            self._link.say_alive(holding=self._checkpoints.holding)
             await asyncio.sleep(ALIVE_SECONDS)
 
     # ---- the guardian's word
@@ -275,8 +275,7 @@ class Agent:
         if facts.succeeded and (task.order is None or task.order.world_size == 1):
             self._conclude(task, ended, facts)  # there is no next attempt
             return
-        seconds = HOST_STOP_SECONDS if self._host_stops else HOLD_SECONDS
-        self._checkpoints.settle(task, lambda: self._conclude(task, ended, facts), hold_seconds=seconds)
+        self._checkpoints.settle(task, lambda: self._conclude(task, ended, facts))
 
     def _conclude(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
         """Tell its end."""

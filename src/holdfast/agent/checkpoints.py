@@ -29,7 +29,6 @@ log = logging.getLogger("holdfast.agent.checkpoints")
 
 OUT_FOLDER, IN_FOLDER, IN_FILE = "checkpoint-out", "checkpoint-in", "checkpoint"
 HOLD_SECONDS = 30.0
-HOST_STOP_SECONDS = 4.0  # the guardian gives the agent five to have the ends acknowledged
 FETCH_SECONDS = 60.0
 POLL_SECONDS = 5.0
 _AT_ONCE = 4
@@ -54,6 +53,11 @@ class CheckpointDesk:
         self._held: dict[TaskKey, Callable[[], None]] = {}
         self._fetches: dict[TaskKey, _Fetch] = {}
         self._said: set[TaskKey] = set()
+
+    @property
+    def holding(self) -> bool:
+        """Whether ends wait for uploads."""
+        return bool(self._held)
 
     # ---- up
 
@@ -122,7 +126,7 @@ class CheckpointDesk:
             return
         self.let_go(task.key)
 
-    def settle(self, task: AgentTask, then: Callable[[], None], *, hold_seconds: float = HOLD_SECONDS) -> None:
+    def settle(self, task: AgentTask, then: Callable[[], None]) -> None:
         """Its processes are gone: call `then` once, when what it saved is uploaded, or late (SAVE-1)."""
         if task.over:
             return  # an end is repeated until it is acknowledged
@@ -134,7 +138,7 @@ class CheckpointDesk:
             return
         task.over = True
         self._held[task.key] = then
-        bound = min(hold_seconds, task.order.ttl_seconds if task.order is not None else hold_seconds)
+        bound = min(HOLD_SECONDS, task.order.ttl_seconds if task.order is not None else HOLD_SECONDS)
         asyncio.get_running_loop().call_later(bound, self._let_go_late, task, bound)
         self.poke(task)
 

@@ -43,6 +43,7 @@ from holdfast.wire.guardian import Ack, Alive, Extend, Hello, Launch, Request, S
 
 EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
 _ACK_SECONDS = 5.0
+_HOLD_SECONDS = 60.0  # an agent holds ends back for half of that (SAVE-1)
 _IDLE_SECONDS = 5.0
 # A burst of launches must not keep exits waiting: a fork takes about half a millisecond.
 _REQUESTS_PER_TURN = 4
@@ -145,7 +146,7 @@ class _Guardian:
         self._agent_endings: list[Ending] = []
         self._asked: deque[Request] = deque()
         self._closing = False
-        self._ack_until = INF
+        self._ack_until = self._hold_until = INF
 
     def _make_agent(self, beat_path: str) -> AgentChild:
         env = {name: value for name, value in os.environ.items() if name not in Notifier.VARIABLES}
@@ -267,7 +268,9 @@ class _Guardian:
             if self._closing:
                 self._agent.tell(Stopping())
         else:
-            assert isinstance(request, Alive)  # being heard is all it is for
+            assert isinstance(request, Alive)  # being heard is most of what it is for
+            if request.holding and 0.0 < self._ack_until < INF:
+                self._ack_until = min(time.monotonic() + _ACK_SECONDS, self._hold_until)
 
     # ---- the ends
 
@@ -311,7 +314,7 @@ class _Guardian:
         if not self._closing or self._tasks.count_running or self._agent.retiring:
             return
         if self._ack_until == INF:
-            self._ack_until = now + _ACK_SECONDS
+            self._ack_until, self._hold_until = now + _ACK_SECONDS, now + _HOLD_SECONDS
         if not self._tasks.count_held or now >= self._ack_until:
             self._agent.retire(for_good=True)
             if self._ack_until == 0.0:

@@ -76,9 +76,9 @@ class GuardianLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_frame(encode(request)))
 
-    def say_alive(self) -> None:
-        """The loop turns."""
-        self.say(Alive())
+    def say_alive(self, *, holding: bool = False) -> None:
+        """The loop turns; `holding`: ends wait for uploads."""
+        self.say(Alive(holding=holding))
 
     def launch(self, launch: Launch) -> None:
         """Start a task."""

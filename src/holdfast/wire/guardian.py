@@ -25,7 +25,12 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):
-    """The agent's loop turns. Silence for `frozen_seconds` makes the guardian replace the agent."""
+    """The agent's loop turns. Silence for `frozen_seconds` makes the guardian replace the agent.
+
+    holding: ends are not told yet, because what their tasks saved is still being uploaded. A host that shuts down waits for it.
+    """
+
+    holding: bool = False
 
 
 class Launch(Message, frozen=True, kw_only=True, tag="launch"):
