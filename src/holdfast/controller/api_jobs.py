@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.auth import make_new_id
+from holdfast.controller.circumstances import find_circumstances
 from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
 from holdfast.controller.pages import answer_page, check_job_id, make_cursor, read_cursor
@@ -17,19 +17,16 @@ from holdfast.controller.queries import AttemptQuery, AttemptsQuery, JobsQuery
 from holdfast.controller.retry_state import make_chain, make_retry_state, policy_of_end
 from holdfast.controller.settings_cache import Settings
 from holdfast.controller.why import explain
-from holdfast.controller.why_retries import Circumstances
 from holdfast.core.placement import Candidate, find_impossible
-from holdfast.core.preemption import find_winner
 from holdfast.core.records import JobRecord
 from holdfast.core.settings import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState
-from holdfast.errors import NotFound, ValidationError
-from holdfast.store.interface import JobFilter, NewJob, Submitted
+from holdfast.errors import ValidationError
+from holdfast.store.interface import JobFilter, NewJob, Store, Submitted
 from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
 MAX_KEY_CHARS = 256
-MAX_DRAINING = 1000
 _SPEC = msgspec.json.Decoder(JobSpec)
 _BATCH = msgspec.json.Decoder(BatchRequest)
 _CANCEL = msgspec.json.Decoder(CancelRequest)
@@ -120,11 +117,13 @@ def _check(spec: JobSpec, settings: Settings) -> None:
 
 async def list_jobs(call: Call) -> Response:
     """Jobs, newest first."""
-    query = call.query(JobsQuery)
-    store = call.controller.store
-    host_id = None
-    if query.host is not None:
-        host_id = (await store.get_host(query.host)).id
+    items, cursor = await read_jobs_page(call.controller.store, call.query(JobsQuery))
+    return answer_page(items, cursor)
+
+
+async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord], str | None]:
+    """A page of jobs and the cursor of the next one. Raises NotFound for a host nobody knows."""
+    host_id = None if query.host is None else (await store.get_host(query.host)).id
     found = await store.list_jobs(
         JobFilter(
             states=tuple(query.state),
@@ -140,9 +139,8 @@ async def list_jobs(call: Call) -> Response:
             limit=query.limit + 1,
         )
     )
-    more = len(found) > query.limit
     items = found[: query.limit]
-    return answer_page(items, make_cursor(items[-1].id) if more else None)
+    return items, make_cursor(items[-1].id) if len(found) > query.limit else None
 
 
 async def find_job(call: Call) -> JobRecord:
@@ -214,37 +212,5 @@ async def cancel_job(call: Call) -> Response:
 
 async def get_why(call: Call) -> Response:
     """Why it is where it is."""
-    controller, store = call.controller, call.controller.store
-    job = await find_job(call)
-    settings, hosts, tasks, now = await asyncio.gather(
-        controller.settings.current(), store.list_hosts(), store.list_tasks(job.id), store.now()
-    )
-    try:
-        queue = await store.get_queue(job.queue)
-    except NotFound:
-        queue = None
-    place = await store.queue_place(job.id) if job.state is JobState.QUEUED else 0
-    waits = job.state in (JobState.QUEUED, JobState.WAITING)
-    looks_back = job.attempts and (waits or job.state in (JobState.RESERVED, JobState.FAILED))
-    start = "start_timeout_seconds" if job.attempts <= 1 else "recovery_timeout_seconds"
-    found = Circumstances(
-        job=job, queue=queue, tasks=tuple(tasks), hosts=tuple(hosts), place=place, now=now,
-        refusal=controller.refusals.get(job.id), max_running=settings.value("max_running", job.queue, job.spec),
-        led=controller.leading_since is not None, policy=settings.policy(job.queue, job.spec),
-        holders=tuple(settings.find_holders()), rate_limit=settings.value("retry_rate_limit"),
-        project=await store.get_project(job.project) if waits else None,
-        quota_jobs=settings.value("quota_jobs", job.queue, job.spec),
-        quota_gpus=settings.value("quota_gpus", job.queue, job.spec),
-        last_attempt=(await store.list_attempts(job.id))[-1] if looks_back else None,
-        victims=await _find_victims(controller, job), start_limit=(start, settings.number(start, job.queue, job.spec)),
-        reservation_seconds=settings.number("reservation_seconds"),
-    )  # fmt: skip
+    (found,) = await find_circumstances(call.controller, [await find_job(call)])
     return answer_json(explain(found))
-
-
-async def _find_victims(controller: Controller, job: JobRecord) -> tuple[JobRecord, ...]:
-    """The jobs that are being stopped so that this one can start: their drains name it, whichever server asked for them."""
-    if job.state is not JobState.QUEUED:
-        return ()
-    draining = await controller.store.list_jobs(JobFilter(states=(JobState.DRAINING,), limit=MAX_DRAINING))
-    return tuple(other for other in draining if (find_winner(other.drain_reason) or ("",))[0] == job.id)

@@ -23,6 +23,7 @@ from holdfast.controller import (
 )
 from holdfast.controller.auth import Role
 from holdfast.controller.endpoints import Endpoint
+from holdfast.controller.graphql import endpoint as graphql
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
@@ -183,6 +184,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers={200: webhooks.DeliveryView}),
     Endpoint("POST", HOOK + "/deliveries/{delivery}/redeliver", A, api_webhooks.redeliver, "Send a delivery again.",
              answers={200: DeliveryRecord}),
+    Endpoint("POST", "/graphql", R, graphql.answer_query, "A query of GraphQL over everything above that is read.",
+             body=graphql.GraphqlRequest, answers={200: graphql.GraphqlAnswer}),
     # the server itself
     _get("/v1/openapi.json", api_system.get_openapi, "This description.", dict[str, Any]),
     _get("/metrics", api_system.get_metrics, "Prometheus metrics.", None, media=("text/plain",)),

@@ -55,6 +55,7 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
     GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none
     GET    /v1/openapi.json
+    POST   /graphql                         a query of GraphQL over what can be read here (optional extra `graphql`)
 """
 
 from __future__ import annotations

@@ -1,0 +1,196 @@
+"""`POST /graphql`: one query at a time over the read side, with the tokens of REST.
+
+strawberry is loaded by the first query and not before: it would double the time a controller takes to start. What cannot
+be read as a request is a problem, as everywhere; what is wrong with the query is an error of GraphQL with a code.
+
+GQL-3  A query is answered or given up within its seconds, and queries in all leave the store and the loop to the agents:
+       few are worked on at once, each makes few calls at a time, and none after it was given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.bodies import decode_body, read_body
+from holdfast.controller.context import Controller
+from holdfast.controller.endpoints import Call
+from holdfast.controller.problems import answer_json
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
+
+if TYPE_CHECKING:
+    from graphql import GraphQLError
+
+    from holdfast.controller.graphql.limits import Limits
+    from holdfast.controller.graphql.schema import Prepared
+
+log = logging.getLogger("holdfast.controller")
+GRAPHQL_TYPE = "application/graphql-response+json"
+
+
+class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A query and its variables, as GraphQL over HTTP has them. `extensions` may be there and empty."""
+
+    query: str
+    variables: dict[str, Any] | None = None
+    operationName: str | None = None
+    extensions: dict[str, Any] | None = None
+
+
+class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`data` is null or missing where nothing could be answered; each of `errors` has its `extensions.code`."""
+
+    data: dict[str, Any] | None = None
+    errors: list[dict[str, Any]] | None = None
+
+
+class NotInstalled(HoldfastError):
+    """The controller has no GraphQL."""
+
+    code = "graphql_not_installed"
+    status = 501
+
+
+class UnsupportedMedia(HoldfastError):
+    """The body is of another kind than it takes."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+_REQUEST = msgspec.json.Decoder(GraphqlRequest)
+_services: WeakKeyDictionary[Controller, Service] = WeakKeyDictionary()
+
+
+async def answer_query(call: Call) -> Response:
+    """Answer one query."""
+    service = await find_service(call.controller)
+    kind = (call.header("content-type") or "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise UnsupportedMedia("a query is sent as a JSON object, with Content-Type: application/json")
+    body = await read_body(call.scope, call.receive, service.limits.body_bytes)
+    if body.lstrip()[:1] == b"[":
+        raise ValidationError("queries are taken one at a time, not in a list; use aliases", code="batch_refused")
+    request = decode_body(body, _REQUEST)
+    if request.extensions and "persistedQuery" in request.extensions:
+        raise ValidationError(
+            "PersistedQueryNotSupported: send the query's text",
+            code="persisted_query_not_supported",
+            field="extensions",
+        )
+    answer = await service.answer(request)
+    media = call.header("accept") or ""
+    if GRAPHQL_TYPE in media:
+        response = answer_json(answer, 400 if "data" not in answer else 200)
+        response.headers["content-type"] = GRAPHQL_TYPE + "; charset=utf-8"
+        return response
+    return answer_json(answer)
+
+
+async def find_service(controller: Controller, limits: Limits | None = None) -> Service:
+    """The service of `controller`, made at its first query, or anew where `limits` are given. Raises NotInstalled."""
+    found = _services.get(controller)
+    if found is None or limits is not None:
+        try:
+            prepared = await asyncio.to_thread(_load)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("strawberry", "graphql"):
+                raise
+            raise NotInstalled(
+                "GraphQL is an optional part that this controller does not have: install it with "
+                "`pip install 'holdfast[server,graphql]'` where the controller runs, and start it again"
+            ) from None
+        from holdfast.controller.graphql.limits import Limits as Defaults
+
+        found = _services[controller] = Service(controller, prepared, limits or Defaults())
+    return found
+
+
+def _load() -> Prepared:
+    from holdfast.controller.graphql.schema import load_schema
+
+    return load_schema()
+
+
+class Service:
+    """Carries queries out for one controller."""
+
+    def __init__(self, controller: Controller, prepared: Prepared, limits: Limits) -> None:
+        self._controller = controller
+        self._prepared = prepared
+        self.limits = limits
+        self._room = asyncio.Semaphore(limits.at_once)
+
+    async def answer(self, request: GraphqlRequest) -> dict[str, Any]:
+        """The answer as it is sent. Never raises for what is wrong with the query or in the store."""
+        from graphql import GraphQLError
+
+        try:
+            async with asyncio.timeout(self.limits.seconds), self._room:
+                return await self._answer(request)
+        except TimeoutError:
+            late = HoldfastError(
+                f"the query was given up after {self.limits.seconds:g} s; ask for less, or again later",
+                code="query_timeout",
+            )
+            return {"errors": [self._tell_own(late)], "data": None}
+        except GraphQLError as error:
+            return {"errors": [self._tell(error, "graphql_syntax")]}
+        except HoldfastError as error:
+            return {"errors": [self._tell_own(error)]}
+
+    async def _answer(self, request: GraphqlRequest) -> dict[str, Any]:
+        from holdfast.controller.graphql.reads import Reads
+        from holdfast.controller.graphql.schema import Context
+
+        variables = request.variables or {}
+        limits = self.limits
+        document, _ = self._prepared.read_query(request.query, variables, request.operationName, limits)
+        reads = Reads(self._controller, limits.calls_at_once, limits.answer_bytes)
+        try:
+            result = await self._prepared.strawberry.execute(
+                request.query, variable_values=variables, operation_name=request.operationName,
+                context_value=Context(reads, document),
+            )  # fmt: skip
+        finally:
+            reads.close()
+        data: Mapping[str, Any] | None = getattr(result, "data", None)
+        errors = result.errors or []
+        answer: dict[str, Any] = {}
+        if errors:
+            answer["errors"] = [self._tell(error, "graphql_validation") for error in errors]
+        if data is not None or any(error.path for error in errors):
+            answer["data"] = data
+        return answer
+
+    def _tell(self, error: GraphQLError, code: str) -> dict[str, Any]:
+        """An error as GraphQL has it. What nobody foresaw is logged, and its words stay here."""
+        cause = error.original_error
+        told: dict[str, Any]
+        if isinstance(cause, HoldfastError):
+            told = self._tell_own(cause)
+        elif cause is None or not error.path:
+            told = {"message": error.message, "extensions": {"code": code}}
+        else:
+            number = secrets.token_hex(6)
+            log.error("a field of a query failed", exc_info=cause, extra={"request": number})
+            message = f"this is a bug in Holdfast; the server's log has it under request {number}"
+            told = {"message": message, "extensions": {"code": "internal"}}
+        if error.locations:
+            told["locations"] = [{"line": place.line, "column": place.column} for place in error.locations]
+        if error.path:
+            told["path"] = error.path
+        return told
+
+    def _tell_own(self, error: HoldfastError) -> dict[str, Any]:
+        if isinstance(error, Unavailable):
+            self._controller.outages.note_failure(error)
+        extensions = {"code": error.code} | ({"field": error.field} if error.field else {})
+        return {"message": error.message, "extensions": extensions}

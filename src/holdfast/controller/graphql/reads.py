@@ -1,0 +1,210 @@
+"""What one query reads from the store: a call for each kind of thing, however many are asked for.
+
+Loaders gather what the fields of one level ask for and read it together. What is one for the whole query (the time, the
+settings, the lists of queues and projects) is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from strawberry.dataloader import DataLoader
+
+from holdfast.controller.circumstances import find_circumstances
+from holdfast.controller.context import Controller
+from holdfast.controller.retry_state import make_retry_state, policy_of_end
+from holdfast.controller.settings_cache import Settings
+from holdfast.controller.why import explain
+from holdfast.core.causes import Cause
+from holdfast.core.records import (
+    AttemptRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    MemberRecord,
+    ProjectRecord,
+    QueueRecord,
+    TaskRecord,
+)
+from holdfast.core.retry import RetryPolicy
+from holdfast.errors import NotFound, TooLarge
+from holdfast.store.interface import Store
+from holdfast.wire.api import RetryState, Why
+
+T = TypeVar("T")
+ENDING = 2  # the newest attempts of a job that tell how its retries stand
+
+
+class Chain(NamedTuple):
+    """The part of a job's chain that is asked for."""
+
+    job_id: str
+    last: int
+    before: int | None = None
+    cause: Cause | None = None
+
+
+class Ranks(NamedTuple):
+    """The part of a job's tasks that is asked for."""
+
+    job_id: str
+    first: int
+    after: int
+
+
+class Members(NamedTuple):
+    """The part of an attempt's members that is asked for."""
+
+    attempt: tuple[str, int]
+    first: int
+    after: int
+
+
+class Tail(NamedTuple):
+    """The part of a job's events that is asked for."""
+
+    job_id: str
+    last: int
+
+
+class Reads:
+    """One query's reads. Made for it, and closed when it is answered or given up."""
+
+    def __init__(self, controller: Controller, calls_at_once: int, answer_bytes: int) -> None:
+        self.controller = controller
+        self.store: Store = controller.store
+        self._turns = asyncio.Semaphore(calls_at_once)
+        self._closed = False
+        self._bytes_left = answer_bytes
+        self._single: dict[str, asyncio.Task[Any]] = {}
+        self._policies: dict[str, RetryPolicy] = {}
+        self.jobs: DataLoader[str, JobRecord] = DataLoader(self._load_jobs)
+        self.hosts: DataLoader[str, HostRecord | None] = DataLoader(self._load_hosts)
+        self.attempts: DataLoader[Chain, list[AttemptRecord]] = DataLoader(self._load_attempts)
+        self.attempt: DataLoader[tuple[str, int], AttemptRecord | None] = DataLoader(self._load_attempt)
+        self.members: DataLoader[Members, list[MemberRecord]] = DataLoader(self._load_members)
+        self.tasks: DataLoader[Ranks, list[TaskRecord]] = DataLoader(self._load_tasks)
+        self.events: DataLoader[Tail, list[EventRecord]] = DataLoader(self._load_events)
+        self.whys: DataLoader[JobRecord, Why] = DataLoader(self._load_whys, cache_key_fn=lambda job: job.id)
+
+    def close(self) -> None:
+        """Read nothing more, and stop what is being read for nobody."""
+        self._closed = True
+        for task in self._single.values():
+            task.cancel()
+
+    def pack(self, value: object) -> msgspec.Raw:
+        """A value as JSON, counted. The one kind of value whose size no cost foresees. Raises TooLarge."""
+        raw = msgspec.json.encode(value)
+        self._bytes_left -= len(raw)
+        if self._bytes_left < 0:
+            raise TooLarge("the answer is too large; ask for fewer jobs at once, or leave specs and facts out")
+        return msgspec.Raw(raw)
+
+    async def call(self, read: Callable[[], Awaitable[T]]) -> T:
+        """One call of the store, in turn: a wide query must not take every connection there is."""
+        async with self._turns:
+            if self._closed:
+                raise asyncio.CancelledError
+            return await read()
+
+    async def once(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
+        """What is read once, whoever asks first."""
+        task = self._single.get(name)
+        if task is None:
+            task = self._single[name] = asyncio.ensure_future(self.call(read))
+        found: T = await asyncio.shield(task)
+        return found
+
+    async def settings(self) -> Settings:
+        """The settings, the same for the whole query."""
+        return await self.once("settings", self.controller.settings.current)
+
+    async def queues(self) -> dict[str, QueueRecord]:
+        """Every queue by name, in order."""
+        return {queue.name: queue for queue in await self.once("queues", self.store.list_queues)}
+
+    async def projects(self) -> dict[str, ProjectRecord]:
+        """Every project that has settings or unfinished jobs, by name, in order."""
+        return {project.name: project for project in await self.once("projects", self.store.list_projects)}
+
+    async def policy(self, job: JobRecord) -> RetryPolicy:
+        """The retry policy in force for a job; of an ended job the one it ended under."""
+        found = self._policies.get(job.id)
+        if found is None:
+            ended = policy_of_end(job, await self.ending(job)) if job.state.terminal else None
+            found = ended or (await self.settings()).policy(job.queue, job.spec).retry
+            self._policies[job.id] = found
+        return found
+
+    async def ending(self, job: JobRecord) -> list[AttemptRecord]:
+        """Its newest attempts, oldest first: enough to tell how its retries stand."""
+        return await self.attempts.load(Chain(job.id, ENDING)) if job.attempts else []
+
+    async def retry_state(self, job: JobRecord) -> RetryState:
+        """Where it stands in its chain."""
+        policy, settings = await self.policy(job), await self.settings()
+        now = await self.once("now", self.store.now)
+        return make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
+
+    async def _load_jobs(self, job_ids: list[str]) -> Sequence[JobRecord | BaseException]:
+        found = await self.call(lambda: self.store.get_jobs(job_ids))
+        return [found.get(job_id) or NotFound(f"there is no job {job_id}") for job_id in job_ids]
+
+    async def _load_hosts(self, host_ids: list[str]) -> Sequence[HostRecord | None]:
+        found = await self.call(lambda: self.store.get_hosts(host_ids))
+        return [found.get(host_id) for host_id in host_ids]
+
+    async def _load_attempt(self, keys: list[tuple[str, int]]) -> Sequence[AttemptRecord | None]:
+        found = await self.call(lambda: self.store.get_attempts(keys))
+        return [found.get(key) for key in keys]
+
+    async def _load_attempts(self, keys: list[Chain]) -> Sequence[list[AttemptRecord]]:
+        async def read(which: Chain, ids: list[str]) -> dict[str, list[AttemptRecord]]:
+            return await self.call(
+                lambda: self.store.list_attempts_of(ids, last=which.last, before=which.before, cause=which.cause)
+            )
+
+        return await _load_alike(keys, read)
+
+    async def _load_members(self, keys: list[Members]) -> Sequence[list[MemberRecord]]:
+        async def read(which: Members, attempts: list[Any]) -> dict[Any, list[MemberRecord]]:
+            return await self.call(lambda: self.store.list_members_of(attempts, first=which.first, after=which.after))
+
+        return await _load_alike(keys, read)
+
+    async def _load_tasks(self, keys: list[Ranks]) -> Sequence[list[TaskRecord]]:
+        async def read(which: Ranks, ids: list[str]) -> dict[str, list[TaskRecord]]:
+            return await self.call(lambda: self.store.list_tasks_of(ids, first=which.first, after=which.after))
+
+        return await _load_alike(keys, read)
+
+    async def _load_events(self, keys: list[Tail]) -> Sequence[list[EventRecord]]:
+        async def read(which: Tail, ids: list[str]) -> dict[str, list[EventRecord]]:
+            return await self.call(lambda: self.store.list_events_of(ids, last=which.last))
+
+        return await _load_alike(keys, read)
+
+    async def _load_whys(self, jobs: list[JobRecord]) -> Sequence[Why]:
+        return [explain(found) for found in await self.call(lambda: find_circumstances(self.controller, jobs))]
+
+
+K = TypeVar("K", Chain, Members, Ranks, Tail)
+
+
+async def _load_alike(
+    keys: list[K], read: Callable[[K, list[Any]], Awaitable[dict[Any, list[T]]]]
+) -> Sequence[list[T]]:
+    """One read for all keys that differ only in what they belong to, which stands first in them."""
+    alike: dict[tuple[Any, ...], list[K]] = {}
+    for key in keys:
+        alike.setdefault(key[1:], []).append(key)
+    parts = [(group, read(group[0], [key[0] for key in group])) for group in alike.values()]
+    answers = await asyncio.gather(*(part for _, part in parts))
+    found: dict[K, list[T]] = {}
+    for (group, _), answer in zip(parts, answers, strict=True):
+        found.update({key: answer.get(key[0], []) for key in group})
+    return [found[key] for key in keys]

@@ -1,0 +1,57 @@
+"""Scalars, enums and names of the schema: the same words and the same texts as REST's."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Any, NewType
+
+import msgspec
+import strawberry
+from strawberry.schema.config import StrawberryConfig
+from strawberry.schema.name_converter import NameConverter
+from strawberry.types.enum import EnumValue, StrawberryEnumDefinition
+from strawberry.types.scalar import ScalarDefinition
+
+from holdfast.core.causes import Cause
+from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
+
+BigInt = NewType("BigInt", int)
+Json = NewType("Json", object)
+
+ENUMS: tuple[type[Enum], ...] = (JobState, TaskState, AttemptState, HostState, Outcome, Cause)
+
+
+class Names(NameConverter):
+    """An enum's values are called as they are everywhere else: `running`, not `RUNNING`."""
+
+    def from_enum_value(self, enum: StrawberryEnumDefinition, enum_value: EnumValue) -> str:
+        """The database's word."""
+        return str(enum_value.value)
+
+
+def make_config() -> StrawberryConfig:
+    """What the schema is built with."""
+    for enum in ENUMS:
+        strawberry.enum(enum, description=_first_line(enum))
+    return StrawberryConfig(name_converter=Names(), scalar_map=_make_scalars())
+
+
+def _make_scalars() -> dict[object, ScalarDefinition]:
+    return {
+        BigInt: strawberry.scalar(
+            name="BigInt", description="A whole number that may not fit 32 bits, as a JSON number.",
+            serialize=int, parse_value=int,
+        ),
+        Json: strawberry.scalar(
+            name="JSON", description="Any JSON value.", serialize=lambda raw: raw, parse_value=lambda value: value
+        ),
+        datetime: strawberry.scalar(
+            name="DateTime", description="A time of the database's clock, in UTC: 2026-03-01T12:00:00Z.",
+            serialize=msgspec.to_builtins, parse_value=lambda text: msgspec.convert(text, datetime),
+        ),
+    }  # fmt: skip
+
+
+def _first_line(documented: Any) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,122 @@
+"""The schema, built once in a process, and a query carried out on it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import strawberry
+from graphql import (
+    DocumentNode,
+    GraphQLError,
+    GraphQLSchema,
+    GraphQLSyntaxError,
+    OperationDefinitionNode,
+    OperationType,
+    get_operation_ast,
+    parse,
+)
+from strawberry.extensions import SchemaExtension
+from strawberry.types import ExecutionContext
+
+from holdfast.controller.graphql.limits import Limits, QueryRefused, SchemaSizes, measure_query
+from holdfast.controller.graphql.reads import Reads
+from holdfast.controller.graphql.scalars import make_config
+from holdfast.errors import HoldfastError
+
+_TOO_DEEP = "the query is nested too deeply to be read"
+
+
+class BadQuery(HoldfastError):
+    """The text is no query of this schema."""
+
+    code = "graphql_syntax"
+    status = 400
+
+
+@dataclass(slots=True)
+class Context:
+    """What resolvers find under `info.context`."""
+
+    reads: Reads
+    document: DocumentNode
+
+
+class _Parsed(SchemaExtension):
+    """Hands the document on that was parsed to be measured, so that it is not parsed again."""
+
+    def on_operation(self) -> Iterator[None]:
+        context: ExecutionContext = self.execution_context
+        context.graphql_document = context.context.document
+        yield
+
+
+class Schema(strawberry.Schema):
+    """strawberry's, quiet: errors are told to who asked, and bugs logged by the service, each once."""
+
+    def process_errors(self, errors: list[GraphQLError], execution_context: ExecutionContext | None = None) -> None:
+        """Nothing here."""
+
+
+class Prepared:
+    """The schema with what is known of it beforehand."""
+
+    def __init__(self) -> None:
+        config = make_config()
+        # Only now: the enums must have their words before a field names them.
+        from holdfast.controller.graphql.roots import Query
+
+        self.strawberry = Schema(query=Query, config=config, extensions=[_Parsed])
+        self.core: GraphQLSchema = self.strawberry._schema
+        self.sizes = SchemaSizes(self.core)
+
+    def read_query(
+        self, text: str, variables: Mapping[str, Any], operation_name: str | None, limits: Limits
+    ) -> tuple[DocumentNode, OperationDefinitionNode]:
+        """Parse and measure.
+
+        Raises:
+            BadQuery: it cannot be read, is not a query, or names an operation that is not there.
+            QueryRefused: it is over a limit.
+        """
+        try:
+            document = parse(text, max_tokens=limits.tokens)
+        except GraphQLSyntaxError as error:
+            if "tokens" in error.message:
+                raise QueryRefused(
+                    f"the query has more than {limits.tokens} words and signs; split it", code="query_too_long"
+                ) from None
+            if "nested too deeply" in error.message:
+                raise QueryRefused(_TOO_DEEP, code="query_too_deep") from None
+            raise error
+        except RecursionError:
+            raise QueryRefused(_TOO_DEEP, code="query_too_deep") from None
+        operation = get_operation_ast(document, operation_name)
+        if operation is None:
+            raise BadQuery(_say_operation(document, operation_name), code="unknown_operation")
+        if operation.operation is not OperationType.QUERY:
+            raise BadQuery(
+                f"this is for reading: there are no {operation.operation.value}s. Jobs are submitted, cancelled and retried by "
+                "REST (`POST /v1/jobs`), and events are followed there (`GET /v1/events`)",
+                code="query_only",
+            )
+        try:
+            measure_query(self.core, self.sizes, document, operation, variables, limits)
+        except RecursionError:
+            raise QueryRefused(_TOO_DEEP, code="query_too_deep") from None
+        return document, operation
+
+
+def _say_operation(document: DocumentNode, name: str | None) -> str:
+    names = [d.name.value for d in document.definitions if isinstance(d, OperationDefinitionNode) and d.name]
+    if name is not None:
+        return f"there is no operation {name[:64]!r} in the query; there are {', '.join(names)[:256] or 'none with a name'}"
+    return "the query has several operations or none; say which one with operationName"
+
+
+@functools.cache
+def load_schema() -> Prepared:
+    """The schema. Takes half a second the first time, most of it for imports, so not on the event loop."""
+    return Prepared()
