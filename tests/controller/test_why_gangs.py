@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from holdfast.controller.why import explain
+from holdfast.controller.why_retries import Circumstances
 from holdfast.core.facts import TaskFacts
 from holdfast.core.preemption import find_winner, say_preempted
 from holdfast.core.ranks import name_ranks, say_names, say_ranks
+from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.states import AttemptState, TaskState
 from holdfast.wire import agent as wire
+from holdfast.wire.api import Why
 from tests.controller.conftest import FakeAgent, Served
 
 LINE = dict[str, str]
@@ -215,3 +222,94 @@ def test_ranks_and_names_stay_short() -> None:
     assert say_ranks(range(0, 1000, 2), most=2) == "0, 2 and 498 more"
     assert (name_ranks([3]), name_ranks([3, 4])) == ("rank 3", "ranks 3-4")
     assert say_names(["a", "b", "a", "c"], most=2) == "a, b and 1 more"
+
+
+# ---- what is hard to bring about with real agents
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+
+
+def explain_job(tasks: tuple[TaskRecord, ...] = (), **fields: Any) -> Why:
+    plain = {
+        "id": "06ch2v8wq1m4kz7d9x3t", "name": "train", "project": "default", "queue": "gpu", "priority": 50, "reason": "",
+        "tasks": max(1, len(tasks)), "gpus": 1, "cpu_slots": 0, "memory_bytes": 0, "labels": {}, "spec": {"argv": ["x"]},
+        "epoch": 3, "attempts": 2, "created_at": NOW,
+    }  # fmt: skip
+    last = AttemptRecord(
+        job_id=str(plain["id"]), number=2, parent=1, epoch=3, state=AttemptState.RESERVED, reserved_at=NOW
+    )
+    job = msgspec.convert({**plain, **fields}, JobRecord)
+    return explain(
+        Circumstances(
+            job=job, queue=None, tasks=tasks, hosts=(), place=0, now=NOW + timedelta(seconds=100), last_attempt=last,
+            start_limit=("recovery_timeout_seconds", 600.0), reservation_seconds=30.0,
+        )
+    )  # fmt: skip
+
+
+def reserved(rank: int, **fields: Any) -> TaskRecord:
+    return TaskRecord(
+        job_id="j", rank=rank, epoch=3, attempt=2, state=TaskState.RESERVED, host_name=f"node-{rank // 8}", barrier=False, **fields
+    )  # fmt: skip
+
+
+def test_a_gang_over_many_hosts_is_explained_in_a_few_lines() -> None:
+    found = explain_job(tuple(reserved(rank) for rank in range(1000)), state="reserved")
+    messages = [line.message for line in found.lines if line.code == "claim_outstanding"]
+    assert len(messages) == 6
+    assert messages[1] == "host node-1 has not claimed the place of ranks 8-15: it has not asked for work yet"
+    assert messages[-1] == "120 more hosts have not claimed their places either"
+    (limit,) = [line.message for line in found.lines if line.code == "start_timeout"]
+    assert limit.startswith("its places are given back any moment now"), "30 s to answer, and 100 are over"
+
+    claimed = tuple(reserved(rank, offered_at=NOW, claimed_at=NOW if rank < 7 else None) for rank in range(8))
+    (line,) = [line for line in explain_job(claimed, state="reserved").lines if line.code == "claim_outstanding"]
+    assert line.message == "host node-0 has not claimed the place of rank 7: it was told and has not answered yet"
+
+
+def test_a_start_that_is_slow_is_told_when_it_is_given_up() -> None:
+    tasks = tuple(msgspec.structs.replace(reserved(r, offered_at=NOW, claimed_at=NOW), barrier=True) for r in range(2))
+    found = explain_job(tasks, state="reserved", spec={"argv": ["x"], "image": "team/train:7"})
+    codes = {line.code: line for line in found.lines}
+    assert (
+        "ranks 0-1 have their places on host node-0, which pulls its image team/train:7"
+        in codes["container_starting"].message
+    )
+    assert codes["start_timeout"].message == (
+        "its places are given back in 8 min, unless every task runs (recovery_timeout_seconds is 600 s)"
+    )
+    assert "--recovery-timeout" in codes["start_timeout"].hint
+
+
+def test_a_failed_start_is_no_retry() -> None:
+    found = explain_job(
+        state="waiting", wait_cause="back_off", retry_at=NOW + timedelta(seconds=160), cause="start_timeout", start_failures=2,
+        retries_charged=1, reason="not every task ran within 600 s of the reservation; failed start 2 of 8, tried again in 60 s",
+    )  # fmt: skip
+    line = next(line for line in found.lines if line.code == "failed_starts")
+    assert line.message.startswith(
+        "2 starts in a row failed; it is tried again at 2026-01-01 12:02:40 UTC (60 s from now): not every"
+    )
+    assert "after 8 in a row it is parked" in line.hint
+    assert "back_off" not in {line.code for line in found.lines}
+
+
+def test_a_gang_that_falls_names_the_first_and_the_silent() -> None:
+    tasks = (
+        msgspec.structs.replace(reserved(0), state=TaskState.FAILED),
+        msgspec.structs.replace(reserved(8), state=TaskState.PREEMPTING, lease_until=NOW),
+        msgspec.structs.replace(reserved(9), state=TaskState.PREEMPTING, lease_until=NOW),
+    )
+    found = explain_job(
+        tasks, state="draining", drain_since=NOW, drain_cause="nonzero_exit", drain_reason="exit code 9", trigger_rank=0
+    )  # fmt: skip
+    assert found.summary == "its attempt 2 is being stopped for 100 s: rank 0 on node-0 fell first: exit code 9"
+    (line,) = [line for line in found.lines if line.code == "unconfirmed"]
+    assert line.message.startswith("host node-1 has not confirmed the end of ranks 8-9; its lease ends at 12:00:00 UTC")
+
+
+def test_ranks_that_lag_are_named() -> None:
+    tasks = tuple(
+        msgspec.structs.replace(reserved(r), state=TaskState.RUNNING, step=90 + 10 * (r != 1)) for r in range(3)
+    )
+    found = explain_job(tasks, state="running", step=100, beat_at=NOW)
+    assert "its ranks are at steps 90 to 100, the furthest behind rank 1" in found.summary
