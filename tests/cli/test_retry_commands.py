@@ -234,10 +234,10 @@ def test_retry_says_whether_it_counted(stub: Stub) -> None:
         Answer(job_record(state="queued", reason="retried by ann, counted as retry 1 of 3")),
     )
     done = stub.run("retry", JOB, "--counted")
-    assert sent(stub) == {"counted": True}
+    assert sent(stub) == {"counted": True, "from_scratch": False}
     assert "counted as retry 1 of 3" in done.stdout
     stub.run("retry", JOB)
-    assert sent(stub) == {"counted": False}
+    assert sent(stub) == {"counted": False, "from_scratch": False}
 
 
 def test_the_kill_switch(stub: Stub) -> None:

@@ -121,7 +121,7 @@ def test_a_counted_retry_that_is_refused(stub: Stub) -> None:
     with Client(stub.url, "t") as client, pytest.raises(Conflict, match="all 3") as caught:
         client.retry(JOB, counted=True)
     assert caught.value.code == "retries_spent"
-    assert sent(stub) == {"counted": True}
+    assert sent(stub) == {"counted": True, "from_scratch": False}
 
 
 def test_the_two_clients_read_the_same(stub: Stub) -> None:

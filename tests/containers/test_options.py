@@ -17,7 +17,7 @@ from holdfast.agent.containers.runtimes import Kind, Runtime, Traits, find_runti
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
-from holdfast.wire.agent import LaunchOrder
+from holdfast.wire.agent import CheckpointOffer, LaunchOrder
 
 KEY = TaskKey("j1", 3, 2)
 AROUND = Surroundings(
@@ -112,7 +112,16 @@ def test_a_working_folder_is_mounted_where_it_hides_nothing(tmp_path: Path) -> N
 def test_a_volume_on_one_of_our_paths_replaces_ours(tmp_path: Path) -> None:
     options = make(cwd=str(tmp_path), volumes=[f"/data:{tmp_path}/:ro", "/fast:/state/work/j1"]).options
     volumes = [options[place + 1] for place, word in enumerate(options) if word == "--volume"]
-    assert volumes == ["/state/beat.sock:/state/beat.sock:rw", f"/data:{tmp_path}/:ro", "/fast:/state/work/j1"]
+    saves = "/state/tasks/j1.3.2/checkpoint-out"
+    ours = ["/state/beat.sock:/state/beat.sock:rw", f"{saves}:{saves}:rw"]
+    assert volumes == [*ours, f"/data:{tmp_path}/:ro", "/fast:/state/work/j1"]
+
+
+def test_what_the_attempt_before_saved_is_there_to_be_read() -> None:
+    offer = CheckpointOffer(number=2, size=5, sha256="0" * 64)
+    folder = "/state/tasks/j1.3.2/checkpoint-in"
+    assert f"{folder}:{folder}:ro" in make(checkpoint=offer).options
+    assert not [word for word in make().options if "checkpoint-in" in word]
 
 
 def test_a_shell_line_replaces_the_entrypoint_and_argv_follows_it() -> None:
