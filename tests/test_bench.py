@@ -26,6 +26,7 @@ BUDGETED = {
     "idle": 2,
     "exit": 1,
     "trip": 1,
+    "gangs": 0,
     "gang-restart": 1,
     "supervisor": 4,
 }

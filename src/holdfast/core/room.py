@@ -95,35 +95,32 @@ class Room:
         return found
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
-        """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last (ADMIT-3)."""
-        if job.tasks == 1 and not job.avoid_hosts:
-            return self._place_one(job, allowed)
-        fitting = []
-        for host in self.open_to(job):
-            count = allowed(host, job, host.count(job, job.tasks))
-            if count:
-                fitting.append((count, host))
-        chosen = choose_hosts(job, fitting)
-        return None if chosen is None else self._take(job, chosen)
+        """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last (ADMIT-3).
 
-    def _place_one(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
-        """The fullest host that fits. Hosts found full at the head of the list are dropped from it for good."""
-        shape = shape_of(job)
+        Hosts found full at the head of the shape's list are dropped from it for good.
+        """
+        shape, tasks = shape_of(job), job.tasks
         hosts = self._open.get(shape)
         if hosts is None:
             hosts = self._open[shape] = self.serving(job)
+        # The fullest host that takes all of it is what `choose_hosts` would find: no need to look at the others.
+        alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
+        fitting: list[tuple[int, HostRoom]] = []
         full = 0
         for at, host in enumerate(hosts):
-            if not host.count(job, 1):
+            count = host.count(job, tasks)
+            if not count:
                 full += at == full
                 continue
-            if allowed(host, job, 1):
-                if full:
-                    del hosts[:full]
-                return self._take(job, [(host, 1)])
-        if full:
-            del hosts[:full]
-        return None
+            count = allowed(host, job, count)
+            if count == tasks and alone:
+                del hosts[:full]
+                return self._take(job, [(host, tasks)])
+            if count:
+                fitting.append((count, host))
+        del hosts[:full]
+        chosen = choose_hosts(job, fitting)
+        return None if chosen is None else self._take(job, chosen)
 
     @staticmethod
     def _take(job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:

@@ -1,0 +1,165 @@
+"""Admission of gangs: many jobs of mixed sizes, and one of a thousand ranks from its queue to its last launch order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from bench.figures import Figures, Line, spread
+from bench.limits.raw_gangs import measure_raw_gangs
+from bench.scale import Scale, alternate, say
+from bench.system import Database, Scratch
+
+name = "gangs"
+budget = "none promised; the ratio says what planning, guards and history cost beside the bare rows"
+
+QUEUES = 10
+PATTERN = (1,) * 35 + (5,) * 11 + (20,) * 4
+"""Sizes of jobs in 35:11:4."""
+SUBMIT = 1000
+
+
+def choose_sizes(jobs: int) -> list[int]:
+    """As many sizes as jobs, in the pattern's proportion at any length."""
+    return [PATTERN[n * 7 % len(PATTERN)] for n in range(jobs)]  # 7 and 50 share no factor: all of them, mixed
+
+
+class Cluster:
+    """A store on a database of its own, the admission loop over it, and hosts that are rows."""
+
+    def __init__(self, dsn: str) -> None:
+        from holdfast.controller.context import Controller
+        from holdfast.store.migrate import migrate
+        from holdfast.store.postgres import PostgresStore
+
+        migrate(dsn)
+        self.store = PostgresStore(dsn)
+        self.controller = Controller(self.store)
+        self.hosts: list[str] = []
+
+    async def add_hosts(self, count: int, slots: int) -> None:
+        """Hosts as their registration leaves them."""
+        from holdfast.wire.agent import HostFacts
+
+        for n in range(count):
+            host_id = f"host-{n:05d}"
+            facts = HostFacts(name=host_id, cpu_slots=slots, memory_bytes=1 << 40, address=f"10.0.{n // 250}.{n % 250}")
+            await self.store.register_host(host_id, host_id.encode().ljust(32, b"."), "incarnation-1", facts)
+            self.hosts.append(host_id)
+
+    async def submit(self, sizes: Sequence[int]) -> None:
+        """Queue jobs of these sizes over all lanes."""
+        from holdfast.core.spec import JobSpec
+        from holdfast.store.interface import NewJob
+
+        for n in range(QUEUES):
+            await self.store.put_queue(f"lane-{n}", {})
+        for start in range(0, len(sizes), SUBMIT):
+            jobs = [
+                NewJob(
+                    id=f"job-{start + k:010d}",
+                    spec=JobSpec(argv=("true",), tasks=size),
+                    queue=f"lane-{(start + k) % QUEUES}",
+                )
+                for k, size in enumerate(sizes[start : start + SUBMIT])
+            ]
+            await self.store.submit_jobs(jobs)
+
+    async def beat(self) -> None:
+        """Every host says that it is there: a silent one is given nothing."""
+        from holdfast.store.interface import HostSync
+
+        await self.store.sync_hosts([HostSync(host_id=h, incarnation="incarnation-1") for h in self.hosts])
+
+    async def admit(self, jobs: int) -> float:
+        """Seconds of the loop until all jobs are reserved."""
+        from holdfast.controller.loops.admit import AdmitLoop
+
+        loop, seconds, started = AdmitLoop(self.controller), 0.0, 0
+        while started < jobs:
+            await self.beat()
+            began = time.monotonic()
+            found = await loop.run_once()
+            seconds += time.monotonic() - began
+            if not found.get("started"):
+                raise RuntimeError(f"{started} of {jobs} jobs were reserved, and no more")
+            started += int(found["started"])
+        return seconds
+
+    async def start_gang(self) -> float:
+        """Seconds from the hosts' first look to the last launch order, each host's sync by itself as the server takes them."""
+        from holdfast.controller.sync_batch import SyncBatcher
+        from holdfast.store.interface import HostSync
+
+        batcher = SyncBatcher(self.store, self.controller.metrics, self.controller.outages)
+        began = time.monotonic()
+        asked = await asyncio.gather(
+            *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1")) for h in self.hosts)
+        )
+        claims = {a.host_id: tuple((row.key, 29_500 if row.key.rank == 0 else 0) for row in a.claims) for a in asked}
+        told = await asyncio.gather(
+            *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h])) for h in self.hosts)
+        )
+        late = [a.host_id for a in told if len(a.offers) < len(claims[a.host_id])]
+        again = await asyncio.gather(
+            *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h])) for h in late)
+        )
+        seconds = time.monotonic() - began
+        offered = sum(len(a.offers) for a in (*told, *again))
+        ranks = sum(map(len, claims.values()))
+        if offered < ranks or not ranks:
+            raise RuntimeError(f"{offered} launch orders for {ranks} ranks")
+        return seconds
+
+
+def run(scale: Scale) -> Figures:
+    """Limit and system take turns, each round on a database of its own."""
+    jobs, hosts, slots = scale.pick(50_000, 300), scale.pick(200, 10), scale.pick(1000, 120)
+    ranks, wide = scale.pick(1000, 40), scale.pick(125, 5)
+    sizes = choose_sizes(jobs)
+    numbers = iter(range(1000))
+    reserve: list[float] = []
+    start: list[float] = []
+
+    async def mixed(dsn: str) -> float:
+        cluster = Cluster(dsn)
+        await cluster.store.open()
+        try:
+            await cluster.add_hosts(hosts, slots)
+            await cluster.submit(sizes)
+            return jobs / await cluster.admit(jobs)
+        finally:
+            await cluster.store.close()
+
+    async def large(dsn: str) -> None:
+        cluster = Cluster(dsn)
+        await cluster.store.open()
+        try:
+            await cluster.add_hosts(wide, 8)
+            await cluster.submit([ranks])
+            reserve.append(await cluster.admit(1) * 1000)
+            start.append(await cluster.start_gang() * 1000)
+        finally:
+            await cluster.store.close()
+
+    with Scratch() as scratch, Database(scratch) as database:
+
+        def measure() -> float:
+            found = asyncio.run(mixed(database.make(f"mixed-{next(numbers)}")))
+            asyncio.run(large(database.make(f"large-{next(numbers)}")))
+            say(f"  a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in {start[-1]:.0f} ms")
+            return found
+
+        raw = database.make("raw")
+        limits, found = alternate(
+            scale.pick(3, 1), lambda: measure_raw_gangs(raw, sizes, hosts), measure, ("raw", "admitted"), "jobs/s"
+        )
+    lines = (
+        Line(what=f"{jobs:,} queued in {QUEUES} queues, sizes 1/5/20 in 35:11:4", unit="jobs/s", value=spread(found),
+             limit_name="bare rows", limit=spread(limits)),
+        Line(what=f"reserve a gang of {ranks:,} on {wide} hosts", unit="ms", value=spread(reserve)),
+        Line(what=f"claim and launch orders of {ranks:,} ranks, {wide} syncs", unit="ms", value=spread(start)),
+    )  # fmt: skip
+    note = "Store and admission loop in one process with PostgreSQL beside it; hosts are rows, no agent and no HTTP."
+    return Figures(name=name, lines=lines, notes=(note,))
