@@ -18,6 +18,7 @@ from holdfast.controller.auth import make_new_id
 from holdfast.controller.context import Controller
 from holdfast.controller.graphql.endpoint import GraphqlRequest, Service, find_service
 from holdfast.controller.graphql.limits import Limits
+from holdfast.controller.graphql.reads import Reads
 from holdfast.controller.graphql.reference import render_page
 from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.server import RunningServer, bind_socket
@@ -635,6 +636,38 @@ async def test_a_slow_store_is_given_up_and_left_alone(served: Served) -> None:
         while counting.at_once:
             await asyncio.sleep(0.01)
     assert counting.calls["list_jobs"] <= Limits().calls_at_once
+
+
+async def test_nothing_is_read_for_a_query_that_was_given_up(store: Store) -> None:
+    """GQL-3: what waits for its turn when the time is up is dropped, though loaders run beside the query itself."""
+    await fill(store, 2)
+    counting, open_ = Counting(store), asyncio.Event()
+
+    async def wait(*args: Any, **more: Any) -> Any:
+        await open_.wait()
+        return {}
+
+    counting.instead["list_attempts_of"] = wait
+    query = "{ jobs { nodes { " + " ".join(f"a{n}: attempts(last: {n + 1}) {{ number }}" for n in range(6)) + " } } }"
+    answer = await service_over(counting, Limits(seconds=0.5)).answer(GraphqlRequest(query=query))
+    assert answer["errors"][0]["extensions"]["code"] == "query_timeout"
+    assert counting.calls["list_attempts_of"] == Limits().calls_at_once
+    open_.set()
+    async with asyncio.timeout(5):
+        while counting.at_once:
+            await asyncio.sleep(0.01)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert counting.calls["list_attempts_of"] == Limits().calls_at_once
+
+
+async def test_a_closed_reader_calls_nothing(store: Store) -> None:
+    counting = Counting(store)
+    reads = Reads(Controller(counting), 1, 1)  # type: ignore[arg-type]  # it is one by __getattr__
+    reads.close()
+    with pytest.raises(asyncio.CancelledError):
+        await reads.call(counting.list_queues)
+    assert not counting.calls
 
 
 async def test_few_queries_are_worked_on_at_once(store: Store) -> None:
