@@ -95,7 +95,9 @@ def _run_torchrun(scratch: Scratch, program: Path, rounds: int) -> list[float]:
     journal = Journal(scratch.folder / "torchrun.journal")
     command = [str(TORCH), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS),
                "--max-restarts", "1000", "--no-python", *_command(program, journal.path)]  # fmt: skip
-    process = scratch.start(command, "torchrun")
+    (scratch.folder / "torch").mkdir()  # it leaves its log folders behind
+    environ = clean_environment(TMPDIR=str(scratch.folder / "torch"))
+    process = scratch.start(command, "torchrun", environ=environ)
     try:
         return _measure(journal, rounds)
     except TimeoutError as error:
