@@ -21,6 +21,7 @@ CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
     [
         (TaskFacts(exit_code=3), "exit-code", Cause.NONZERO_EXIT, 3),
         (TaskFacts(signal=9), "signal", Cause.NONZERO_EXIT, 137),
+        (TaskFacts(checkpoint_error="spoilt"), "checkpoint", Cause.START_TIMEOUT, 127),
         (TaskFacts(start_error="no such program"), "start-error", Cause.NONZERO_EXIT, 127),
         (TaskFacts(signal=9, oom=True), "oom-counter", Cause.OOM_KILLED, 137),
         (TaskFacts(exit_code=1, log_tail=CUDA_OOM), "log-cuda-oom", Cause.OOM_KILLED, 1),

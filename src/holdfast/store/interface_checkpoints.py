@@ -86,4 +86,4 @@ class CheckpointStore(Protocol):
         """Forget those of jobs that have succeeded or are gone. Returns their blobs."""
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Which of these blobs a row names."""
+        """Which of these blobs are to stay: those a row names, and those of jobs that are not known here."""

@@ -238,7 +238,6 @@ class MemoryStore(
             if job.row.ended_at is not None and job.row.ended_at < before
         ]
         gone = {i for _, i in sorted(old)[:limit]}
-        self._drop(lambda one: one.job_id in gone)
         for job_id in gone:
             s.attempts.pop(job_id, None)
             del s.jobs[job_id]

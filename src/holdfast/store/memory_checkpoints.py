@@ -114,4 +114,5 @@ class MemoryCheckpoints:
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """See `CheckpointStore.find_known_blobs`."""
-        return {one.blob for kept in self.state.checkpoints.values() for one in kept} & set(names)
+        named = {one.blob for kept in self.state.checkpoints.values() for one in kept}
+        return {name for name in names if name in named or name.partition("/")[0] not in self.state.jobs}

@@ -111,8 +111,7 @@ class CheckpointsPart:
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """See `CheckpointStore.find_known_blobs`."""
-        params = {"job_ids": sorted({name.partition("/")[0] for name in names}), "blobs": list(names)}
-        return {row["blob"] for row in await self.session.rows("find_known_blobs", params)}
+        return {row["blob"] for row in await self.session.rows("find_known_blobs", {"blobs": list(names)})}
 
 
 def _who(host_id: str, incarnation: str, key: TaskKey) -> dict[str, object]:

@@ -58,9 +58,7 @@ delete from checkpoints c where (c.job_id, c.rank, c.number) in (
 returning c.blob;
 
 -- name: find_known_blobs
--- A blob's name begins with its job's id, by which the primary key finds the few rows that could name it.
-select blob from checkpoints where job_id = any(%(job_ids)s) and blob = any(%(blobs)s);
-
--- name: prune_checkpoints
--- Their blobs are swept when no row names them.
-delete from checkpoints where job_id = any(%(ids)s);
+-- A blob's name begins with its job's id. One of a job that is not here may be another database's in the same place: it stays.
+select n.name as blob from unnest(%(blobs)s::text[]) as n(name)
+where not exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
+   or exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);
