@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from holdfast.store.embedded import EmbeddedPostgres
 from holdfast.store.interface import JobFilter, NewJob
 from holdfast.store.migrate import migrate
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_session import Tx
 from tests.store.rig import OK, Rig
 
 OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -79,6 +81,32 @@ async def test_a_backend_killed_in_the_middle_is_tried_again(rig: Rig, dsn: str)
         blocker.rollback()
     assert await asyncio.wait_for(call, 20) is True
     assert (await rig.kinds(job_id)).count("job.draining") == 1
+
+
+async def test_a_cancelled_call_ends_even_when_its_connection_breaks_under_the_rollback(dsn: str) -> None:
+    """A loop that is told to stop while the database goes down must stop, not begin its call again."""
+    begun: list[Tx] = []
+
+    async def work(tx: Tx) -> None:
+        begun.append(tx)
+        await tx.now(None)  # begins the transaction
+        try:
+            await asyncio.sleep(600)
+        finally:
+            with socket.socket(fileno=os.dup(tx.conn.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+    store = PostgresStore(dsn)
+    await store.open()
+    call = asyncio.ensure_future(store.session.transact(work))
+    async with asyncio.timeout(20):
+        while not begun or begun[0].conn.info.transaction_status != 2:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert len(begun) == 1
+    await store.close()
 
 
 async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(rig: Rig, dsn: str) -> None:

@@ -13,7 +13,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -184,7 +184,9 @@ class Session:
             result = await work(Tx(conn, _BEGIN_RELAXED if relaxed else _BEGIN))
         except BaseException:
             if not conn.closed and conn.info.transaction_status in (2, 3):  # in a transaction, or in a failed one
-                await conn.execute(b"rollback", prepare=False)
+                # A connection too broken for it has rolled back already, and why we are here must not be lost with it.
+                with suppress(psycopg.Error):
+                    await conn.execute(b"rollback", prepare=False)
             raise
         if conn.info.transaction_status == 2:  # else the work sent nothing, and nothing was begun
             mark()
@@ -216,6 +218,7 @@ class Session:
         limit = self.call_seconds if seconds is None else seconds
         deadline = loop.time() + limit
         conflicts = broken = 0
+        cancels = _count_cancels()
         while True:
             committing = False
             try:
@@ -231,6 +234,8 @@ class Session:
             except PoolClosed as error:
                 raise Unavailable("the store is closed") from error
             except (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction) as error:
+                if _count_cancels() > cancels:  # lost in a clean-up that failed: nobody waits for this call any more
+                    raise asyncio.CancelledError from error
                 broken += 1
                 lost = (
                     isinstance(error, psycopg.InterfaceError)
@@ -250,6 +255,12 @@ class Session:
         async with self._pool.connection(timeout=max(0.05, min(seconds, POOL_WAIT_SECONDS))) as conn:
             with cut_after(conn, seconds):
                 yield conn
+
+
+def _count_cancels() -> int:
+    """How often the task that runs was told to end."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
 
 
 class _Stack(deque[Connection]):
