@@ -1,4 +1,7 @@
-"""Places kept for ranks of gangs until all their peers have one too: the host's half of the start barrier (GANG-1).
+"""Places kept for ranks of gangs until all their peers have one too: the host's half of the start barrier.
+
+GANG-1  No rank of a gang is launched before every rank has its place: hosts claim, the store opens the barrier in the
+        transaction of the last claim, and only then are launches offered.
 
 A claim is a promise, not a process: it costs nothing, is reported in every sync, and is forgotten at a stop, at a loss and
 at the end of its lease. A new agent has none; the controller asks it again.
