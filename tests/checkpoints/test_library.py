@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -122,7 +123,8 @@ def end_by_term(code: str, cwd: Path, *, terms: int = 1) -> tuple[int, str]:
         rest = process.stdout.read()
         return process.wait(30), rest
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -166,9 +168,14 @@ def test_children_do_not_save(tmp_path: Path) -> None:
         import holdfast
         holdfast.on_drain(lambda: open(f"saved-{os.getpid()}", "w").close())
         context = multiprocessing.get_context("fork")
-        workers = [context.Process(target=time.sleep, args=(60,)) for _ in range(3)]
+        begun = context.Barrier(4)  # a signal that comes while Python is still forking is lost on the child
+        def work():
+            begun.wait()
+            time.sleep(60)
+        workers = [context.Process(target=work) for _ in range(3)]
         for worker in workers:
             worker.start()
+        begun.wait()
         print("ready")
         for worker in workers:
             worker.join()
