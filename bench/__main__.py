@@ -17,7 +17,21 @@ from typing import cast
 from bench.figures import Figures, render_table, to_plain
 from bench.scale import Benchmark, Scale, say
 
-NAMES = ("noop", "true", "latency", "depth", "beat", "start", "sync", "idle", "exit", "trip", "gangs", "gang-restart", "supervisor")
+NAMES = (
+    "noop",
+    "true",
+    "latency",
+    "depth",
+    "beat",
+    "start",
+    "sync",
+    "idle",
+    "exit",
+    "trip",
+    "gangs",
+    "gang-restart",
+    "supervisor",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

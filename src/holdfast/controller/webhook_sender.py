@@ -134,9 +134,7 @@ class Sender:
             status=answer.status, error=answer.error, retry_after_seconds=answer.retry_after_seconds, seconds=took
         )
 
-    async def _try(
-        self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float
-    ) -> Answer:
+    async def _try(self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float) -> Answer:
         target = parse_target(url, allow_private=allow_private)
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         sending: asyncio.Task[None] | None = None
