@@ -39,9 +39,10 @@ class Cluster:
         self.hosts: list[str] = []
 
     async def add_hosts(self, count: int, slots: int) -> None:
-        """Hosts as their registration leaves them."""
+        """Hosts as their registration leaves them. They are not called silent for as long as this takes."""
         from holdfast.wire.agent import HostFacts
 
+        await self.store.write_cluster_settings({"sync_interval_seconds": 60.0, "dead_host_seconds": 3600.0})
         for n in range(count):
             host_id = f"host-{n:05d}"
             facts = HostFacts(name=host_id, cpu_slots=slots, memory_bytes=1 << 40, address=f"10.0.{n // 250}.{n % 250}")
@@ -66,19 +67,12 @@ class Cluster:
             ]
             await self.store.submit_jobs(jobs)
 
-    async def beat(self) -> None:
-        """Every host says that it is there: a silent one is given nothing."""
-        from holdfast.store.interface import HostSync
-
-        await self.store.sync_hosts([HostSync(host_id=h, incarnation="incarnation-1") for h in self.hosts])
-
     async def admit(self, jobs: int) -> float:
         """Seconds of the loop until all jobs are reserved."""
         from holdfast.controller.loops.admit import AdmitLoop
 
         loop, seconds, started = AdmitLoop(self.controller), 0.0, 0
         while started < jobs:
-            await self.beat()
             began = time.monotonic()
             found = await loop.run_once()
             seconds += time.monotonic() - began

@@ -122,10 +122,9 @@ def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
     if task.state is not TaskState.RESERVED or task.barrier:
         return
     port_now = port or task.port
-    if task.claimed_at is not None and port_now == task.port:
-        return
-    task.claimed_at, task.port = task.claimed_at or m.now, port_now
-    m.changed_tasks[task.job_id, task.rank] = task
+    if task.claimed_at is None or port_now != task.port:
+        task.claimed_at, task.port = task.claimed_at or m.now, port_now
+        m.changed_tasks[task.job_id, task.rank] = task
     ranks = m.tasks[job.id].values()
     if job.state is not JobState.RESERVED or any(t.claimed_at is None for t in ranks):
         return

@@ -105,20 +105,21 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
 async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
     """Starts and ends. Returns whether there were any."""
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
-    started = {key.job_id for d in drafts for key in (*d.started(), *d.claimed())}
-    if not ended and not started:
+    started = {key.job_id for d in drafts for key in d.started()}
+    claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
+    if not ended and not started and not claims:
         return False
     good = [(d, key, facts) for d, key, facts in ended if facts.succeeded]
     rest = started | {key.job_id for _, key, facts in ended if not facts.succeeded}
-    if good and rest:
-        await tx.rows("lock_job_ids", {"ids": sorted(rest | {key.job_id for _, key, _ in good})})
+    if claims or (good and rest):
+        both = {key.job_id for _, key, _ in good} | {key.job_id for _, key, _ in claims}
+        await tx.rows("lock_job_ids", {"ids": sorted(rest | both)})
+    full = await _take_claims(tx, claims, at) if claims else set()
     taken: set[TaskKey] = set()
     if good:
         taken = await _finish_fast(tx, good, at)
     left = [(d, key) for d, key, _ in ended if key not in taken]
-    ids = {key.job_id for _, key in left} | {
-        key.job_id for d in drafts for key in (*d.started(), *d.claimed()) if key not in taken
-    }
+    ids = full | {key.job_id for _, key in left} | {k.job_id for d in drafts for k in d.started() if k not in taken}
     if ids:
         m = await load_moves(tx, ids, at)
         repeats = apply_reports(m, drafts, taken)
@@ -126,6 +127,16 @@ async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
         if repeats:
             await _ack_repeats(tx, repeats)
     return True
+
+
+async def _take_claims(tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime) -> set[str]:
+    """Note the places. Returns the jobs all of whose ranks have one now."""
+    params = {
+        "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
+        "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
+        "incarnations": [d.sync.incarnation for d, _, _ in claims], "ports": [port for _, _, port in claims], "now": at,
+    }  # fmt: skip
+    return {row["job_id"] for row in await tx.rows("claim_tasks", params)}
 
 
 async def _finish_fast(tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]], at: datetime) -> set[TaskKey]:
@@ -232,10 +243,11 @@ async def _give_offers(tx: Tx, rows: Sequence[dict[str, Any]], by_host: dict[str
     jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found}
     secrets = {r["job_id"]: r["secrets"] for r in hidden}
     gangs = [job_id for job_id in ids if jobs[job_id].tasks > 1]
-    seats: dict[str, tuple[Seat, ...]] = {}
+    found_seats: dict[str, list[Seat]] = {}
     if gangs:
         for row in await tx.rows("read_seats", {"ids": gangs}):
-            seats[row["job_id"]] = (*seats.get(row["job_id"], ()), msgspec.convert(row, Seat))
+            found_seats.setdefault(row["job_id"], []).append(msgspec.convert(row, Seat))
+    seats = {job_id: tuple(rows) for job_id, rows in found_seats.items()}
     for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
         d = by_host[row["host_id"]]
         task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)

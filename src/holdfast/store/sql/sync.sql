@@ -142,6 +142,27 @@ returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnatio
           t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
           t.beat_at, t.section, t.facts;
 
+-- name: claim_tasks
+-- Places kept for ranks of gangs, and the gangs whose last rank has one now: only those are loaded, to open their barrier.
+-- A gang of thousands is claimed by hundreds of syncs, and none of them may cost what the whole gang does. Their jobs'
+-- locks are held, so that of two last claims the second sees the first. Must equal `moves.claim_task`.
+with given as (
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
+                       %(incarnations)s::text[], %(ports)s::integer[])
+    as g(job_id, rank, epoch, host_id, incarnation, port)
+), claimed as (
+  update tasks t set claimed_at = coalesce(t.claimed_at, %(now)s), port = coalesce(nullif(g.port, 0), t.port)
+  from given g
+  where t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch and t.host_id = g.host_id
+    and t.incarnation = g.incarnation and t.state = 'reserved' and not t.barrier
+    and (t.claimed_at is null or (g.port <> 0 and g.port is distinct from t.port))
+  returning t.job_id, t.rank
+)
+select c.job_id from (select distinct job_id from claimed) c
+where not exists (
+  select from tasks t where t.job_id = c.job_id and t.claimed_at is null
+    and (t.job_id, t.rank) not in (select job_id, rank from claimed));
+
 -- name: read_seats
 -- Every rank of these gangs and how its host is reached, for the launch orders of all of them.
 select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.devices, t.port
