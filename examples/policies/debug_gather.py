@@ -190,10 +190,11 @@ def grow_tree(nodes: list[Process], ports: dict[Process, int], pids: dict[Any, l
                 }
             )
     try:
-        return json.loads(answer.result(COLLECT_SECONDS + MERGE_SECONDS * (max(depths) + 1))["report"])
+        report: Report = json.loads(answer.result(COLLECT_SECONDS + MERGE_SECONDS * (max(depths) + 1))["report"])
     except Exception as error:
         log.warning("the first collector said nothing: %s", error)
         return {}
+    return report
 
 
 def render(report: Report, world_size: int) -> str:

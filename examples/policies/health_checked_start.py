@@ -66,7 +66,13 @@ def time_once(function: Any) -> float:
 def measure_disk(size: int = 16 << 20) -> float:
     """Bytes a second, written and synced."""
     with tempfile.TemporaryFile() as file:
-        return size / time_once(lambda: (file.write(bytes(size)), file.flush(), os.fsync(file.fileno())))
+
+        def write() -> None:
+            file.write(bytes(size))
+            file.flush()
+            os.fsync(file.fileno())
+
+        return size / time_once(write)
 
 
 def measure() -> Report:
@@ -131,7 +137,7 @@ class Selection:
     def check(self, hosts: list[Host]) -> None:
         """Begin with these. The time of a host counts from when its manager came."""
         for host in hosts:
-            host.hostname().add_done_callback(lambda _, host=host: self.attached_at.setdefault(host, time.monotonic()))
+            host.hostname().add_done_callback(lambda future: self.attached_at.setdefault(future.whom, time.monotonic()))
             self.pending[start_check(self.ctx, host, self.command)] = host
         if self.options.local:
             self.ctx.start_local_managers(len(hosts))
@@ -160,7 +166,10 @@ class Selection:
             self.replace(host, reason)
 
     def replace(self, host: Host, reason: str) -> None:
-        """Have another machine instead. Raises SystemExit where that happened too often."""
+        """Have another machine instead, where one is needed. Raises SystemExit where that happened too often."""
+        if len(self.scores) >= self.options.hosts:
+            self.ctx.return_hosts([host], error=f"health check: {reason}")
+            return
         self.replaced += 1
         if self.replaced > self.options.max_replaced:
             raise SystemExit(

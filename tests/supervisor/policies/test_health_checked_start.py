@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.supervisor.policies.rig import POLICIES, run_policy
+
+sys.path.insert(0, str(POLICIES))
+from health_checked_start import Selection
 
 SCRIPT = POLICIES / "health_checked_start.py"
 # The n-th host to be checked does the n-th thing of the list, and writes down under which warden it did it.
@@ -79,3 +84,27 @@ def test_it_gives_up_where_all_are_sick(tmp_path: Path) -> None:
     assert code == 1
     assert "given up: 2 hosts failed the health check" in words
     assert not wardens(tmp_path, "trained")
+
+
+class Given:
+    """What a selection asked of its context."""
+
+    def __init__(self) -> None:
+        self.returned: list[Any] = []
+
+    def return_hosts(self, hosts: list[Any], error: str) -> None:
+        self.returned += [(host, error) for host in hosts]
+
+
+def test_a_sick_host_that_nobody_needs_is_not_replaced() -> None:
+    ctx: Any = Given()
+    chosen = Selection(ctx, Namespace(hosts=1, check=["true"], max_replaced=0))
+    host: Any = "late"
+    chosen.scores = {host: 1.0}
+    sick: Any = "sick"
+    chosen.replace(sick, "no GPUs")
+    assert ctx.returned == [("sick", "health check: no GPUs")]
+    assert chosen.replaced == 0
+    chosen.scores = {}
+    with pytest.raises(SystemExit, match="the last, sick, with no GPUs"):
+        chosen.replace(sick, "no GPUs")
