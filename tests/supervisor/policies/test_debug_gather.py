@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +66,19 @@ def test_a_host_that_is_frozen_is_named_and_not_waited_for(ctx: Context, manager
     words = debug_gather.gather_debug(ctx, group)
     assert "2 ranks (0-1):" in words, words
     assert "2 ranks (2-3): nothing was heard of them" in words, words
+
+
+@pytest.mark.slow
+def test_without_py_spy_it_asks_gdb_and_says_when_nobody_could_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug_gather, "find_py_spy", lambda: "/nowhere/py-spy")
+    monkeypatch.setattr(debug_gather, "TOOL_SECONDS", STEP_PATIENCE)
+    with subprocess.Popen(["sleep", "6000"]) as sleeper:
+        try:
+            if shutil.which("gdb"):
+                assert "sleep" in debug_gather.look_at_rank(0, sleeper.pid)[0]
+        finally:
+            sleeper.kill()
+    assert debug_gather.look_at_rank(0, sleeper.pid)[0].startswith("no stacks:")
 
 
 def test_ranks_are_named_in_spans() -> None:
