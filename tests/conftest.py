@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.store.pg_fixture import pg_database, pg_dsn, pg_server
@@ -11,3 +16,15 @@ __all__ = ["pg_database", "pg_dsn", "pg_server"]
 # A property holds or it does not; how long an example takes says more about the machine than about the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Parts that are started without a folder of their own keep to the tests' own, not to the home of who runs them."""
+    folder, before = tmp_path_factory.mktemp("state"), os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["XDG_STATE_HOME"]
+    else:
+        os.environ["XDG_STATE_HOME"] = before
