@@ -104,17 +104,25 @@ class Rig:
         return process
 
     def meet(self) -> Snapshot:
-        """Wait for the next agent, say hello, return the snapshot."""
-        line, _ = self._relay.accept()
-        if self._line is not None:
-            self._line.close()  # not before: an agent whose test hangs up goes by itself
-        self._line = line
-        self._line.settimeout(PATIENCE_SECONDS)
-        self._reader = FrameReader()
-        self.heard.clear()
-        self.agent_pid = int.from_bytes(self._line.recv(4, socket.MSG_WAITALL), "big")
-        self.say(Hello(pid=self.agent_pid))
-        return self.expect(Snapshot)
+        """Wait for the next agent, say hello, return the snapshot.
+
+        A guardian that is killed a moment after its agent may have started another, whose line is then dead: the one after
+        it is met.
+        """
+        while True:
+            line, _ = self._relay.accept()
+            if self._line is not None:
+                self._line.close()  # not before: an agent whose test hangs up goes by itself
+            self._line = line
+            self._line.settimeout(PATIENCE_SECONDS)
+            self._reader = FrameReader()
+            self.heard.clear()
+            try:
+                self.agent_pid = int.from_bytes(self._line.recv(4, socket.MSG_WAITALL), "big")
+                self.say(Hello(pid=self.agent_pid))
+                return self.expect(Snapshot)
+            except (ConnectionResetError, BrokenPipeError):
+                continue
 
     def say(self, *requests: Request) -> None:
         assert self._line is not None
