@@ -1,8 +1,9 @@
 #!/bin/sh
-# What the container tests need: podman, a registry, a small init, a C compiler. Without them those tests are skipped.
+# What the container tests need: podman, a registry, a small init, a C compiler; and iproute2 for gangs over network namespaces.
+# Without them those tests are skipped.
 set -u
 missing=""
-for tool in podman buildah runc docker-registry catatonit gcc; do
+for tool in podman buildah runc docker-registry catatonit gcc ip; do
   PATH="$PATH:/usr/sbin" command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
 if [ -z "$missing" ]; then
@@ -13,7 +14,7 @@ elif ! command -v apt-get >/dev/null 2>&1; then
   echo "container tools:$missing missing, and there is no apt-get here; tests in containers are skipped"
 else
   echo "container tools: installing$missing"
-  packages=$(echo "$missing" | sed 's/ gcc/ gcc libc6-dev/')
+  packages=$(echo "$missing" | sed 's/ gcc/ gcc libc6-dev/; s/ ip$/ iproute2/')
   export DEBIAN_FRONTEND=noninteractive
   # shellcheck disable=SC2086 # words on purpose
   if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $packages; } >/dev/null; then
