@@ -188,3 +188,10 @@ def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
     (engine.folder / "down").unlink()
     controller.wait(lambda: len(controller.registrations) == 2, SECONDS)
     assert seen == [0]
+
+
+def test_only_podman_is_told_to_leave_signals_alone() -> None:
+    """`docker start` refuses the option: a real engine's client said "unknown flag"."""
+    podman, docker = Runtime(kind="podman", program="podman"), Runtime(kind="docker", program="docker")
+    assert podman.start("c") == ["podman", "start", "--attach", "--sig-proxy=false", "c"]
+    assert docker.start("c") == ["docker", "start", "--attach", "c"]

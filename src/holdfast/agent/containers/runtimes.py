@@ -46,8 +46,9 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return self.call("create", "--name", name, "--pull=never", *options, "--", image, *command)
 
     def start(self, name: str) -> list[str]:
-        """Starts it and stays with it: its output, then its exit code."""
-        return self.call("start", "--attach", "--sig-proxy=false", name)
+        """Starts it and stays with it: its output, then its exit code. `docker start` has no word for leaving signals alone."""
+        quiet = ["--sig-proxy=false"] if self.kind == "podman" else []
+        return self.call("start", "--attach", *quiet, name)
 
     def inspect(self, name: str) -> list[str]:
         """Prints what became of it, as JSON."""
