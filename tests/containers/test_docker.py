@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.containers.runtimes import Runtime
 from tests.agent.conftest import Host, is_running, poll
 from tests.agent.fake_controller import FakeController, serve
 from tests.containers.conftest import HERE, mark_of
