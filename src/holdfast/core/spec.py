@@ -48,6 +48,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pull: when the image is fetched. volumes: "host path:path inside[:ro]", as the runtimes write it.
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
     host_labels: only hosts that carry all of these labels with these values take it.
+    supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0 is replaced by itself, while
+        the others go on (`core.replace`). `holdfast supervise` makes such a job.
     on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or restart them all.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs, for the first attempt
@@ -87,6 +89,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
+    supervised: bool = False
     on_partial: Literal["fail", "restart"] = "fail"
     preemptible: bool = False
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
@@ -128,6 +131,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
         if spec.interactive and spec.retry.max_retries:
             raise ValidationError("an interactive job is never retried; drop max_retries or interactive", field="retry")
     _check_container(spec)
+    if spec.supervised and spec.image is not None:
+        raise ValidationError(
+            "host managers run on the hosts themselves; let the policy start the containers", field="image"
+        )
     if spec.argv and not spec.argv[0]:
         raise ValidationError("the program's name, the first word of `argv`, is empty", field="argv")
     if spec.shell is not None and not spec.shell.strip():
