@@ -82,9 +82,12 @@ class Cluster:
         return seconds
 
     async def start_gang(self) -> float:
-        """Seconds from the hosts' first look to the last launch order, each host's sync by itself as the server takes them."""
+        """Seconds from the hosts' first look to the last answer with launch orders, each host's sync by itself as the server
+        takes them."""
+        from holdfast.controller.launch_orders import make_orders
         from holdfast.controller.sync_batch import SyncBatcher
         from holdfast.store.interface import HostSync
+        from holdfast.wire.agent import SyncAnswer, encode
 
         batcher = SyncBatcher(self.store, self.controller.metrics, self.controller.outages)
         began = time.monotonic()
@@ -99,8 +102,13 @@ class Cluster:
         again = await asyncio.gather(
             *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h])) for h in late)
         )
+        settings = await self.controller.settings.current()
+        layouts, offered = self.controller.layouts, 0
+        for a in (*told, *again):
+            orders = await make_orders(self.store, a.offers, settings, layouts, shared=True)
+            offered += len(orders)
+            encode(SyncAnswer(launch=orders, gangs=layouts.list_gangs(a.offers)))
         seconds = time.monotonic() - began
-        offered = sum(len(a.offers) for a in (*told, *again))
         ranks = sum(map(len, claims.values()))
         if offered < ranks or not ranks:
             raise RuntimeError(f"{offered} launch orders for {ranks} ranks")
@@ -115,6 +123,7 @@ def run(scale: Scale) -> Figures:
     numbers = iter(range(1000))
     reserve: list[float] = []
     start: list[float] = []
+    spread_out: list[float] = []
 
     async def mixed(dsn: str) -> float:
         cluster = Cluster(dsn)
@@ -126,14 +135,13 @@ def run(scale: Scale) -> Figures:
         finally:
             await cluster.store.close()
 
-    async def large(dsn: str) -> None:
+    async def large(dsn: str, hosts: int) -> tuple[float, float]:
         cluster = Cluster(dsn)
         await cluster.store.open()
         try:
-            await cluster.add_hosts(wide, 8)
+            await cluster.add_hosts(hosts, ranks // hosts)
             await cluster.submit([ranks])
-            reserve.append(await cluster.admit(1) * 1000)
-            start.append(await cluster.start_gang() * 1000)
+            return await cluster.admit(1) * 1000, await cluster.start_gang() * 1000
         finally:
             await cluster.store.close()
 
@@ -141,8 +149,14 @@ def run(scale: Scale) -> Figures:
 
         def measure() -> float:
             found = asyncio.run(mixed(database.make(f"mixed-{next(numbers)}")))
-            asyncio.run(large(database.make(f"large-{next(numbers)}")))
-            say(f"  a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in {start[-1]:.0f} ms")
+            took = asyncio.run(large(database.make(f"large-{next(numbers)}"), wide))
+            reserve.append(took[0])
+            start.append(took[1])
+            spread_out.append(asyncio.run(large(database.make(f"large-{next(numbers)}"), ranks))[1])
+            say(
+                f"  a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in {start[-1]:.0f} ms; "
+                f"with a host for each rank in {spread_out[-1]:.0f} ms"
+            )
             return found
 
         raw = database.make("raw")
@@ -154,6 +168,7 @@ def run(scale: Scale) -> Figures:
              limit_name="bare rows", limit=spread(limits)),
         Line(what=f"reserve a gang of {ranks:,} on {wide} hosts", unit="ms", value=spread(reserve)),
         Line(what=f"claim and launch orders of {ranks:,} ranks, {wide} syncs", unit="ms", value=spread(start)),
+        Line(what=f"claim and launch orders of {ranks:,} ranks, a host each", unit="ms", value=spread(spread_out)),
     )  # fmt: skip
     note = "Store and admission loop in one process with PostgreSQL beside it; hosts are rows, no agent and no HTTP."
     return Figures(name=name, lines=lines, notes=(note,))

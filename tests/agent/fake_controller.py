@@ -30,6 +30,7 @@ class FakeController:
         self.syncs: list[wire.SyncRequest] = []
         self.sync_times: list[float] = []
         self.launches: dict[TaskKey, wire.LaunchOrder] = {}
+        self.gangs: list[wire.Gang] = []
         self.preempts: dict[TaskKey, wire.PreemptOrder] = {}
         self.known: set[TaskKey] = set()
         self.lost: set[TaskKey] = set()
@@ -178,7 +179,7 @@ class FakeController:
                 lost.append(key)
         known = [key for key in live if key in self.known]
         return wire.SyncAnswer(
-            launch=list(self.launches.values()), preempt=list(self.preempts.values()), lost=lost, acked=acked,
+            launch=list(self.launches.values()), gangs=self.gangs, preempt=list(self.preempts.values()), lost=lost, acked=acked,
             refused=refused, renewed=[wire.Renewed(key=key, ttl_seconds=self.ttl_seconds) for key in known],
             sync_interval_seconds=self.interval_seconds, settings_rev=1,
         )  # fmt: skip

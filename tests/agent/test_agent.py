@@ -15,7 +15,7 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_marks, read_table
-from holdfast.wire.agent import MAX_WAIT_SECONDS, RegisterRequest
+from holdfast.wire.agent import MAX_WAIT_SECONDS, Gang, GangHost, RegisterRequest
 from holdfast.wire.api import Problem
 from tests.agent.conftest import Host, is_running, poll
 from tests.agent.fake_controller import JOIN_TOKEN, FakeController, serve
@@ -40,6 +40,21 @@ def test_a_task_that_cannot_start_says_why(controller: FakeController, host: Hos
     facts = controller.wait_end(key)
     assert facts.exit_code is None
     assert "no such program" in (facts.start_error or "")
+
+
+def test_a_rank_of_a_gang_of_8000_starts_and_finds_its_peers(controller: FakeController, host: Host) -> None:
+    """Its peers are more than a variable may hold."""
+    hosts = [GangHost(f"gpu-box-{n:04d}", f"10.0.{n // 250}.{n % 250}") for n in range(1000)]
+    places = [rank // 8 for rank in range(8000)]
+    controller.gangs = [Gang(job_id="wide", epoch=1, hosts=hosts, places=places)]
+    words = (
+        "import json, os; peers = json.load(open(os.environ['HOLDFAST_PEERS_FILE'])); "
+        "print(len(peers), peers[7999]['host'], peers[7999]['address'], 'HOLDFAST_PEERS' in os.environ)"
+    )
+    key = controller.launch(sys.executable, "-S", "-c", words, job="wide", world_size=8000)
+    assert controller.wait_end(key).exit_code == 0
+    controller.wait_logs(key)
+    assert controller.log_of(key) == b"8000 gpu-box-0999 10.0.3.249 False\n"
 
 
 def test_a_repeated_launch_runs_once(controller: FakeController, host: Host, tmp_path: Path) -> None:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
-from holdfast.agent.environment import make_task_environment
+import msgspec
+import pytest
+
+from holdfast.agent.environment import MAX_PEERS_BYTES, make_task_environment
+from holdfast.agent.peers import PEERS_FILE, GangPeers, find_peers
 from holdfast.core.ids import TaskKey
-from holdfast.wire.agent import LaunchOrder, Peer
+from holdfast.wire.agent import Gang, GangHost, LaunchOrder
 
 
-def make(inherited: dict[str, str] | None = None, host_gpus: int = 0, **fields: Any) -> dict[str, str]:
-    order = LaunchOrder(
-        key=TaskKey("j1", fields.pop("rank", 0), 4),
-        name="n",
-        queue="q",
-        project="p",
-        argv=["x"],
-        **{"attempt": 1, **fields},
+def make_order(rank: int = 0, epoch: int = 4, **fields: Any) -> LaunchOrder:
+    return LaunchOrder(
+        key=TaskKey("j1", rank, epoch), name="n", queue="q", project="p", argv=["x"], **{"attempt": 1, **fields}
     )
+
+
+def make(
+    inherited: dict[str, str] | None = None, host_gpus: int = 0, peers: Path | None = None, **fields: Any
+) -> dict[str, str]:
     return make_task_environment(
-        order, inherited or {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w", host_gpus=host_gpus
-    )
+        make_order(**fields), inherited or {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w",
+        host_gpus=host_gpus, peers=peers,
+    )  # fmt: skip
 
 
 def test_ranks_are_named_as_torchrun_names_them() -> None:
@@ -38,11 +45,45 @@ def test_ranks_are_named_as_torchrun_names_them() -> None:
     assert "HOLDFAST_PEERS" not in env
 
 
-def test_peers_are_all_ranks_and_how_they_are_reached() -> None:
-    env = make(peers=[Peer(rank=0, host="a", address="10.0.0.1"), Peer(rank=1, host="b", address="10.0.0.2")])
-    assert json.loads(env["HOLDFAST_PEERS"]) == [
-        {"rank": 0, "host": "a", "address": "10.0.0.1"}, {"rank": 1, "host": "b", "address": "10.0.0.2"},
-    ]  # fmt: skip
+TWO = [{"rank": 0, "host": "a", "address": "10.0.0.1"}, {"rank": 1, "host": "b", "address": "10.0.0.2"}]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["told once for all orders", "told with the order"])
+def test_peers_are_all_ranks_and_how_they_are_reached(tmp_path: Path, shared: bool) -> None:
+    order, peers = make_order(epoch=4), GangPeers()
+    if shared:
+        hosts = [GangHost("a", "10.0.0.1"), GangHost("b", "10.0.0.2")]
+        older = Gang(job_id="j1", epoch=3, hosts=hosts, places=[1, 1])
+        other = Gang(job_id="j2", epoch=4, hosts=hosts, places=[1])
+        peers.learn([older, Gang(job_id="j1", epoch=4, hosts=hosts, places=[0, 1]), other])
+    else:
+        order = msgspec.convert({**msgspec.to_builtins(order), "peers": TWO}, LaunchOrder)
+    peers.leave(order, tmp_path)
+    env = make(peers=find_peers(tmp_path))
+    assert json.loads(env["HOLDFAST_PEERS"]) == TWO
+    assert json.loads(Path(env["HOLDFAST_PEERS_FILE"]).read_text()) == TWO
+
+
+def test_a_job_of_one_task_has_no_peers(tmp_path: Path) -> None:
+    GangPeers().leave(make_order(), tmp_path)
+    assert find_peers(tmp_path) is None
+    assert "HOLDFAST_PEERS_FILE" not in make()
+
+
+def test_a_rank_without_a_host_is_no_peer() -> None:
+    gang = Gang(job_id="j1", epoch=4, hosts=[GangHost("a", "10.0.0.1")], places=[0, -1, 0, 7])
+    assert [peer.rank for peer in gang.list_peers()] == [0, 2]
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_variable_that_no_process_can_be_started_with_is_left_out(tmp_path: Path, over: int) -> None:
+    path = tmp_path / PEERS_FILE
+    path.write_text("x" * (MAX_PEERS_BYTES + over))
+    env = make(peers=path)
+    assert ("HOLDFAST_PEERS" in env) is not bool(over)
+    assert env["HOLDFAST_PEERS_FILE"] == str(path)
+    done = subprocess.run(["/bin/true"], env=env, check=False)  # the longest that is given can be given
+    assert done.returncode == 0
 
 
 def test_ranks_that_share_a_host_do_not_take_every_core_each() -> None:

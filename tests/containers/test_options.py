@@ -124,6 +124,13 @@ def test_what_the_attempt_before_saved_is_there_to_be_read() -> None:
     assert not [word for word in make().options if "checkpoint-in" in word]
 
 
+def test_the_list_of_its_peers_is_there_to_be_read() -> None:
+    path = "/state/tasks/j1.3.2/peers.json"
+    assert f"{path}:{path}:ro" in make(environment={"HOLDFAST_PEERS_FILE": path}, world_size=2).options
+    alone = make(environment={"HOLDFAST_PEERS_FILE": "/etc/shadow"}).options
+    assert not [word for word in alone if "shadow" in word], "a variable of the user's own mounts nothing"
+
+
 def test_a_shell_line_replaces_the_entrypoint_and_argv_follows_it() -> None:
     box = make(shell="echo $A", argv=[])
     assert "--entrypoint=/bin/sh" in box.options

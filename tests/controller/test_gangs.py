@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.core.facts import TaskFacts
@@ -112,6 +113,34 @@ async def test_a_gang_makes_room_for_a_more_important_one(
         ("reserved", 1), ("drain started", 1), ("task preempted", 1), ("task preempted", 1), ("drain completed", 1),
     ]  # fmt: skip
     assert told(caplog, winner) == [("reserved", 1)]
+
+
+async def test_peers_are_told_once_to_an_agent_that_shares_them(served: Served, agent: FakeAgent) -> None:
+    """An agent of the version before is told them with every order; both are told the same."""
+    other = FakeAgent(served, "h2", cpu_slots=1, address="10.0.0.2")
+    await other.register()
+    job = await served.submit(tasks=3, placement="pack")
+    places: dict[str, list[wire.TaskReport]] = {"h1": [], "h2": []}
+    async with asyncio.timeout(SECONDS):
+        while sum(map(len, places.values())) < 3:
+            for each in (agent, other):
+                name = each.facts.name
+                claims = (await each.sync(*places[name], wait=0.05)).claim
+                places[name] += [claimed(claim.key) for claim in claims]
+        hers = await agent.sync(*places["h1"], wait=1.0, shares_peers=True)
+        while len(hers.launch) < len(places["h1"]):
+            await other.sync(*places["h2"])
+            hers = await agent.sync(*places["h1"], wait=1.0, shares_peers=True)
+    old = await agent.sync(*places["h1"])
+    assert [gang.job_id for gang in hers.gangs] == [job["id"]]
+    assert [order.peers for order in hers.launch] == [[]] * len(hers.launch)
+    assert old.gangs == []
+    peers = hers.gangs[0].list_peers()
+    assert [order.peers for order in old.launch] == [peers] * len(hers.launch)
+    names = {report.key.rank: name for name, reports in places.items() for report in reports}
+    address = {"h1": agent.facts.address, "h2": "10.0.0.2"}
+    assert peers == [wire.Peer(rank=r, host=names[r], address=address[names[r]]) for r in range(3)]
+    assert [msgspec.structs.replace(order, peers=[]) for order in old.launch] == hers.launch
 
 
 async def test_one_line_tells_whose_failure_began_a_fall(

@@ -27,7 +27,10 @@ def test_nothing_starts_until_every_rank_has_its_place(cluster: Cluster) -> None
     hosts = [cluster.add_host(f"host{n}", cpu_slots=1, advertise=f"127.0.0.{n + 1}") for n in range(3)]
     pids = hosts[2].freeze()
     look = cluster.folder / "look"
-    words = f"import json, os; print(json.dumps(dict(os.environ))); open('{look}', 'a').write('x')"
+    words = f"""import json, os
+listed = open(os.environ["HOLDFAST_PEERS_FILE"]).read()
+print(json.dumps({{**os.environ, "LISTED": listed}}))
+open('{look}', 'a').write('x')"""
     job = cluster.submit(sys.executable, "-c", words, tasks=3)
     wait_until(lambda: len(claimed(cluster, job)) == 2, SECONDS, what="two claims")
     # A restart of an agent must not lose its place: the new one is asked again.
@@ -41,7 +44,7 @@ def test_nothing_starts_until_every_rank_has_its_place(cluster: Cluster) -> None
     seen = [json.loads(line) for line in cluster.output(job).decode().splitlines()]
     by_rank = {int(env["RANK"]): env for env in seen}
     assert sorted(by_rank) == [0, 1, 2]
-    peers = {env["HOLDFAST_PEERS"] for env in seen}
+    peers = {text for env in seen for text in (env["HOLDFAST_PEERS"], env["LISTED"])}
     assert len(peers) == 1
     listed = json.loads(peers.pop())
     assert [peer["rank"] for peer in listed] == [0, 1, 2]

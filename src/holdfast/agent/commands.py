@@ -21,6 +21,7 @@ from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.environment import make_command, make_task_environment
 from holdfast.agent.journal import about
 from holdfast.agent.link import GuardianLink
+from holdfast.agent.peers import GangPeers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
@@ -62,6 +63,7 @@ class Commands:
         self._containers = containers
         self._checkpoints = checkpoints
         self.claims = Claims()
+        self._peers = GangPeers()
         self.host_id = ""
         self.host_gpus = 0
         self.closing = False
@@ -88,6 +90,7 @@ class Commands:
             news = self._preempt(preempt) or news
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
+        self._peers.learn(answer.gangs)
         for order in answer.launch:
             news = self._launch(order, started_at) or news
         for change in answer.watch:
@@ -168,7 +171,8 @@ class Commands:
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
         if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
             order = msgspec.structs.replace(order, master_port=self.claims.ports.find(now))
-        task = self._table.add(order, now)
+        task = self._table.add(msgspec.structs.replace(order, peers=[]), now)
+        self._peers.leave(order, task.folder)
         task.deadline = deadline
         out_path(task).mkdir(mode=0o700, exist_ok=True)
         if order.checkpoint is None:
@@ -205,7 +209,7 @@ class Commands:
         boxed = order.image is not None
         env = make_task_environment(
             order, {} if boxed else self._places.inherited, host_id=self.host_id, host_mark=self._places.host_mark,
-            beat_socket=self._places.beat_socket, work_folder=str(work), host_gpus=self.host_gpus,
+            beat_socket=self._places.beat_socket, work_folder=str(work), host_gpus=self.host_gpus, peers=find_peers(task.folder),
             checkpoint_out=str(out_path(task)), checkpoint_in=in_path(task) if order.checkpoint else None,
         )  # fmt: skip
         argv, cwd = make_command(order), order.cwd or str(work)

@@ -19,8 +19,6 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from holdfast.wire.agent import LaunchOrder
 
 _PRIVATE = frozenset(
@@ -70,6 +68,8 @@ _PRIVATE = frozenset(
 )
 MAX_INLINE_BYTES = 98_000
 """Linux takes no variable over 128 KiB, name and all: exec would fail. In base64 this is 130 668."""
+MAX_PEERS_BYTES = 98_000
+"""What is longer is in the file alone, for the same reason: from about 1600 ranks on."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -100,6 +100,7 @@ def make_task_environment(
     beat_socket: str,
     work_folder: str,
     host_gpus: int,
+    peers: Path | None = None,
     checkpoint_out: str = "",
     checkpoint_in: Path | None = None,
 ) -> dict[str, str]:
@@ -141,8 +142,7 @@ def make_task_environment(
     }
     if order.master_port:
         env["MASTER_PORT"] = str(order.master_port)
-    if order.peers:
-        env["HOLDFAST_PEERS"] = msgspec.json.encode(order.peers).decode()
+    env |= _name_peers(peers)
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     if order.gpus or host_gpus:
         devices = ",".join(str(index) for index in order.visible_gpus or order.gpus)
@@ -150,6 +150,16 @@ def make_task_environment(
     if order.gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which `gpus` are counted
     return {name: value for name, value in env.items() if name and "=" not in name and "\0" not in name + value}
+
+
+def _name_peers(path: Path | None) -> dict[str, str]:
+    """Who the other ranks are: a file, and where it is small its text as well. Raises OSError."""
+    if path is None:
+        return {}
+    found = {"HOLDFAST_PEERS_FILE": str(path)}
+    if path.stat().st_size <= MAX_PEERS_BYTES:
+        found["HOLDFAST_PEERS"] = path.read_text()
+    return found
 
 
 def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:

@@ -108,7 +108,7 @@ class SyncLoop:
         wait = min(self.interval_seconds, MAX_WAIT_SECONDS) if self._connected else 0.0
         request = SyncRequest(
             incarnation=self._incarnation, seq=self._seq, tasks=reports, wait_seconds=wait,
-            settings_rev=self._settings_rev(),
+            settings_rev=self._settings_rev(), shares_peers=True,
         )  # fmt: skip
         call = _Call(self._seq, read_boottime(), len(reports))
         self._flights[asyncio.create_task(self._calls.sync(request))] = call

@@ -277,12 +277,14 @@ async def _make_answer(
     offers = () if request.leaving else found.offers
     for offer in offers:
         controller.keep_lane(offer.job)
+    shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[
             wire.ClaimOrder(key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds)
             for claim in (() if request.leaving else found.claims)
         ],
-        launch=await make_orders(controller.store, offers, settings),
+        launch=await make_orders(controller.store, offers, settings, controller.layouts, shared=shared),
+        gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),

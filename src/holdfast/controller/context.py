@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.auth import Guard
+from holdfast.controller.launch_orders import Layouts
 from holdfast.controller.metrics import Metrics
 from holdfast.controller.settings_cache import SettingsCache
 from holdfast.controller.sync_batch import SyncBatcher
@@ -121,6 +122,7 @@ class Controller:
         self.guard = Guard(store, clock)
         self.outages = Outages(clock)
         self.webhooks = Sender()
+        self.layouts = Layouts()
         self.batcher = SyncBatcher(store, self.metrics, self.outages)
         self.refusals: Mapping[str, str] = {}
         self.leading_since: datetime | None = None

@@ -108,6 +108,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True):
     wait_seconds: how long the answer may wait for something to say; 0 answers at once.
     settings_rev: the settings revision the agent goes by.
     leaving: the host shuts down; nothing more is to be sent to it.
+    shares_peers: this agent finds the peers of a gang in `SyncAnswer.gangs`; for one that does not, each order lists them.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -116,6 +117,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True):
     wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
     settings_rev: int = 0
     leaving: bool = False
+    shares_peers: bool = False
 
 
 class ClaimOrder(Struct, frozen=True, kw_only=True):
@@ -132,6 +134,34 @@ class Peer(Struct, frozen=True, kw_only=True):
     rank: int
     host: str
     address: str
+
+
+class GangHost(Struct, frozen=True, array_like=True):
+    """A host of a gang, as it says others reach it. An array on the wire: every host is told of every other."""
+
+    name: str
+    address: str
+
+
+class Gang(Struct, frozen=True, kw_only=True):
+    """Where the ranks of a gang are, once for all its orders in an answer: what each order listed would grow with its square.
+
+    hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 for a rank that has no host now.
+    """
+
+    job_id: str
+    epoch: int
+    hosts: list[GangHost]
+    places: list[int]
+
+    def list_peers(self) -> list[Peer]:
+        """Every rank that has a host, in order."""
+        count = len(self.hosts)
+        return [
+            Peer(rank=rank, host=self.hosts[place].name, address=self.hosts[place].address)
+            for rank, place in enumerate(self.places)
+            if 0 <= place < count
+        ]
 
 
 class CheckpointOffer(Struct, frozen=True, kw_only=True):
@@ -152,6 +182,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
         their order, so that LOCAL_RANK is the index of its own, as under torchrun.
     local_rank … group_world_size: among the ranks on this host, and this host among the gang's hosts, as torchrun counts.
     master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the agent picks one.
+    peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`); for others they are in `SyncAnswer.gangs`.
     checkpoint: what the attempt before left; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
     image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the image's own command.
     """
@@ -235,10 +266,12 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     unread: task reports of this sync that could not be read, not even whose they are, and why.
+    gangs: of the gangs that `launch` has ranks of.
     """
 
     claim: list[ClaimOrder] = []
     launch: list[LaunchOrder] = []
+    gangs: list[Gang] = []
     preempt: list[PreemptOrder] = []
     renewed: list[Renewed] = []
     lost: list[TaskKey] = []

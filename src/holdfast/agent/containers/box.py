@@ -96,7 +96,7 @@ def make_box(
     if order.memory_bytes and traits.memory_limits:
         options += [f"--memory={order.memory_bytes}", f"--memory-swap={order.memory_bytes}"]
     options += [f"--ulimit={name}={limit}:{limit}" for name, limit in sorted(traits.limits.items())]
-    options += [*devices, *_make_mounts(order, around)]
+    options += [*devices, *_make_mounts(order, environment, around)]
     if order.cwd is not None:
         options.append(f"--workdir={order.cwd}")
     if order.shell is not None:
@@ -123,11 +123,13 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
     return by_name, by_file
 
 
-def _make_mounts(order: LaunchOrder, around: Surroundings) -> list[str]:
+def _make_mounts(order: LaunchOrder, environment: Mapping[str, str], around: Surroundings) -> list[str]:
     """Ours first; a volume of the user's on the same path replaces ours."""
     mounts = {around.work_folder: "rw", around.beat_socket: "rw", f"{around.task_folder}/checkpoint-out": "rw"}
     if order.checkpoint is not None:
         mounts[f"{around.task_folder}/checkpoint-in"] = "ro"
+    if order.world_size > 1 and "HOLDFAST_PEERS_FILE" in environment:
+        mounts[environment["HOLDFAST_PEERS_FILE"]] = "ro"
     if order.cwd is not None and is_worth_mounting(order.cwd) and os.path.isdir(order.cwd):
         mounts[os.path.normpath(order.cwd)] = "rw"
     wanted = [volume.split(":") for volume in order.volumes]
