@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -31,7 +32,16 @@ def holdfast_command() -> list[str]:
 def clean_environment(**more: str) -> dict[str, str]:
     """The environment without anything of another Holdfast in it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    if kept.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # An installed program has its byte code; without it, a start would be the compiler's time and not the program's.
+        kept["PYTHONPYCACHEPREFIX"] = _byte_code_folder().name
     return {**kept, **more}
+
+
+@functools.cache
+def _byte_code_folder() -> tempfile.TemporaryDirectory[str]:
+    """Goes with this process."""
+    return tempfile.TemporaryDirectory(prefix="holdfast-bench-bytecode-")
 
 
 class Scratch:

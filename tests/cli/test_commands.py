@@ -255,6 +255,16 @@ def test_help_imports_neither_the_http_library_nor_the_server() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_a_client_imports_nothing_that_draws_and_no_patterns_of_logs() -> None:
+    code = (
+        "import sys, holdfast.client.synchronous, holdfast.cli.jobs\n"
+        "print(sorted({'httpx._main', 'rich', 'pygments', 'asyncio', 'holdfast.core.patterns'} & set(sys.modules)))\n"
+        "import httpx, httpx._main; print(httpx.Client.__name__, httpx._main.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "Client httpx._main"]  # and who wants httpx's command line has it
+
+
 def test_beat_sends_one_datagram_and_never_fails(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     stub = Stub(url="http://127.0.0.1:9")

@@ -13,13 +13,12 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.classify import RULES, classify
 from holdfast.core.facts import TaskFacts
+from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
 from holdfast.core.patterns import (
     CASCADE,
     CASCADE_RULES,
-    MAX_LINE_CHARS,
     PULL,
     TEXT,
-    cut_line,
     find_pattern,
     find_ports,
 )

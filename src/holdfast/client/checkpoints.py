@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-import httpx
-
 from holdfast.client.calls import Call, Page, _nothing, _part, _query, _reader
+from holdfast.client.http_library import httpx
 from holdfast.client.locate import Place
 from holdfast.client.transport import LOST, refuse, unreachable
 from holdfast.core.records import CheckpointRecord

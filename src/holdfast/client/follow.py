@@ -7,6 +7,7 @@ CLIENT-2  An event is given once and none is left out: a stream is resumed from 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,9 +25,11 @@ T = TypeVar("T")
 # A server sends a comment every few seconds; silence for this long means that the connection is dead.
 STREAM_SILENCE_SECONDS = 45.0
 
-_decode_line = msgspec.json.Decoder(LogLine).decode
-_decode_job = msgspec.json.Decoder(JobRecord).decode
-_decode_event = msgspec.json.Decoder(EventRecord).decode
+
+@functools.cache
+def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Made when the first stream is read: a command that follows nothing does not wait for them (5 ms)."""
+    return msgspec.json.Decoder(kind).decode
 
 
 @dataclass
@@ -99,18 +102,18 @@ class LogFollower:
     def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord | Ended]:
         """What one event brings: new bytes of a stream, the job's new state, or the end."""
         if event.kind == "log":
-            line = _decode(_decode_line, event.data)
+            line = _decode(LogLine, event.data)
             self._attempt = line.attempt
             trimmed = self._trim(line)
             if trimmed is not None:
                 yield trimmed
         elif event.kind == "state":
-            job = _decode(_decode_job, event.data)
+            job = _decode(JobRecord, event.data)
             if self._attempt is None and job.attempts:
                 self._attempt = job.attempts
             yield job
         elif event.kind == "end":
-            job = _decode(_decode_job, event.data)
+            job = _decode(JobRecord, event.data)
             if self._walking and self._attempt is not None and self._attempt < job.attempts:
                 self._attempt += 1  # the stream closes after this; the next request is for the next attempt
                 return
@@ -151,7 +154,7 @@ class EventFollower:
         if event.kind == "problem":
             raise stream_error(event)
         try:
-            record = _decode_event(event.data)
+            record = _decoder(EventRecord)(event.data)
         except msgspec.DecodeError:
             return  # a kind of message this version does not know
         self._last_id = record.id
@@ -176,8 +179,8 @@ def stream_error(event: ServerEvent) -> HoldfastError:
     return read_problem(statuses.get(code, Unavailable.status), event.data)
 
 
-def _decode(decode: Callable[[bytes], T], data: bytes) -> T:
+def _decode(kind: type[T], data: bytes) -> T:
     try:
-        return decode(data)
+        return _decoder(kind)(data)
     except msgspec.DecodeError as error:
         raise HoldfastError(f"the controller's stream is not understood ({error})", code="bad_answer") from error

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-import httpx
-
 from holdfast.client import calls
 from holdfast.client.calls import Call, Page
 from holdfast.client.checkpoints import CheckpointMethods
 from holdfast.client.follow import Ended, EventFollower, LogFollower, Patience
+from holdfast.client.http_library import httpx
 from holdfast.client.locate import Place, locate
 from holdfast.client.rules import RulesMethods
 from holdfast.client.specs import keyed, merge_spec

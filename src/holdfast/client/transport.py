@@ -6,10 +6,9 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from holdfast.client.calls import Call, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
+from holdfast.client.http_library import httpx
 from holdfast.client.locate import Place, token_hint
 from holdfast.errors import HoldfastError, Unavailable
 

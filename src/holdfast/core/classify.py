@@ -27,7 +27,8 @@ from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
 from holdfast.core.facts import Classified, TaskFacts
-from holdfast.core.patterns import MAX_LINE_CHARS, PORT_IN_USE, PULL, TEXT, Pattern, cut_line, find_ports
+from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
+from holdfast.core.patterns import PORT_IN_USE, PULL, TEXT, Pattern, find_ports
 from holdfast.core.rules import OperatorRule, find_match
 from holdfast.core.xids import Blame, find_xid, find_xid_lines
 

@@ -16,9 +16,8 @@ import re
 from typing import NamedTuple
 
 from holdfast.core.causes import Cause
+from holdfast.core.log_lines import cut_line
 from holdfast.core.regex import find_words
-
-MAX_LINE_CHARS = 300
 
 
 class Pattern(NamedTuple):
@@ -222,19 +221,6 @@ def find_ports(line: str) -> set[int]:
 
 CASCADE_RULES: frozenset[str] = frozenset(f"log-{pattern.name}" for pattern in TEXT if pattern.cascade)
 """Rules under which a gang's member is the victim of another's failure: it is not the trigger where another fits (DRAIN-2)."""
-
-_NOISE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def cut_line(text: str, start: int, end: int) -> str:
-    """The line of `text` around [start, end), without control characters, at most `MAX_LINE_CHARS` long."""
-    begin = text.rfind("\n", 0, start) + 1
-    stop = text.find("\n", max(start, end - 1))
-    stop = len(text) if stop < 0 else stop
-    if stop - begin > MAX_LINE_CHARS:  # keep what matched in sight
-        begin = max(begin, min(start - 40, stop - MAX_LINE_CHARS))
-        stop = min(stop, begin + MAX_LINE_CHARS)
-    return _NOISE.sub("", text[begin:stop]).strip()
 
 
 def find_pattern(patterns: tuple[Pattern, ...], text: str) -> tuple[Pattern, str] | None:

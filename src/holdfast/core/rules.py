@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.core.causes import ELIGIBLE, Cause
 from holdfast.core.facts import TaskFacts
-from holdfast.core.patterns import cut_line
+from holdfast.core.log_lines import cut_line
 from holdfast.core.regex import MAX_LINE_CHARS, compile_pattern
 from holdfast.core.toml_lines import LineMap, find_lines
 from holdfast.errors import ValidationError
