@@ -27,7 +27,7 @@ STREAM_SILENCE_SECONDS = 45.0
 
 
 @functools.cache
-def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+def _decoder(kind: Any) -> Callable[[bytes], Any]:
     """Made when the first stream is read: a command that follows nothing does not wait for them (5 ms)."""
     return msgspec.json.Decoder(kind).decode
 
@@ -181,6 +181,7 @@ def stream_error(event: ServerEvent) -> HoldfastError:
 
 def _decode(kind: type[T], data: bytes) -> T:
     try:
-        return _decoder(kind)(data)
+        found: T = _decoder(kind)(data)
     except msgspec.DecodeError as error:
         raise HoldfastError(f"the controller's stream is not understood ({error})", code="bad_answer") from error
+    return found
