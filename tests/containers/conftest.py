@@ -1,4 +1,4 @@
-"""Real containers and a real registry on this machine: podman with a storage of its own, docker-registry, one static program."""
+"""Real containers and a real registry on this machine: podman, docker's engine, docker-registry, one static program."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from holdfast.agent.config import MARK_FILE
-from holdfast.agent.containers.runtimes import find_runtime
-from holdfast.process.table import read_table
+from holdfast.agent.containers.runtimes import Kind
+from holdfast.core.ids import TaskKey
 from tests.agent.conftest import Host, poll
 from tests.agent.fake_controller import FakeController, serve
+from tests.containers.engines import IMAGE, CannotServe, Docker, Engine, Podman
 
 HERE = Path(__file__).parent
-TOOLS = ("podman", "docker-registry", "gcc", "catatonit")
 
 
 def skip(reason: str) -> None:
@@ -34,42 +34,6 @@ def skip(reason: str) -> None:
 def mark_of(host: Host) -> str:
     """What the containers of this host are called after."""
     return (Path(host.config.state_dir) / MARK_FILE).read_text().strip()
-
-
-class Podman:
-    """One storage for all tests of a session, none of them the machine's own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.args = ["--root", str(folder / "storage"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
-        self._runtime = find_runtime("podman", {"podman": self.args}, os.environ)
-
-    def run(self, *words: str, check: bool = True) -> str:
-        """A command against this storage; what it printed."""
-        done = subprocess.run(self._runtime.call(*words), capture_output=True, check=False, text=True, timeout=60)
-        assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.stderr}"
-        return done.stdout
-
-    def containers(self, mark: str = "") -> list[str]:
-        """Names of all containers (of one host)."""
-        return [name for name in self.run("ps", "--all", "--format", "{{.Names}}").split() if mark in name]
-
-    def forget(self, image: str) -> None:
-        """Remove an image, so that it has to be pulled."""
-        self.run("image", "rm", "--force", image, check=False)
-
-    def remnants(self) -> list[str]:
-        """Monitors, pullers and mounts of this storage that are still there."""
-        found = []
-        for entry in read_table().values():
-            try:
-                words = Path(f"/proc/{entry.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if str(self.folder) in words and entry.alive and "registry" not in words.split("/")[-1]:
-                found.append(f"{entry.pid} {words[:200]}")
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-        return found + [line for line in mounts if f"{self.folder}/storage/" in line and "/vfs-containers/" in line]
 
 
 class Registry:
@@ -104,8 +68,18 @@ class Registry:
 
 
 @pytest.fixture(scope="session")
-def podman() -> Iterator[Podman]:
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What runs inside."""
+    if shutil.which("gcc") is None:
+        skip("gcc is not installed (`make tools` does it)")
+    path = tmp_path_factory.mktemp("program") / "inside"
+    subprocess.run(["gcc", "-static", "-O1", "-o", str(path), str(HERE / "inside.c")], check=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def podman(program: Path) -> Iterator[Podman]:
+    missing = [tool for tool in ("podman", "docker-registry", "catatonit") if shutil.which(tool) is None]
     if missing:
         skip(f"{', '.join(missing)} not installed (`make tools` does it)")
     if os.getuid() != 0 and subprocess.run(["podman", "unshare", "true"], capture_output=True, check=False).returncode:
@@ -114,45 +88,87 @@ def podman() -> Iterator[Podman]:
     made = Podman(folder)
     os.environ["CONTAINERS_REGISTRIES_CONF"] = str(folder / "registries.conf")
     (folder / "registries.conf").write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
-    program = folder / "inside"
-    subprocess.run(["gcc", "-static", "-O1", "-o", str(program), str(HERE / "inside.c")], check=True)
-    (folder / "Containerfile").write_text('FROM scratch\nCOPY inside /inside\nENTRYPOINT ["/inside"]\n')
-    made.run("build", "--quiet", "--tag", "inside", str(folder))
+    made.make_image(IMAGE, program)
     yield made
-    left = made.containers()
-    made.run("rm", "--force", "--all", check=False)
-    made.run("system", "reset", "--force", check=False)
     del os.environ["CONTAINERS_REGISTRIES_CONF"]
-    shutil.rmtree(folder, ignore_errors=True)
+    end(made)
+
+
+@pytest.fixture(scope="session")
+def docker(program: Path) -> Iterator[Docker]:
+    """Skips where no engine can run: docker is not what these tests need, and not every machine lets a daemon mount and clone."""
+    missing = [tool for tool in ("dockerd", "docker", "docker-init", "docker-registry") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed (`make tools` does it)")
+    if os.getuid() != 0:
+        pytest.skip("docker's engine is started by root alone")
+    made = Docker(Path(tempfile.mkdtemp(prefix="hf-docker-")))  # a path of a socket has at most 107 characters
+    try:
+        made.start()
+    except CannotServe as error:
+        made.close()
+        pytest.skip(f"docker's engine cannot run here: {error}")
+    made.make_image(IMAGE, program)
+    yield made
+    end(made)
+
+
+def end(engine: Engine) -> None:
+    """Close an engine; fails where tests left something in it."""
+    left = engine.containers()
+    engine.close()
+    shutil.rmtree(engine.folder, ignore_errors=True)
     assert not left, f"containers left behind: {left}"
+    assert not engine.folder.exists(), f"still mounted: {engine.folder}"
+
+
+@pytest.fixture(scope="session", params=["podman", "docker"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each of the two: what is tested with it holds for both."""
+    made: Engine = request.getfixturevalue(request.param)
+    return made
 
 
 @pytest.fixture(scope="session")
-def image(podman: Podman) -> str:
+def image(engine: Engine) -> str:
     """An image that is on this machine."""
-    return "localhost/inside:latest"
+    return IMAGE
 
 
 @pytest.fixture(scope="session")
-def limits_memory(podman: Podman) -> None:
+def limits_memory(engine: Engine) -> None:
     """Skips where the kernel lets no container have a limit of its own."""
-    if "memory" not in podman.run("info", "--format", "{{.Host.CgroupControllers}}"):
+    asked = "{{.MemoryLimit}}" if engine.kind == "docker" else "{{.Host.CgroupControllers}}"
+    said = engine.run("info", "--format", asked)
+    if "memory" not in said and said.strip() != "true":
         skip("no memory controller is handed down to this machine")
 
 
-@pytest.fixture
-def controller() -> FakeController:
-    return FakeController()
+class BoxController(FakeController):
+    """Asks for the runtime under test."""
+
+    runtime: Kind | None = None
+
+    def launch(self, *argv: str, job: str = "job", epoch: int = 1, **fields: Any) -> TaskKey:
+        if "image" in fields:
+            fields.setdefault("runtime", self.runtime)
+        return super().launch(*argv, job=job, epoch=epoch, **fields)
 
 
 @pytest.fixture
-def make_host(tmp_path: Path, controller: FakeController, podman: Podman) -> Iterator[Callable[..., Host]]:
+def controller() -> BoxController:
+    return BoxController()
+
+
+@pytest.fixture
+def make_host(tmp_path: Path, controller: BoxController, engine: Engine) -> Iterator[Callable[..., Host]]:
     hosts: list[Host] = []
+    controller.runtime = engine.kind
 
     def make(**fields: Any) -> Host:
         folder = tmp_path / f"host{len(hosts)}"
         folder.mkdir()
-        hosts.append(Host(folder, url, podman_args=podman.args, **fields))
+        hosts.append(Host(folder, url, **engine.config, **fields))
         return hosts[-1]
 
     with serve(controller) as url:
@@ -163,14 +179,14 @@ def make_host(tmp_path: Path, controller: FakeController, podman: Podman) -> Ite
                 host.stop()
             if os.environ.get("SHOW_JOURNAL"):
                 print(host.journal.read_text())
-            left = podman.containers(mark_of(host)) if Path(host.config.state_dir, MARK_FILE).exists() else []
-            podman.run("rm", "--force", "--ignore", *left) if left else None
+            left = engine.containers(mark_of(host)) if Path(host.config.state_dir, MARK_FILE).exists() else []
+            engine.run("rm", "--force", *left) if left else None
             host.end()
             assert not orderly or not left, f"left behind: {left}"
     deadline = time.monotonic() + 10
-    while podman.remnants() and time.monotonic() < deadline:
+    while engine.remnants() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert podman.remnants() == []
+    assert engine.remnants() == []
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What dies around a running container: the agent, the guardian, the runner, podman's monitor, the controller. BOX-1, BOX-2, DESK-1."""
+"""What dies around a running container: the agent, the guardian, the runner, its monitor, the controller. BOX-1, BOX-2, DESK-1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from holdfast.process.table import read_children, read_table
 from holdfast.wire.api import Problem
 from tests.agent.conftest import Host, is_running, poll
 from tests.agent.fake_controller import FakeController
-from tests.containers.conftest import Podman, mark_of
+from tests.containers.conftest import mark_of
+from tests.containers.engines import Engine
 from tests.containers.test_pulling import kill_guardian
 
 MakeHost = Callable[..., Host]
@@ -22,7 +23,7 @@ SECONDS = 40.0
 
 
 def test_a_killed_agent_costs_a_container_nothing(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     key = controller.launch("count", "150", "3", image=image)
     pid = controller.wait_running(key)
@@ -33,7 +34,7 @@ def test_a_killed_agent_costs_a_container_nothing(
     assert controller.wait_running(key) == pid
     os.kill(second, signal.SIGKILL)
     host.agent_pid(but=second)
-    assert len(podman.containers(mark_of(host))) == 1
+    assert len(engine.containers(mark_of(host))) == 1
     assert controller.wait_end(key, SECONDS).exit_code == 3
     controller.wait_logs(key)
     assert controller.log_of(key) == b"".join(b"line %d\n" % number for number in range(150))
@@ -51,7 +52,7 @@ def test_an_end_that_no_agent_saw_is_reported_by_the_next(controller: FakeContro
 
 @pytest.mark.parametrize("together", [False, True], ids=["guardian", "guardian and agent"])
 def test_a_killed_guardian_s_container_is_gone_before_the_host_takes_work_again(
-    controller: FakeController, host: Host, image: str, podman: Podman, together: bool
+    controller: FakeController, host: Host, image: str, engine: Engine, together: bool
 ) -> None:
     key = controller.launch("family", image=image)
     pid = controller.wait_running(key)
@@ -69,12 +70,12 @@ def test_a_killed_guardian_s_container_is_gone_before_the_host_takes_work_again(
     else:
         poll(lambda: not any(is_running(p) for p in family))
         poll(lambda: not is_running(agent))
-    assert podman.containers(mark), "its record was left behind, or this test tests nothing"
+    assert engine.containers(mark), "its record was left behind, or this test tests nothing"
     seen: list[tuple[list[str], list[int]]] = []
 
     def look(path: str) -> None:
         if path.endswith("register"):
-            seen.append((podman.containers(mark), [p for p in family if is_running(p)]))
+            seen.append((engine.containers(mark), [p for p in family if is_running(p)]))
 
     controller.fail = look  # type: ignore[assignment]  # it fails nothing, and looks
     controller.known.clear()
@@ -105,7 +106,7 @@ def find_runner(host: Host) -> int:
 
 
 def test_a_killed_runner_takes_its_container_with_it(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     """GANG-3: the end is told when the container is gone, not when its runner is."""
     key = controller.launch("deaf", image=image)
@@ -113,30 +114,31 @@ def test_a_killed_runner_takes_its_container_with_it(
     os.kill(find_runner(host), signal.SIGKILL)
     facts = controller.wait_end(key, SECONDS)
     assert not is_running(pid)
-    assert podman.containers(mark_of(host)) == []
+    assert engine.containers(mark_of(host)) == []
     assert facts.signal == 9
     assert not facts.stopped
 
 
 def test_a_killed_monitor_leaves_no_container_either(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     key = controller.launch("deaf", image=image)
     pid = controller.wait_running(key)
     monitor = next(entry.ppid for entry in read_table().values() if entry.pid == pid)
-    assert b"conmon" in Path(f"/proc/{monitor}/cmdline").read_bytes()
+    name = {"podman": b"conmon", "docker": b"containerd-shim"}[engine.kind]
+    assert name in Path(f"/proc/{monitor}/cmdline").read_bytes()
     os.kill(monitor, signal.SIGKILL)
     controller.preempt(key, grace_seconds=1.0)
     facts = controller.wait_end(key, SECONDS)
     assert facts.stopped or facts.runtime_error
     assert not is_running(pid)
-    assert podman.containers(mark_of(host)) == []
+    assert engine.containers(mark_of(host)) == []
 
 
 def test_a_lost_client_does_not_end_its_container(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    """podman's client may be killed for memory; what runs goes on, and its exit code is not lost."""
+    """A client may be killed for memory; what runs goes on, and its exit code is not lost."""
     key = controller.launch("polite", image=image)
     pid = controller.wait_running(key)
     for child in read_children(find_runner(host)) or []:
@@ -150,7 +152,7 @@ def test_a_lost_client_does_not_end_its_container(
 
 
 def test_a_container_never_outlives_its_lease(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     """The guardian ends it by its own clock while the controller is away."""
     controller.ttl_seconds = 3.0
@@ -158,7 +160,7 @@ def test_a_container_never_outlives_its_lease(
     pid = controller.wait_running(key)
     controller.fail = lambda path: (503, Problem(status=503, code="unavailable", detail="away"))
     poll(lambda: not is_running(pid), SECONDS)
-    poll(lambda: podman.containers(mark_of(host)) == [], SECONDS)
+    poll(lambda: engine.containers(mark_of(host)) == [], SECONDS)
     controller.fail = lambda path: None
     facts = controller.wait_end(key, SECONDS)
     assert facts.trip is not None
@@ -166,7 +168,7 @@ def test_a_container_never_outlives_its_lease(
 
 
 def test_a_host_that_shuts_down_stops_its_containers_in_order(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     key = controller.launch("polite", image=image)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
@@ -174,11 +176,11 @@ def test_a_host_that_shuts_down_stops_its_containers_in_order(
     assert host.stop() == 0
     facts = controller.ends[key]
     assert (facts.exit_code, facts.stopped) == (5, True)
-    assert podman.containers(mark) == []
+    assert engine.containers(mark) == []
 
 
 def test_the_container_of_another_task_is_left_alone(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     """A plain task without a group is the only suspect for orphans nobody knows: podman's monitors must not be among them."""
     boxed = controller.launch("plain", job="boxed", image=image)
@@ -187,6 +189,6 @@ def test_the_container_of_another_task_is_left_alone(
         key = controller.launch("/bin/sh", "-c", "(sleep 600 &) ; exit 2", job=f"bare{number}")
         assert controller.wait_end(key, SECONDS).exit_code == 2
     assert is_running(pid)
-    assert len(podman.containers(mark_of(host))) == 1
+    assert len(engine.containers(mark_of(host))) == 1
     controller.preempt(boxed, hard=True)
     assert controller.wait_end(boxed, SECONDS).stopped

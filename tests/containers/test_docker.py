@@ -1,6 +1,6 @@
-"""docker's road through the runner, with a stand-in for docker: no engine can run where these tests do.
+"""docker's road through the runner, with a stand-in for docker: what it is asked, in which order, and what is made of its answers.
 
-What is shown is what docker is asked, in which order, and what is made of its answers, not what a real engine does.
+It runs where no engine can, and does at will what a real one (the other files here) does rarely: not to answer.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.conftest import Podman, Registry
+from tests.containers.conftest import Registry
+from tests.containers.engines import Engine
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import make_cluster
 from tests.proxy import Proxy, wait_until
@@ -19,30 +20,30 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, podman: Podman) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
-    assert podman.containers() == []
+    assert engine.containers() == []
 
 
 @pytest.fixture
-def registry(tmp_path: Path, podman: Podman) -> Iterator[Registry]:
+def registry(tmp_path: Path, engine: Engine) -> Iterator[Registry]:
     made = Registry(tmp_path)
     made.start()
     yield made
     made.stop()
 
 
-def lane(cluster: Cluster, podman: Podman, name: str, **settings: object) -> str:
+def lane(cluster: Cluster, engine: Engine, name: str, **settings: object) -> str:
     """A queue and a host of this test alone."""
     cluster.set_queue(name, **settings)
-    cluster.add_host(name, queues=[name], podman_args=podman.args)
+    cluster.add_host(name, queues=[name], **engine.config)
     return name
 
 
-def test_a_wedged_container_is_run_again_to_its_end(cluster: Cluster, podman: Podman, image: str) -> None:
-    queue = lane(cluster, podman, "wedged", stall_timeout_seconds=1.5)
-    job = cluster.submit("wedge-once", image=image, queue=queue)
+def test_a_wedged_container_is_run_again_to_its_end(cluster: Cluster, engine: Engine, image: str) -> None:
+    queue = lane(cluster, engine, "wedged", stall_timeout_seconds=1.5)
+    job = cluster.submit("wedge-once", image=image, runtime=engine.kind, queue=queue)
     cluster.until(job, "succeeded", seconds=60)
     first, second = cluster.client.attempts(job)
     assert (first.outcome, first.cause, first.exit_code, first.charged_to) == ("requeued", "stalled", 76, "watchdog")
@@ -51,30 +52,32 @@ def test_a_wedged_container_is_run_again_to_its_end(cluster: Cluster, podman: Po
 
 
 def test_a_missing_tag_is_retried_as_the_policy_says(
-    cluster: Cluster, podman: Podman, image: str, registry: Registry
+    cluster: Cluster, engine: Engine, image: str, registry: Registry
 ) -> None:
     """Twice in vain; then somebody pushes the tag."""
-    queue = lane(cluster, podman, "tagless")
+    queue = lane(cluster, engine, "tagless")
     late = f"127.0.0.1:{registry.port}/late:v1"
-    job = cluster.submit("exit", "0", image=late, queue=queue, retry={"max_retries": 3, "retry_delay": 1.0})
+    job = cluster.submit(
+        "exit", "0", image=late, runtime=engine.kind, queue=queue, retry={"max_retries": 3, "retry_delay": 1.0}
+    )
     cluster.until_attempt(job, 1, "ended", seconds=40)
-    podman.run("push", image, late)
+    engine.push(image, late)
     assert cluster.until(job, "succeeded", seconds=60).attempts > 1
     first = cluster.client.attempts(job)[0]
     assert (first.cause, first.charged_to) == ("image_pull_failure", "retries")
     assert "manifest unknown" in first.reason or "name unknown" in first.reason, first.reason
-    podman.forget(late)
+    engine.forget(late)
 
 
 def test_why_says_that_it_pulls_and_a_cancel_ends_that(
-    cluster: Cluster, podman: Podman, image: str, registry: Registry
+    cluster: Cluster, engine: Engine, image: str, registry: Registry
 ) -> None:
-    queue = lane(cluster, podman, "pulling")
-    podman.run("push", image, f"127.0.0.1:{registry.port}/held:v1")
+    queue = lane(cluster, engine, "pulling")
+    engine.push(image, f"127.0.0.1:{registry.port}/held:v1")
     with Proxy(registry.port) as proxy:
         proxy.black_hole = True
         held = f"127.0.0.1:{proxy.port}/held:v1"
-        job = cluster.submit("exit", "0", image=held, queue=queue)
+        job = cluster.submit("exit", "0", image=held, runtime=engine.kind, queue=queue)
         wait_until(lambda: cluster.output(job, "stderr") == f"holdfast: pulling {held}\n".encode(), 30, what="its pull")
         assert cluster.client.job(job).state == "reserved"
         assert f"pulls its image {held}" in cluster.client.why(job).summary
@@ -82,10 +85,12 @@ def test_why_says_that_it_pulls_and_a_cancel_ends_that(
         cluster.until(job, "cancelled", seconds=30)
 
 
-def test_a_shell_s_own_variables_stay_out_of_an_image(cluster: Cluster, podman: Podman, image: str) -> None:
+def test_a_shell_s_own_variables_stay_out_of_an_image(cluster: Cluster, engine: Engine, image: str) -> None:
     """`run` brings the shell's PATH along for a plain job; inside an image that would name folders of another machine."""
-    queue = lane(cluster, podman, "typed")
-    done = cluster.cli("run", "--queue", queue, "--image", image, "--env", "MINE=1", "--", "show")
+    queue = lane(cluster, engine, "typed")
+    done = cluster.cli(
+        "run", "--queue", queue, "--image", image, "--runtime", engine.kind, "--env", "MINE=1", "--", "show"
+    )
     assert done.returncode == 0, done.stderr.decode()
     text = done.stdout.decode()
     assert "env MINE=1\n" in text
@@ -95,9 +100,9 @@ def test_a_shell_s_own_variables_stay_out_of_an_image(cluster: Cluster, podman: 
     assert "env VIRTUAL_ENV=" not in text
 
 
-def test_an_image_that_is_nowhere_names_the_host_s_lack(cluster: Cluster, podman: Podman) -> None:
-    queue = lane(cluster, podman, "never")
-    job = cluster.submit("exit", "0", image="localhost/nowhere:v1", pull="never", queue=queue)
+def test_an_image_that_is_nowhere_names_the_host_s_lack(cluster: Cluster, engine: Engine) -> None:
+    queue = lane(cluster, engine, "never")
+    job = cluster.submit("exit", "0", image="localhost/nowhere:v1", pull="never", runtime=engine.kind, queue=queue)
     ended = cluster.until(job, "failed", seconds=30)
     assert ended.cause == "image_pull_failure"
     assert "localhost/nowhere:v1 is not on this host" in ended.reason

@@ -114,7 +114,26 @@ def test_a_volume_on_one_of_our_paths_replaces_ours(tmp_path: Path) -> None:
     volumes = [options[place + 1] for place, word in enumerate(options) if word == "--volume"]
     saves = "/state/tasks/j1.3.2/checkpoint-out"
     ours = ["/state/beat.sock:/state/beat.sock:rw", f"{saves}:{saves}:rw"]
-    assert volumes == [*ours, f"/data:{tmp_path}/:ro", "/fast:/state/work/j1"]
+    assert volumes == [*ours, f"/data:{tmp_path}/:ro", "/fast:/state/work/j1:rw"]
+
+
+def test_docker_is_given_mounts_and_not_volumes_which_it_would_make_on_the_host() -> None:
+    options = make("docker", volumes=["/data:/in:ro", '/odd,"name:/out']).options
+    assert "--volume" not in options
+    mounts = [word for word in options if word.startswith("--mount")]
+    assert mounts[0] == "--mount=type=bind,source=/state/work/j1,target=/state/work/j1"
+    assert mounts[-2:] == [
+        "--mount=type=bind,source=/data,target=/in,readonly",
+        '--mount=type=bind,"source=/odd,""name",target=/out',
+    ]
+
+
+def test_a_folder_that_podman_cannot_be_told_of_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / "a:b"
+    odd.mkdir()
+    with pytest.raises(ValidationError, match="cannot be mounted"):
+        make(cwd=str(odd))
+    assert f"--mount=type=bind,source={odd},target={odd}" in make("docker", cwd=str(odd)).options
 
 
 def test_what_the_attempt_before_saved_is_there_to_be_read() -> None:

@@ -13,7 +13,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.watch_settings import WatchSettings
 from tests.agent.conftest import Host, poll
 from tests.agent.fake_controller import FakeController
-from tests.containers.conftest import Podman, Registry
+from tests.containers.conftest import Registry
+from tests.containers.engines import Engine
 from tests.proxy import Proxy
 
 MakeHost = Callable[..., Host]
@@ -23,16 +24,16 @@ CHUNK_DELAY = 0.03  # for each 64 KiB: the large image then takes about four sec
 
 
 class Shelf:
-    """An image of 8 MiB in a registry behind a proxy, not on this machine unless `fetch` brought it."""
+    """An image of 8 MiB in a registry behind a proxy, not on this machine unless a test brought it."""
 
-    def __init__(self, podman: Podman, registry: Registry, proxy: Proxy) -> None:
-        self.podman, self.registry, self.proxy = podman, registry, proxy
+    def __init__(self, engine: Engine, registry: Registry, proxy: Proxy) -> None:
+        self.engine, self.registry, self.proxy = engine, registry, proxy
         self.image = f"127.0.0.1:{proxy.port}/large:v1"
 
     @property
     def pulls(self) -> list[str]:
         """Pullers at work."""
-        return [line for line in self.podman.remnants() if " pull " in line]
+        return [line for line in self.engine.remnants() if " pull " in line]
 
     def wait_pulling(self, megabytes: int = 1) -> None:
         """Until the blob is on its way."""
@@ -40,26 +41,25 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def registry(podman: Podman) -> Iterator[Registry]:
-    made = Registry(podman.folder)
+def registry(engine: Engine, program: Path) -> Iterator[Registry]:
+    made = Registry(engine.folder)
     made.start()
-    (podman.folder / "ballast").write_bytes(os.urandom(8 << 20))
-    (podman.folder / "Large").write_text('FROM scratch\nCOPY inside ballast /\nENTRYPOINT ["/inside"]\n')
-    image = f"127.0.0.1:{made.port}/large:v1"
-    podman.run("build", "--quiet", "--tag", image, "--file", str(podman.folder / "Large"), str(podman.folder))
-    podman.run("push", image)
-    podman.forget(image)
+    ballast = engine.folder / "ballast"
+    ballast.write_bytes(os.urandom(8 << 20))
+    engine.make_image("localhost/large", program, ballast)
+    engine.push("localhost/large", f"127.0.0.1:{made.port}/large:v1")
+    engine.forget("localhost/large")
     yield made
     made.stop()
 
 
 @pytest.fixture
-def shelf(podman: Podman, registry: Registry) -> Iterator[Shelf]:
+def shelf(engine: Engine, registry: Registry) -> Iterator[Shelf]:
     with Proxy(registry.port) as proxy:
-        made = Shelf(podman, registry, proxy)
+        made = Shelf(engine, registry, proxy)
         yield made
         proxy.restore()
-        podman.forget(made.image)
+        engine.forget(made.image)
 
 
 def test_a_pull_is_told_shared_and_no_watchdog_counts_it(controller: FakeController, host: Host, shelf: Shelf) -> None:
@@ -80,7 +80,8 @@ def test_a_pull_is_told_shared_and_no_watchdog_counts_it(controller: FakeControl
     said = sorted((controller.log_of(key, "stderr").decode() for key in keys), key=len)
     assert said[0] == f"holdfast: another task pulls {shelf.image}; waiting for it\n"
     assert said[1].startswith(f"holdfast: pulling {shelf.image}\n")
-    assert f"holdfast: pulling {shelf.image}: 1 layer, copying" in said[1]
+    told = "layer 0 of 1 done" if shelf.engine.kind == "docker" else "1 layer, copying"
+    assert f"holdfast: pulling {shelf.image}: {told}" in said[1]
     assert f"holdfast: pulled {shelf.image} in " in said[1]
 
 
@@ -114,7 +115,7 @@ def test_a_tag_that_is_missing_and_one_that_may_not_be_pulled(
     assert b"manifest unknown" in controller.log_of(tag, "stderr")
 
 
-def test_a_registry_that_is_down(controller: FakeController, host: Host, podman: Podman, registry: Registry) -> None:
+def test_a_registry_that_is_down(controller: FakeController, host: Host, engine: Engine, registry: Registry) -> None:
     registry.stop()
     try:
         key = controller.launch("exit", "0", image=f"127.0.0.1:{registry.port}/large:v1")

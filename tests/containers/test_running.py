@@ -14,7 +14,8 @@ from holdfast.core.watch_settings import WatchSettings
 from holdfast.process.table import read_entry
 from tests.agent.conftest import Host, poll
 from tests.agent.fake_controller import FakeController
-from tests.containers.conftest import Podman, mark_of
+from tests.containers.conftest import mark_of
+from tests.containers.engines import Engine
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -47,7 +48,7 @@ def test_what_reaches_the_inside(
     """argv, variables of every awkward kind, secrets, the working folder, the job's folder, volumes. BOX-4, BOX-5."""
     monkeypatch.setenv("ONLY_OF_THE_HOST", "yes")
     host = make_host(gpus=2).start()
-    project, data = tmp_path / "a project", tmp_path / "data"
+    project, data = tmp_path / "a, project", tmp_path / "data"
     project.mkdir()
     data.mkdir()
     key = controller.launch(
@@ -84,13 +85,15 @@ def test_what_reaches_the_inside(
 
 
 def test_no_value_of_a_variable_is_on_a_command_line_or_left_in_a_file(
-    controller: FakeController, make_host: MakeHost, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """BOX-4. A podman that writes down what it is called with stands before the real one."""
+    controller: FakeController, make_host: MakeHost, engine: Engine, image: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """BOX-4. A client that writes down what it is called with stands before the real one."""
     tools, calls = tmp_path / "tools", tmp_path / "calls"
     tools.mkdir()
-    (tools / "podman").write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {shutil.which("podman")} "$@"\n')
-    (tools / "podman").chmod(0o755)
+    client = tools / engine.kind
+    client.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {shutil.which(engine.kind)} "$@"\n')
+    client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     host = make_host().start()
     secrets = {"KEY": "s3cret-key", "PATH": "s3cret-path"}
@@ -116,19 +119,20 @@ def test_no_value_of_a_variable_is_on_a_command_line_or_left_in_a_file(
 
 
 def test_beats_arrive_and_the_process_is_the_container_s(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     key = controller.launch("wedge", image=image)
     controller.wait(lambda: controller.beats.get(key) and controller.beats[key].step == 3, SECONDS)
     pid = controller.wait_running(key)
-    above = [pid]
-    while above[-1] not in (host.guardian_pid, 0):
-        above.append(find_parent(above[-1]))
-    assert b"containers.runner" in Path(f"/proc/{above[-2]}/cmdline").read_bytes(), "BOX-1: the runner is above it"
-    (name,) = podman.containers(mark_of(host))
-    assert podman.run("inspect", "--format", "{{.State.Pid}}", name).strip() == str(pid)
+    if engine.kind == "podman":  # docker's containers are below its engine, and found by the host's mark
+        above = [pid]
+        while above[-1] not in (host.guardian_pid, 0):
+            above.append(find_parent(above[-1]))
+        assert b"containers.runner" in Path(f"/proc/{above[-2]}/cmdline").read_bytes(), "BOX-1: the runner is above it"
+    (name,) = engine.containers(mark_of(host))
+    assert engine.run("inspect", "--format", "{{.State.Pid}}", name).strip() == str(pid)
     assert name.endswith(".0.1")
-    assert podman.run("inspect", "--format", '{{index .Config.Labels "holdfast.task"}}', name).strip() == str(key)
+    assert engine.run("inspect", "--format", '{{index .Config.Labels "holdfast.task"}}', name).strip() == str(key)
     controller.preempt(key, hard=True)
     controller.wait_end(key, SECONDS)
 
@@ -158,7 +162,7 @@ def test_term_ends_a_program_that_handles_nothing(controller: FakeController, ho
 
 @pytest.mark.parametrize("word", ["deaf", "family"])
 def test_what_ignores_term_is_killed_with_all_it_started(
-    controller: FakeController, host: Host, image: str, podman: Podman, word: str
+    controller: FakeController, host: Host, image: str, engine: Engine, word: str
 ) -> None:
     key = controller.launch(word, image=image)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
@@ -166,7 +170,7 @@ def test_what_ignores_term_is_killed_with_all_it_started(
     facts = controller.wait_end(key, SECONDS)
     assert facts.stopped
     assert (facts.exit_code, facts.signal) == ((None, 9) if word == "deaf" else (128 + 15, None))
-    assert podman.containers(mark_of(host)) == []
+    assert engine.containers(mark_of(host)) == []
 
 
 def test_a_container_that_eats_too_much_memory(
@@ -181,7 +185,7 @@ def test_a_container_that_eats_too_much_memory(
 
 
 def test_a_wedged_container_trips_the_stall_watchdog_with_forensics(
-    controller: FakeController, host: Host, image: str, podman: Podman
+    controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
     watch = WatchSettings(stall_timeout_seconds=1.5, stall_sample_interval_seconds=0.2, forensics_seconds=6.0)
     key = controller.launch("wedge", image=image, watch=watch)
@@ -191,7 +195,7 @@ def test_a_wedged_container_trips_the_stall_watchdog_with_forensics(
     controller.wait(lambda: controller.forensics)
     (found,) = controller.forensics
     assert "/inside wedge" in found.sections["processes"]
-    assert podman.containers(mark_of(host)) == []
+    assert engine.containers(mark_of(host)) == []
 
 
 WEDGED_PYTHON = """
@@ -234,18 +238,20 @@ def test_what_cannot_be_started_says_so(
     facts = controller.wait_end(volume, SECONDS)
     assert facts.exit_code is None
     assert f"{tmp_path}/none" in (facts.runtime_error or ""), facts
+    assert not (tmp_path / "none").exists(), "made on the host, and owned by root"
     assert not host.said("Traceback")
 
 
 def test_a_host_without_a_runtime_names_what_to_install(
-    controller: FakeController, make_host: MakeHost, image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    controller: FakeController, make_host: MakeHost, engine: Engine, image: str, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     monkeypatch.setenv("PATH", str(tmp_path))
     make_host().start()
-    facts = controller.wait_end(controller.launch("exit", "0", image=image), SECONDS)
+    facts = controller.wait_end(controller.launch("exit", "0", image=image, runtime=None), SECONDS)
     assert "install podman (or docker)" in (facts.start_error or "")
-    asked = controller.launch("exit", "0", job="asked", image=image, runtime="docker")
-    assert "docker is not installed" in (controller.wait_end(asked, SECONDS).start_error or "")
+    asked = controller.launch("exit", "0", job="asked", image=image)
+    assert f"{engine.kind} is not installed" in (controller.wait_end(asked, SECONDS).start_error or "")
 
 
 def test_all_output_arrives_and_nothing_stays_on_disk(controller: FakeController, host: Host, image: str) -> None:

@@ -96,7 +96,7 @@ def make_box(
     if order.memory_bytes and traits.memory_limits:
         options += [f"--memory={order.memory_bytes}", f"--memory-swap={order.memory_bytes}"]
     options += [f"--ulimit={name}={limit}:{limit}" for name, limit in sorted(traits.limits.items())]
-    options += [*devices, *_make_mounts(order, environment, around)]
+    options += [*devices, *_write_mounts(runtime, _make_mounts(order, environment, around))]
     if order.cwd is not None:
         options.append(f"--workdir={order.cwd}")
     if order.shell is not None:
@@ -123,8 +123,10 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
     return by_name, by_file
 
 
-def _make_mounts(order: LaunchOrder, environment: Mapping[str, str], around: Surroundings) -> list[str]:
-    """Ours first; a volume of the user's on the same path replaces ours."""
+def _make_mounts(
+    order: LaunchOrder, environment: Mapping[str, str], around: Surroundings
+) -> list[tuple[str, str, str]]:
+    """Outside, inside, "ro" or "rw". Ours first; a volume of the user's on the same path replaces ours."""
     mounts = {around.work_folder: "rw", around.beat_socket: "rw", f"{around.task_folder}/checkpoint-out": "rw"}
     if order.checkpoint is not None:
         mounts[f"{around.task_folder}/checkpoint-in"] = "ro"
@@ -135,13 +137,25 @@ def _make_mounts(order: LaunchOrder, environment: Mapping[str, str], around: Sur
     wanted = [volume.split(":") for volume in order.volumes]
     for parts in wanted:
         mounts.pop(os.path.normpath(parts[1]), None)
-    for path in mounts:
-        if ":" in path or "," in path:
-            raise ValidationError(
-                f"the folder {path!r} cannot be mounted: a runtime reads ':' and ',' as its own", field="cwd"
-            )
-    words = [f"{path}:{path}:{mode}" for path, mode in mounts.items()] + [":".join(parts) for parts in wanted]
-    return [word for pair in (("--volume", volume) for volume in words) for word in pair]
+    found = [(path, path, mode) for path, mode in mounts.items()]
+    return found + [(parts[0], parts[1], parts[2] if len(parts) > 2 else "rw") for parts in wanted]
+
+
+def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> list[str]:
+    """docker makes what `--volume` does not find on the host, as root; its `--mount` refuses that, as podman does."""
+    if runtime.kind == "docker":
+        return [f"--mount={_write_mount(*mount)}" for mount in mounts]
+    for outside, inside, _ in mounts:
+        if ":" in outside + inside:
+            raise ValidationError(f"the folder {outside!r} cannot be mounted: podman reads ':' as its own", field="cwd")
+    return [word for outside, inside, mode in mounts for word in ("--volume", f"{outside}:{inside}:{mode}")]
+
+
+def _write_mount(outside: str, inside: str, mode: str) -> str:
+    """One line of comma-separated values."""
+    fields = ["type=bind", f"source={outside}", f"target={inside}", *(["readonly"] if mode == "ro" else [])]
+    quoted = ('"' + field.replace('"', '""') + '"' for field in fields)
+    return ",".join(text if set(field) & set(',"\r\n') else field for text, field in zip(quoted, fields, strict=True))
 
 
 def is_worth_mounting(path: str) -> bool:

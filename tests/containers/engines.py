@@ -1,0 +1,181 @@
+"""The two runtimes under test, each with a storage of its own: podman, and an engine of docker's that is started here and ended here."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.containers.runtimes import Kind, find_runtime
+from holdfast.process.table import read_children, read_table
+
+IMAGE = "localhost/inside:latest"
+START_SECONDS = 30.0
+
+
+class Engine:
+    """One storage for all tests of a session, none of them the machine's own. `args`: the global options that lead to it."""
+
+    kind: Kind
+    args: list[str]
+
+    def __init__(self, folder: Path, args: list[str]) -> None:
+        self.folder = folder
+        self.args = args
+        self.runtime = find_runtime(self.kind, {self.kind: args}, os.environ)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Fields of an agent's config."""
+        return {f"{self.kind}_args": self.args}
+
+    def run(self, *words: str, check: bool = True, data: bytes | None = None) -> str:
+        """A command against this storage; what it printed."""
+        done = subprocess.run(self.runtime.call(*words), capture_output=True, check=False, input=data, timeout=60)
+        assert not check or done.returncode == 0, f"{self.kind} {' '.join(words)}: {done.stderr.decode()}"
+        return done.stdout.decode()
+
+    def make_image(self, name: str, *files: Path) -> None:
+        """Make an image of these files, the first of which is its program. One layer."""
+        layer = io.BytesIO()
+        with tarfile.open(fileobj=layer, mode="w") as tar:
+            for file in files:
+                tar.add(file, file.name)
+        change = f'ENTRYPOINT ["/{files[0].name}"]'
+        self.run("import", "--change", change, "-", name, data=layer.getvalue())
+
+    def containers(self, mark: str = "") -> list[str]:
+        """Names of all containers (of one host)."""
+        return [name for name in self.run("ps", "--all", "--format", "{{.Names}}").split() if mark in name]
+
+    def forget(self, image: str) -> None:
+        """Remove an image, so that it has to be pulled."""
+        self.run("image", "rm", "--force", image, check=False)
+
+    def push(self, image: str, to: str) -> None:
+        """Send an image to a registry; nothing of it stays here under that name."""
+        self.run("tag", image, to)
+        self.run("push", to)
+        self.forget(to)
+
+    def remnants(self) -> list[str]:
+        """Monitors, pullers, clients and mounts of this storage that are still there."""
+        found = []
+        own = self._own_pids()
+        for entry in read_table().values():
+            try:
+                words = Path(f"/proc/{entry.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(self.folder) in words and entry.alive and entry.pid not in own and "registry serve" not in words:
+                found.append(f"{entry.pid} {words[:200]}")
+        return found + self._list_mounts()
+
+    def _own_pids(self) -> list[int]:
+        return []
+
+    def _list_mounts(self) -> list[str]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Remove everything that the storage holds, and end what was started for it."""
+        raise NotImplementedError
+
+
+def _read_mounts() -> list[str]:
+    return Path("/proc/self/mounts").read_text().splitlines()
+
+
+class Podman(Engine):
+    """podman, which needs no daemon."""
+
+    kind = "podman"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder, ["--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+        )
+
+    def _list_mounts(self) -> list[str]:
+        return [line for line in _read_mounts() if f"{self.folder}/storage/" in line and "/vfs-containers/" in line]
+
+    def close(self) -> None:
+        self.run("rm", "--force", "--all", check=False)
+        self.run("system", "reset", "--force", check=False)
+
+
+class CannotServe(Exception):
+    """dockerd may not run here; in its own words."""
+
+
+class Docker(Engine):
+    """docker's engine: a daemon of this session alone, that touches neither the machine's network nor its storage."""
+
+    kind = "docker"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, ["--config", f"{folder}/client", "--host", f"unix://{folder}/socket"])
+        self._log = folder / "dockerd.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The daemon's."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *options: str) -> None:
+        """Start the daemon and wait until it answers. Raises CannotServe."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["dockerd", "--config-file", str(self._write_config()), "--data-root", f"{self.folder}/data",
+                 "--exec-root", f"{self.folder}/exec", "--pidfile", f"{self.folder}/pid", "--host", f"unix://{self.folder}/socket",
+                 "--storage-driver=vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", *options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        give_up_at = time.monotonic() + START_SECONDS
+        while subprocess.run(self.runtime.call("info"), capture_output=True, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                raise CannotServe(" ".join(self._log.read_text(errors="replace").strip().splitlines()[-1:])[:500])
+            time.sleep(0.05)
+
+    def _write_config(self) -> Path:
+        """Two tries for each layer instead of five: between them it waits five seconds longer each time."""
+        path = self.folder / "daemon.json"
+        path.write_text('{"max-download-attempts": 2}')
+        return path
+
+    def kill(self) -> None:
+        """kill -9 of the daemon. Its containers go on; its containerd dies with it."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+
+    def _own_pids(self) -> list[int]:
+        if self._process is None:
+            return []
+        return [self._process.pid, *(read_children(self._process.pid) or [])]
+
+    def _list_mounts(self) -> list[str]:
+        """All but the two that the daemon makes for itself."""
+        own = (f" {self.folder}/data ", f" {self.folder}/exec/netns/default ")
+        return [line for line in _read_mounts() if str(self.folder) in line and not any(word in line for word in own)]
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            names = self.containers()
+            self.run("rm", "--force", *names, check=False) if names else None
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        for line in _read_mounts():
+            if f" {self.folder}/" in line:
+                subprocess.run(["umount", line.split()[1]], check=False)
