@@ -160,6 +160,19 @@ def test_term_ends_a_program_that_handles_nothing(controller: FakeController, ho
     assert (facts.exit_code, facts.stopped) == (128 + 15, True)
 
 
+def test_term_reaches_the_program_below_a_shell_and_leaves_it_its_grace(
+    controller: FakeController, host: Host, image: str
+) -> None:
+    """TELL-1. The first process would die of it, and everything else inside with it, before anything is saved."""
+    key = controller.launch("script", image=image)
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    controller.preempt(key, grace_seconds=20.0)
+    facts = controller.wait_end(key, SECONDS)
+    assert (facts.exit_code, facts.stopped) == (128 + 15, True)
+    controller.wait_logs(key)
+    assert controller.log_of(key) == b"up\nsaved\n"
+
+
 @pytest.mark.parametrize("word", ["deaf", "family"])
 def test_what_ignores_term_is_killed_with_all_it_started(
     controller: FakeController, host: Host, image: str, engine: Engine, word: str

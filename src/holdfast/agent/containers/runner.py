@@ -25,6 +25,7 @@ from holdfast.agent.containers.images import (
     read_last_words,
     try_take_slot,
 )
+from holdfast.agent.containers.inside import Inside
 from holdfast.agent.containers.plan import PID_FILE, Plan, Status, take_plan, write_status
 from holdfast.process.groups import count_oom_kills_of_host
 from holdfast.process.syscalls import read_boottime
@@ -34,6 +35,7 @@ EXIT_STOPPED = 143
 _STEP_SECONDS = 120.0  # a runtime that takes longer for anything but a pull is stuck
 _SAY_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
+_GONE_SECONDS = 0.05
 _FIND_SECONDS = 0.02
 _WATCH_SECONDS = (0.1, 10.0)
 _SETTLE_SECONDS = 5.0
@@ -72,6 +74,7 @@ class Runner:
         self._started_at = 0.0
         self._peak_bytes = 0
         self._passed_on = False  # TERM was delivered
+        self._inside: Inside | None = None  # who is told to stop besides the main program
 
     def live(self) -> Status:
         """Do all of it; return how it ended."""
@@ -259,16 +262,23 @@ class Runner:
             elif now >= look_at:
                 self._note_peak()
                 look_at, pause = now + pause, min(2 * pause, longest)
-            if self._children.stop_asked and not self._passed_on and messenger is None and now >= ask_at:
+            stopping = self._children.stop_asked and not self._passed_on
+            if stopping and messenger is None and now >= ask_at and self._may_tell_main():
                 messenger = self._children.start(self._plan.runtime.kill(self._plan.name, "TERM"))
             waits = [look_at - now if self._pid else _FIND_SECONDS]
-            if self._children.stop_asked and not self._passed_on:
-                waits.append(_RETRY_SECONDS)
+            if stopping:
+                waits.append(_RETRY_SECONDS if messenger is not None else _GONE_SECONDS)
             self._children.turn(max(0.0, min(waits)))
             if messenger is not None and messenger.exit is not None:
                 # Where it failed, the container was not up yet: once more.
                 self._passed_on, ask_at = messenger.code == 0, time.monotonic() + _RETRY_SECONDS
                 messenger = None
+
+    def _may_tell_main(self) -> bool:
+        """TELL-1. While nobody knows its first process it has hardly begun, and is told by the runtime alone."""
+        if self._inside is None and self._pid:
+            self._inside = Inside(self._plan.name, self._pid, with_init="--init" in self._plan.create)
+        return self._inside is None or self._inside.may_tell_main()
 
     def _note_peak(self) -> None:
         """Written down when it grew much: a container that is killed has nobody left to ask."""
@@ -309,7 +319,7 @@ class Runner:
             if not said:
                 said = True
                 say(f"{self._plan.runtime.kind}'s client is gone and the container is not; waiting for it")
-            if self._children.stop_asked and not self._passed_on:
+            if self._children.stop_asked and not self._passed_on and self._may_tell_main():
                 code, _ = self._children.run(self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS)
                 self._passed_on = code == 0
             self._children.turn(1.0)
