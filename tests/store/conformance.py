@@ -12,6 +12,7 @@ from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import JobPlacement, TaskPlacement
+from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale, ValidationError
@@ -59,6 +60,22 @@ async def test_secrets_reach_the_host_and_nobody_else(rig: Rig) -> None:
     assert offer.job.spec.secrets == {"TOKEN": ""}
     shown = [await rig.job(job_id), await rig.store.list_jobs(JobFilter()), await rig.events(), offer.job]
     assert "hush-hush" not in repr(shown)
+
+
+async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig: Rig) -> None:
+    await rig.host()
+    spec = JobSpec(argv=("true",), supervised=True, idempotency_key="k", secrets={"TOKEN": "hush-hush"})
+    for number, seed in (("m1", b"a" * 32), ("m2", b"b" * 32)):
+        job = NewJob(id=number, spec=spec, queue="cpu", minted=mint_secrets(spec, seed))
+        (submitted,) = await rig.store.submit_jobs([job], now=rig.now)
+        assert submitted.job.id == "m1"  # the same submission, though its seed is another
+    await rig.admit()
+    (offer,) = (await rig.sync()).offers
+    assert offer.secrets == {"TOKEN": "hush-hush", SEED_VARIABLE: "61" * 32}
+    shown = [submitted, await rig.job("m1"), await rig.store.list_jobs(JobFilter()), await rig.events(), offer.job]
+    assert "61" * 32 not in repr(shown)
+    assert SEED_VARIABLE not in repr(shown)
+    assert mint_secrets(JobSpec(argv=("true",)), b"a" * 32) == {}
 
 
 async def test_a_job_that_ended_between_two_reports_was_started_too(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from holdfast.controller.settings_cache import Settings
 from holdfast.controller.why import explain
 from holdfast.core.placement import Candidate, find_impossible
 from holdfast.core.records import JobRecord
+from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState
@@ -91,7 +93,8 @@ async def _submit(controller: Controller, specs: Sequence[JobSpec], where: Seque
                 field = prefix + (error.field or "")
                 raise ValidationError(f"{field}: {error.message}", code=error.code, field=field.rstrip(".")) from None
             raise
-        jobs.append(NewJob(id=make_new_id(), spec=spec, queue=_queue_of(spec)))
+        minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
+        jobs.append(NewJob(id=make_new_id(), spec=spec, queue=_queue_of(spec), minted=minted))
     submitted = await controller.store.submit_jobs(jobs)
     if any(s.created for s in submitted):
         controller.poke("admit", "events")

@@ -25,6 +25,7 @@ from holdfast.store.submission import (
     WAITS_FOR_START,
     check_revivable,
     hash_spec,
+    list_secrets,
     no_job,
     refuse_mismatch,
     refuse_queue,
@@ -94,7 +95,7 @@ class MemoryJobs:
         s.jobs[job.id] = MemoryJob(
             row=row, name=spec.title, priority=spec.priority, gpus=spec.gpus, cpu_slots=spec.cpu_slots,
             memory_bytes=spec.memory_bytes, labels=dict(spec.labels), spec=spec.without_secrets(),
-            secrets=dict(spec.secrets), spec_hash=digest, ord=s.next_ord(),
+            secrets=list_secrets(job), spec_hash=digest, ord=s.next_ord(),
         )  # fmt: skip
         s.by_state[row.state][job.id] = None
         if spec.idempotency_key is not None:

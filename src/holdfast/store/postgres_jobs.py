@@ -25,6 +25,7 @@ from holdfast.store.submission import (
     WAITS_FOR_START,
     check_revivable,
     hash_spec,
+    list_secrets,
     no_job,
     refuse_mismatch,
     refuse_queue,
@@ -190,7 +191,7 @@ def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
         "id": job.id, "name": spec.title, "project": spec.project, "queue": job.queue, "priority": spec.priority,
         "tasks": spec.tasks, "gpus": spec.gpus, "cpu_slots": spec.cpu_slots, "memory_bytes": spec.memory_bytes,
         "labels": spec.labels, "spec": spec.without_secrets(), "spec_hash": digest,
-        "idempotency_key": spec.idempotency_key, "start_at": spec.start_at, "secrets": spec.secrets or None,
+        "idempotency_key": spec.idempotency_key, "start_at": spec.start_at, "secrets": list_secrets(job) or None,
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from holdfast.core.states import JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.store.rows import PARKED
+from holdfast.store.values import NewJob
 
 SUBMITTED = "submitted"
 WAITS_FOR_START = "waits for its start time"
@@ -21,6 +22,11 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 def hash_spec(spec: JobSpec) -> str:
     """SHA-256 of the whole spec, secrets included: two submissions under one idempotency key must agree in it."""
     return hashlib.sha256(_encoder.encode(spec)).hexdigest()
+
+
+def list_secrets(job: NewJob) -> dict[str, str]:
+    """Everything that is kept apart of a new job: its user's secrets, and what was minted for it, which stands over them."""
+    return {**job.spec.secrets, **job.minted}
 
 
 def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:

@@ -23,11 +23,15 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
-    """A job to be written. `spec` still holds its secrets; the store keeps them apart."""
+    """A job to be written. `spec` still holds its secrets; the store keeps them apart.
+
+    minted: secrets that are not its user's (`core.run_seed`): kept with the others, and no part of what a key is compared by.
+    """
 
     id: str
     spec: JobSpec
     queue: str
+    minted: Mapping[str, str] = {}
 
 
 class Submitted(Struct, frozen=True, kw_only=True):

@@ -1,10 +1,13 @@
 """The keys of one run: made afresh for it, handed to managers by file (0600) or environment.
 
 The supervisor has a key pair, all managers of the run share another. A manager's file holds no secret of the supervisor's.
+Under Holdfast nobody hands keys over: each rank of an attempt derives them from the job's seed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from pathlib import Path
 
@@ -57,6 +60,31 @@ def make_keys(run: str, encrypt: bool) -> RunKeys:
         server_secret=server_secret,
         client_public=client_public,
         client_secret=client_secret,
+    )
+
+
+def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
+    """The keys of one attempt of a supervised job: the same for all who have the seed, others for each attempt and job.
+
+    HKDF (RFC 5869) with SHA-256; what it yields are Curve25519 secrets, which any 32 bytes are. The run's name is derived as
+    well, so that a manager of an earlier attempt is a stranger to this one.
+    """
+    import zmq
+    from zmq.utils import z85
+
+    root = hmac.digest(b"holdfast supervise 1", seed, hashlib.sha256)
+
+    def derive(what: str) -> bytes:
+        info = b"\0".join(word.encode() for word in (what, job_id, str(attempt)))
+        return hmac.digest(root, info + b"\1", hashlib.sha256)
+
+    server_secret, client_secret = z85.encode(derive("supervisor")), z85.encode(derive("manager"))
+    return RunKeys(
+        run=derive("run")[:16].hex(),
+        server_public=zmq.curve_public(server_secret).decode(),
+        server_secret=server_secret.decode(),
+        client_public=zmq.curve_public(client_secret).decode(),
+        client_secret=client_secret.decode(),
     )
 
 
