@@ -26,7 +26,7 @@ from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, find_
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, read_options
 from holdfast.agent.containers.plan import Status
 from holdfast.agent.ends import make_facts
-from holdfast.agent.environment import inherit_environment
+from holdfast.agent.environment import describe_host, inherit_environment
 from holdfast.agent.faults import FaultDesk
 from holdfast.agent.files import make_private_folder
 from holdfast.agent.forensics import ForensicsDesk
@@ -125,6 +125,7 @@ class Agent:
         places = TaskPlaces(
             host_mark=self._ties.host_mark, beat_socket=self._ties.beat_socket, work_folder=work,
             inherited=inherit_environment(os.environ),
+            host_words=describe_host(self._config.host_name, self._config.labels),
         )  # fmt: skip
         self._commands = Commands(
             self._table, self._link, places, changed=self._report, launched=self._shipper.follow,

@@ -37,12 +37,13 @@ log = logging.getLogger("holdfast.agent.commands")
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What every task of this host shares."""
+    """What every task of this host shares. host_words: what tasks are told of the host (`environment.describe_host`)."""
 
     host_mark: str
     beat_socket: str
     work_folder: Path
     inherited: Mapping[str, str]
+    host_words: Mapping[str, str] = {}
 
 
 class Commands:
@@ -210,6 +211,7 @@ class Commands:
         env = make_task_environment(
             order, {} if boxed else self._places.inherited, host_id=self.host_id, host_mark=self._places.host_mark,
             beat_socket=self._places.beat_socket, work_folder=str(work), host_gpus=self.host_gpus, peers=find_peers(task.folder),
+            host_words=self._places.host_words,
             checkpoint_out=str(out_path(task)), checkpoint_in=in_path(task) if order.checkpoint else None,
         )  # fmt: skip
         argv, cwd = make_command(order), order.cwd or str(work)

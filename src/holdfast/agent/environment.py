@@ -14,10 +14,12 @@ ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their hos
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pwd
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from holdfast.wire.agent import LaunchOrder
 
@@ -100,6 +102,7 @@ def make_task_environment(
     beat_socket: str,
     work_folder: str,
     host_gpus: int,
+    host_words: Mapping[str, str] = MappingProxyType({}),
     peers: Path | None = None,
     checkpoint_out: str = "",
     checkpoint_in: Path | None = None,
@@ -108,6 +111,7 @@ def make_task_environment(
 
     The ranks and the rendezvous are named as torchrun names them, so that a script that runs under it runs here unchanged.
     HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not the host's id (HOLDFAST_HOST_ID).
+    HOLDFAST_GRACE: the seconds between TERM and KILL. host_words: what `describe_host` says.
     """
     key = order.key
     defaults = {"PYTHONUNBUFFERED": "1"}
@@ -125,6 +129,7 @@ def make_task_environment(
         "HOLDFAST_ATTEMPT": str(order.attempt),
         "HOLDFAST_HOST": host_mark,
         "HOLDFAST_HOST_ID": host_id,
+        "HOLDFAST_GRACE": f"{order.watch.grace_seconds:g}",
         "HOLDFAST_BEAT_SOCKET": beat_socket,
         "HOLDFAST_WORK": work_folder,
         "RANK": str(key.rank),
@@ -142,6 +147,7 @@ def make_task_environment(
     }
     if order.master_port:
         env["MASTER_PORT"] = str(order.master_port)
+    env |= host_words
     env |= _name_peers(peers)
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     if order.gpus or host_gpus:
@@ -150,6 +156,11 @@ def make_task_environment(
     if order.gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which `gpus` are counted
     return {name: value for name, value in env.items() if name and "=" not in name and "\0" not in name + value}
+
+
+def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Where a task is: the host's name as Holdfast knows it, and its labels as JSON."""
+    return {"HOLDFAST_HOST_NAME": name, "HOLDFAST_HOST_LABELS": json.dumps(dict(labels))}
 
 
 def _name_peers(path: Path | None) -> dict[str, str]:

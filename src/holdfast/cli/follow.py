@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -187,8 +187,16 @@ def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
       holdfast run --tasks 8 --gpus 1 -- python train_ddp.py
       holdfast run --shell "echo $HOME | tr a-z A-Z"
     """
-    with face.client() as client, Interrupts(face) as interrupts:
-        job = submit_spec(client, options, rank)
+    with face.client() as client:
+        follow_job(face, client, lambda: submit_spec(client, options, rank), rank, detach=detach)
+
+
+def follow_job(
+    face: Face, client: Client, submit: Callable[[], JobRecord], rank: int | None, *, detach: bool = False
+) -> None:
+    """Submit a job, show its output (of one rank, byte for byte), and exit with its code. `detach`: print its id instead."""
+    with Interrupts(face) as interrupts:
+        job = submit()
         if detach:
             face.show(job, job.id)
             return

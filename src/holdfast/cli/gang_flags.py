@@ -10,18 +10,9 @@ import click
 _PLAIN = ("tasks", "placement", "on_partial", "preemptible")
 _TIMES = ("start_timeout", "recovery_timeout")
 
-GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--tasks", type=int, metavar="N", help="Ranks that start and stop together; --gpus, … are of each."),
-    click.option(
-        "--placement", type=click.Choice(["pack", "spread"]),
-        help="On as few hosts as possible, or one rank a host first; pack otherwise.",
-    ),
+PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
         "--host-label", "host_labels", multiple=True, metavar="K=V", help="Only hosts with this label. Repeatable."
-    ),
-    click.option(
-        "--on-partial", type=click.Choice(["fail", "restart"]),
-        help="When a rank fails after another was done: fail, or run all again.",
     ),
     click.option(
         "--preemptible/--not-preemptible", default=None,
@@ -29,6 +20,21 @@ GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
     ),
     click.option("--start-timeout", metavar="TIME", help="From its reservation until every rank runs, pulls included."),
     click.option("--recovery-timeout", metavar="TIME", help="The same for attempts after the first."),
+)  # fmt: skip
+_LABEL, _PREEMPTIBLE, *_TIMEOUTS = PLACE_OPTIONS
+GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option("--tasks", type=int, metavar="N", help="Ranks that start and stop together; --gpus, … are of each."),
+    click.option(
+        "--placement", type=click.Choice(["pack", "spread"]),
+        help="On as few hosts as possible, or one rank a host first; pack otherwise.",
+    ),
+    _LABEL,
+    click.option(
+        "--on-partial", type=click.Choice(["fail", "restart"]),
+        help="When a rank fails after another was done: fail, or run all again.",
+    ),
+    _PREEMPTIBLE,
+    *_TIMEOUTS,
 )  # fmt: skip
 
 

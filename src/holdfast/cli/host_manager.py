@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @click.option("--usage-interval", type=click.FloatRange(0), default=30.0, show_default=True, metavar="SECONDS",
               help="Between samples of what processes use; 0 for none.")  # fmt: skip
 @click.option("--log-file", metavar="FILE", help="The pid and resource log, JSON lines; standard error otherwise.")
+@click.option("--term-grace", type=click.FloatRange(0), metavar="SECONDS",
+              help="What processes have between TERM and KILL when this manager gets TERM; else the script's 5 s.")  # fmt: skip
 @click.option("--simulate", type=click.IntRange(1), metavar="N", help="Be N simulated hosts, for tests of scale.")
 def host_manager(
     url: str,
@@ -35,6 +37,7 @@ def host_manager(
     patience: float,
     usage_interval: float,
     log_file: str | None,
+    term_grace: float | None,
     simulate: int | None,
 ) -> int:
     """Make this machine a host of the policy script at URL (tcp://ADDRESS:PORT).
@@ -79,6 +82,7 @@ def host_manager(
         patience_seconds=patience,
         usage_seconds=usage_interval,
         log_file=log_file,
+        term_grace_seconds=term_grace,
     )
     return run_host_manager(config)
 

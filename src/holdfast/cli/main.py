@@ -41,10 +41,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "checkpoint": ("checkpoints", "checkpoint", "From inside a job: save for the next attempt."),
     "server": ("parts", "server", "Run the controller alone."),
     "agent": ("parts", "agent", "Run an agent that joins a controller."),
+    "supervise": ("supervise", "supervise", "Run a policy script over hosts that are replaced one by one."),
     "host-manager": ("host_manager", "host_manager", "Make this machine a host of a policy script."),
     "db": ("db", "db", "Migrate the database, or see where it stands."),
     "version": ("version", "version", "Print the version."),
 }
+
+# What Holdfast's own jobs run; nobody types them.
+HIDDEN: dict[str, tuple[str, str]] = {"supervised-member": ("supervise", "supervised_member")}
 
 _EPILOG = """\
 \b
@@ -67,7 +71,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if entry is None:
             return None
         command = getattr(importlib.import_module(f"holdfast.cli.{entry[0]}"), entry[1])
@@ -77,7 +81,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and args[0] not in HIDDEN and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)

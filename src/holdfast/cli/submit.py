@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from holdfast.client.locate import Place
     from holdfast.core.spec import JobSpec
 
-_OPTIONS = (
+ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--name", help="A name to show; the program's otherwise."),
     click.option("--queue", help="The queue; the cluster's first that fits otherwise."),
     click.option("--project", help="Who pays; `default` otherwise."),
     click.option("--priority", type=int, help="0 to 100, higher first; 50 otherwise."),
-    click.option("--gpus", type=int, help="Whole GPUs."),
+)
+_GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
+NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
     click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
     click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable."),
@@ -42,12 +44,20 @@ _OPTIONS = (
     click.option("--silence-limit", metavar="TIME", help="Silence after a beat that needs no confirmation, or off."),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option("--watchdog-cap", type=int, help="Watchdog trips it is requeued after."),
-    *GANG_OPTIONS,
-    *POLICY_OPTIONS,
-    *CONTAINER_OPTIONS,
+)
+START_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--lease-ttl", metavar="TIME", help="A host's right to run it, 15s to 1h."),
     click.option("--idempotency-key", metavar="KEY", help="The same key again returns the first job."),
     click.option("--start-at", metavar="TIME", help="Not before: +10m, 2027-01-31T18:00 or Unix seconds."),
+)
+_OPTIONS = (
+    *ABOUT_OPTIONS,
+    _GPUS,
+    *NEED_OPTIONS,
+    *GANG_OPTIONS,
+    *POLICY_OPTIONS,
+    *CONTAINER_OPTIONS,
+    *START_OPTIONS,
     click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
     click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML; flags win over it."),
     click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]"),

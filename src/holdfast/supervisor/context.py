@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from holdfast.errors import ValidationError
+from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.bus import Bus
 from holdfast.supervisor.events import Event, EventLog
 from holdfast.supervisor.futures import Future
+from holdfast.supervisor.given import GivenRun, is_loopback, parse_listen, read_given
 from holdfast.supervisor.groups import DEFAULT_GRACE_SECONDS, GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.hosts import Demand, Host
-from holdfast.supervisor.keys import make_keys, write_manager_key
+from holdfast.supervisor.keys import RunKeys, make_keys, write_manager_key
 from holdfast.supervisor.local import LocalManagers
 from holdfast.supervisor.machine import find_address
 from holdfast.supervisor.roster import EXIT_REPLACED, EXIT_RETURNED, HostRoster
@@ -29,6 +31,9 @@ from holdfast.supervisor.roster_crew import CrewRoster
 from holdfast.supervisor.session_fleet import HEARTBEAT_SECONDS, MISSES, SLACK_SECONDS, Fleet, Rules
 from holdfast.supervisor.state import REATTACH_SECONDS, RunState, StateFolder
 from holdfast.supervisor.status import Status, StatusLine, read_status, render_metrics
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.metrics_server import MetricsServer
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -51,6 +56,10 @@ class Context:
     encrypt: False speaks plain TCP, on loopback only unless `allow_plain_network`.
     key_file: where managers' key is written (0600); in the state folder, or a temporary one, when None.
     event_file: JSON lines of everything that happens.
+    metrics_port: serve `render_metrics()` at http://metrics_bind:metrics_port/metrics; 0 takes a free port, None serves nothing.
+
+    In a script that `holdfast supervise` runs, port, address and keys are Holdfast's, whatever is said here, and Holdfast
+    decides which machines come back.
 
     Raises:
         ValidationError: settings that do not go together.
@@ -73,7 +82,12 @@ class Context:
         allow_plain_network: bool = False,
         key_file: str | os.PathLike[str] | None = None,
         event_file: str | os.PathLike[str] | None = None,
+        metrics_port: int | None = None,
+        metrics_bind: str = "127.0.0.1",
     ) -> None:
+        self._given = read_given(os.environ)
+        if self._given is not None:
+            port, bind, advertise, encrypt = _take_given(self._given, port, bind, advertise, encrypt)
         if orphan_grace and state_dir is None:
             raise ValidationError(
                 "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"
@@ -91,8 +105,7 @@ class Context:
         self._closed = False
         self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
         self._scratch = None if key_file or self._folder else Path(tempfile.mkdtemp(prefix="holdfast-run-"))
-        earlier = self._folder.load() if self._folder is not None else None
-        self._state = earlier or RunState.begin(make_keys(secrets.token_hex(16), encrypt), port)
+        self._state = self._load_state() or RunState.begin(self._make_keys(encrypt), port)
         self._state.epoch += 1
         self._events = EventLog(Path(event_file) if event_file is not None else None)
         rules = Rules(
@@ -104,9 +117,42 @@ class Context:
         first = self._state.epoch * _NUMBERS_PER_EPOCH
         self._crew = CrewRoster(fleet, self._events, first)
         self._roster = HostRoster(fleet, self._crew, self._events)
+        self._roster.bars_machines = self._given is None
         self._next_host = self._state.next_host
         self._next_group = first
+        self._metrics: MetricsServer | None = None
         self._begin(bind, port, advertise, key_file, log_interval)
+        self._serve_metrics(metrics_bind, metrics_port)
+
+    def _load_state(self) -> RunState | None:
+        """What an earlier script left, where its hosts can still be there."""
+        earlier = self._folder.load() if self._folder is not None else None
+        if earlier is not None and self._given is not None and earlier.run != self._given.keys.run:
+            logger.warning("the run in the state folder ended with an earlier attempt of this job; another begins")
+            return None
+        return earlier
+
+    def _make_keys(self, encrypt: bool) -> RunKeys:
+        return self._given.keys if self._given is not None else make_keys(secrets.token_hex(16), encrypt)
+
+    def _serve_metrics(self, address: str, port: int | None) -> None:
+        """Where the script asked for it; else where `holdfast supervise` did, whose job must not fail of a taken port."""
+        asked = port is not None
+        if not asked and self._given is not None and self._given.metrics:
+            address, port = parse_listen(self._given.metrics)
+        if port is None:
+            return
+        from holdfast.supervisor.metrics_server import MetricsServer
+
+        try:
+            self._metrics = MetricsServer(address, port, self.render_metrics)
+        except Unavailable as error:
+            if asked:
+                self.shutdown()
+                raise
+            logger.warning("%s", error)
+            return
+        logger.info("metrics are at http://%s:%d/metrics", address, self._metrics.port)
 
     def _begin(
         self,
@@ -253,6 +299,11 @@ class Context:
         return self._bus.port
 
     @property
+    def given_hosts(self) -> int | None:
+        """How many hosts `holdfast supervise` gives this run; None where it runs elsewhere."""
+        return self._given.hosts if self._given is not None else None
+
+    @property
     def address(self) -> str:
         """What managers on other machines dial."""
         where = f"[{self._advertise}]" if ":" in self._advertise else self._advertise
@@ -287,6 +338,11 @@ class Context:
     def status(self) -> Status:
         """Counts of hosts and processes, rates and loop times, now."""
         return read_status(self._roster, self._crew, self._bus, self._status_line.window)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics are served; None where they are not."""
+        return self._metrics.port if self._metrics is not None else None
 
     def render_metrics(self) -> str:
         """The same in Prometheus' text format."""
@@ -339,6 +395,8 @@ class Context:
         atexit.unregister(self._at_exit)
         self._crew.closed = True
         self._status_line.stop()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _clean_up(self) -> None:
         self._events.close()
@@ -367,6 +425,22 @@ class Context:
             self.detach()
         else:
             self.shutdown()
+
+
+def _take_given(
+    given: GivenRun, port: int, bind: str, advertise: str | None, encrypt: bool
+) -> tuple[int, str, str, bool]:
+    """(port, bind, advertise, encrypt): what Holdfast gives over what the script says, and a word where that differs."""
+    chosen = given.choose_bind(bind)
+    changed = [f"port {given.port}"] if port not in (0, given.port) else []
+    changed += [f"address {given.address}"] if advertise not in (None, given.address) else []
+    changed += [f"listening on {chosen}"] if chosen != bind and is_loopback(bind) else []
+    changed += [] if encrypt else ["encrypted"]
+    if changed:
+        logger.warning(
+            "under Holdfast this run's hosts are told where to dial: %s, not as the script says", ", ".join(changed)
+        )
+    return given.port, chosen, given.address, True
 
 
 def _make_session() -> int:

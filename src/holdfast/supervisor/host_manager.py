@@ -48,7 +48,8 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. name: the machine's name
     as the script sees it. patience_seconds: how long to look for the supervisor at first. usage_seconds: between samples;
-    0 is never. log_file: JSON lines of every start, end and sample; standard error when None.
+    0 is never. log_file: JSON lines of every start, end and sample; standard error when None. term_grace_seconds: what
+    processes have between TERM and KILL when this manager is told to end by a signal; the supervisor's grace when None.
     """
 
     url: str
@@ -59,6 +60,7 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     patience_seconds: float = 600.0
     usage_seconds: float = 30.0
     log_file: str | None = None
+    term_grace_seconds: float | None = None
 
 
 def dial(context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None) -> zmq.Socket[bytes]:
@@ -340,9 +342,15 @@ class _HostManager:
                 name = signal.Signals(number).name
                 if self._session.ending is not None:
                     self._tended.stop_all(0.0)  # asked twice: at once
-                rules = self._session.rules
-                grace = rules.kill_grace_seconds if rules is not None else _DEFAULT_GRACE_SECONDS
-                self._session.end(End(self._session.run, 128 + number, f"the host manager got {name}", grace))
+                self._session.end(
+                    End(self._session.run, 128 + number, f"the host manager got {name}", self._find_term_grace())
+                )
+
+    def _find_term_grace(self) -> float:
+        if self._config.term_grace_seconds is not None:
+            return self._config.term_grace_seconds
+        rules = self._session.rules
+        return rules.kill_grace_seconds if rules is not None else _DEFAULT_GRACE_SECONDS
 
     def close(self) -> None:
         """Let go of the sockets."""

@@ -4,7 +4,8 @@ Public functions may be called by any thread; they hand their work to the bus's 
 
 ROSTER-1  A handle is given a manager once; when that is lost the handle is lost.
 ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the reason.
-ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the machine of a replaced one.
+ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the machine of a replaced one
+          (unless others decide which machines come back: `bars_machines` False).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class HostRoster:
         self.closing: dict[bytes, Peer] = {}  # told to end, goodbye awaited
         self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
         self.expect_until = 0.0
+        self.bars_machines = True
         self.changed: Callable[[], None] = lambda: None  # the state file listens
         self.ending = False
         self._when_closed: list[Future[None]] = []
@@ -132,7 +134,7 @@ class HostRoster:
             peer.facts.hostname == name and peer is not host._peer and peer.identity not in self.closing
             for peer in self.fleet.peers.values()
         )
-        if not others and name != socket.gethostname():
+        if self.bars_machines and not others and name != socket.gethostname():
             self.excluded[name] = reason
             self._events.say("machine excluded", host=name, reason=reason)
 

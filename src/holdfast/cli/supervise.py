@@ -1,0 +1,163 @@
+"""`supervise`: a policy script and its hosts as one job; and `supervised-member`, what each rank of such a job runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.face import Face, note, talks
+from holdfast.cli.gang_flags import PLACE_OPTIONS
+from holdfast.cli.policy_flags import POLICY_OPTIONS
+from holdfast.cli.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client.locate import Place
+    from holdfast.core.spec import JobSpec
+
+_OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
+# What `submit` can ask for and a supervised job cannot.
+_ABSENT: dict[str, Any] = {
+    "file": None, "shell": None, "image": None, "runtime": None, "pull": None, "pull_timeout": None, "volumes": (),
+}  # fmt: skip
+
+
+def _takes_job(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def _check_listen(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        from holdfast.supervisor.given import parse_listen
+
+        try:
+            parse_listen(value)
+        except ValidationError as error:
+            raise click.BadParameter(error.message, context, parameter) from None
+    return value
+
+
+@click.command()
+@click.argument("script", metavar="POLICY.PY")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
+@click.option("--hosts", type=click.IntRange(1), required=True, metavar="N", help="Hosts, the script's own among them.")
+@click.option(
+    "--gpus-per-host", type=click.IntRange(0), default=0, metavar="G", help="Whole GPUs of each; 0 otherwise."
+)
+@click.option("--python", metavar="CMD", help="The Python that runs the script, with Holdfast installed. It must exist on "
+              "every host; this one otherwise.")  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Show the script's output, and exit with its code.")
+@click.option("--metrics-port", metavar="[ADDRESS:]PORT", callback=_check_listen,
+              help="Serve the supervisor's metrics on the script's host, on loopback unless an address is given.")  # fmt: skip
+@_takes_job
+@talks
+def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **options: Any) -> None:
+    """Run a policy script over N hosts, and print the job's id.
+
+    The job is a gang. Rank 0's host runs the script; every rank, rank 0 included, is a host of its `Context()`, which needs
+    no port, key or address here. A rank that is lost, or whose host the script replaces, is given another host by itself
+    while the others go on; the script decides what becomes of the processes. The script's end is the job's: exit 0 is
+    success, anything else a failure, which begins anew on all hosts where --max-retries allows it. --gpus-per-host, --cpus
+    and --memory are of each host.
+
+    \b
+    Examples:
+      holdfast supervise policy.py --hosts 16 --gpus-per-host 8
+      holdfast supervise -f restart_on_failure.py --hosts 2 -- --hosts 2 --per-host 8 -- python train.py
+      holdfast supervise policy.py --hosts 18 --max-retries 2 --grace 60s --time-limit 3d -- --spares 2
+      holdfast logs -f JOB --rank 0                 what the script says
+
+    \b
+    Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a watchdog ended the job, 128 + n
+    for signal n, 1 when it failed without a code, 130 after Ctrl-C, which cancels the job.
+    """
+    with face.client() as client:
+        spec = make_spec(client.place, script, args, options, os.environ, time.time())
+        if follow:
+            from holdfast.cli.follow import follow_job
+
+            follow_job(face, client, lambda: client.submit(spec), 0)
+            return
+        job = client.submit(spec)
+    face.show(job, job.id)
+    if not face.as_json and os.isatty(2):
+        note(f"submitted {job.name!r}. What the script says: holdfast logs -f {job.id} --rank 0")
+
+
+def make_spec(
+    place: Place, script: str, args: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str], now: float
+) -> JobSpec:
+    """The job: `--hosts` ranks, one a host first, each of which runs `supervised-member`. `now` is Unix seconds.
+
+    A host that the script gave back is a rank that is done, which is no reason to let the job fail when the script fails
+    later: `on_partial` is "restart".
+
+    Raises:
+        ValidationError: naming the flag or the field.
+    """
+    import msgspec
+
+    python = options["python"] or sys.executable
+    member = [python, "-P", "-m", "holdfast", "supervised-member", "--gpus", str(options["gpus_per_host"])]
+    if options["metrics_port"] is not None:
+        member += ["--metrics-port", options["metrics_port"]]
+    given = {
+        **_ABSENT, **options, "gpus": options["gpus_per_host"], "tasks": options["hosts"], "placement": "spread",
+        "on_partial": "restart", "name": options["name"] or Path(script).name,
+        "command": [*member, "--", python, script, *args],
+    }  # fmt: skip
+    spec = msgspec.structs.replace(read_spec(place, given, environ, now), supervised=True)
+    _check_script(script, spec.cwd, place.is_local)
+    return spec
+
+
+def _check_script(script: str, cwd: str | None, local: bool) -> None:
+    """Say now what every host would say later."""
+    if os.path.isabs(script) or cwd is not None:
+        if local and not os.path.isfile(os.path.join(cwd or "/", script)):
+            raise ValidationError(f"there is no policy script {script} in {cwd or '/'}", field="script")
+    else:
+        raise ValidationError(
+            f"{script} is looked for on the hosts, where the working folder is the job's own: write its whole path, or say "
+            "where it is by --cwd",
+            field="script",
+        )
+
+
+@click.command("supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True)
+@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of this rank.")
+@click.option("--metrics-port", metavar="[ADDRESS:]PORT", default="", help="Where the script's context serves metrics.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
+    """Be one rank of a job that `holdfast supervise` submitted: the script and a host manager, or a host manager alone."""
+    from holdfast.supervisor.member import clean_environment, read_member
+
+    member = read_member(os.environ)
+    environ = clean_environment(os.environ, gpus)
+    if member.rank == 0:
+        from holdfast.supervisor.first_rank import run_first_rank
+
+        return run_first_rank(member, command, environ, gpus=gpus, metrics=metrics_port)
+    from holdfast.supervisor.host_manager import ManagerConfig, run_host_manager
+
+    os.environ.clear()
+    os.environ.update(environ)
+    return run_host_manager(
+        ManagerConfig(
+            url=member.url,
+            key=member.make_keys().for_managers(),
+            name=member.machine,
+            labels=member.labels,
+            gpus=gpus,
+            patience_seconds=float("inf"),  # the script may load for an hour before it makes its context
+            term_grace_seconds=member.term_grace_seconds,
+        )
+    )

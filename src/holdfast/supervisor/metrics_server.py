@@ -1,0 +1,90 @@
+"""`GET /metrics` of a policy script: Prometheus' text over plain HTTP, in a thread of its own."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+from holdfast.errors import Unavailable
+
+logger = logging.getLogger("holdfast.supervisor")
+
+_CLIENT_SECONDS = 10.0  # a client that says nothing holds a thread for no longer
+_TRIES = 3
+
+
+class MetricsServer:
+    """Serves what `render` returns until `close`. Bound when it is made.
+
+    Raises:
+        Unavailable: the port cannot be had.
+    """
+
+    def __init__(self, address: str, port: int, render: Callable[[], str]) -> None:
+        class Handler(_Handler):
+            """Of this server."""
+
+            text = staticmethod(render)
+
+        class Server(http.server.ThreadingHTTPServer):
+            """Of that address family."""
+
+            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            daemon_threads = True
+
+            def server_bind(self) -> None:
+                """Without looking up this machine's name, which may take seconds."""
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self.socket.bind((address, port))
+                self.server_address = self.socket.getsockname()
+
+        try:
+            self._server = Server((address, port), Handler)
+        except OSError as error:
+            raise Unavailable(
+                f"metrics cannot be served on {address} port {port}: {error.strerror or error}"
+            ) from error
+        self.address: str = address
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="holdfast-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_CLIENT_SECONDS)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = _CLIENT_SECONDS
+    server_version = "holdfast"
+    sys_version = ""
+    text: Callable[[], str]
+
+    def do_GET(self) -> None:
+        """Answer."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "only /metrics is here")
+            return
+        body = self._render().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _render(self) -> str:
+        for _ in range(_TRIES):
+            try:
+                return self.text()
+            except RuntimeError:  # a counter got its first entry while it was read
+                continue
+        return self.text()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A scrape is no news."""
+        logger.debug("metrics: " + format, *args)
