@@ -15,6 +15,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
+from holdfast.core.replace import plan_replacement
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
 from holdfast.store.interface import Beat, HostSync, HostSynced, NewJob, Released, Store
@@ -65,7 +66,40 @@ class Rig:
     async def admit(self, limit: int = 100, ttl: float = 300.0) -> list[str]:
         snap = await self.store.read_admission(limit, now=self.now)
         plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
-        return await self.store.reserve(plan.placements, {p.job_id: ttl for p in plan.placements}, now=self.now)
+        ttls = {p.job_id: ttl for p in plan.placements}
+        seated = await self.store.seat_members([p for p in plan.placements if p.member], ttls, now=self.now)
+        starts = [p for p in plan.placements if not p.member]
+        return [*seated, *await self.store.reserve(starts, ttls, now=self.now)]
+
+    async def replace(self, **policy: Any) -> list[str]:
+        """What the leader does with fallen members: the sentence of each decision that was carried out."""
+        said = []
+        for member in await self.store.list_members(100):
+            if member.fallen:
+                plan = plan_replacement(member.job, member.task, Policy(**policy), ())
+                if await self.store.replace_member(member.task.key, plan, now=self.now):
+                    said.append(plan.reason)
+        return said
+
+    async def supervised(self, hosts: Sequence[str] = ("h1", "h2", "h3"), **spec: Any) -> tuple[str, list[TaskKey]]:
+        """A supervised job that runs, one rank on each host."""
+        for host in hosts:
+            await self.host(host, slots=1)
+        job_id = await self.submit(tasks=len(hosts), placement="spread", supervised=True, **spec)
+        assert job_id in await self.admit()
+        tasks = await self.store.list_tasks(job_id)
+        for task in tasks:
+            await self.sync(str(task.host_id))
+        for task in tasks:
+            await self.sync(str(task.host_id), claimed=[(task.key, 4711 if task.rank == 0 else 0)])
+        for task in tasks:
+            await self.sync(str(task.host_id), live=[task.key], started=[task.key])
+        assert (await self.job(job_id)).state == "running"
+        return job_id, [task.key for task in tasks]
+
+    async def where(self, job_id: str, rank: int) -> str:
+        """The host of a rank."""
+        return str((await self.store.list_tasks(job_id))[rank].host_id)
 
     async def sync(
         self, host: str = "h1", *, live: Sequence[TaskKey] = (), started: Sequence[TaskKey] = (),

@@ -7,6 +7,7 @@ import pytest
 pytest.register_assert_rewrite(
     "tests.store.conformance",
     "tests.store.conformance_gangs",
+    "tests.store.conformance_members",
     "tests.store.conformance_quotas",
     "tests.store.conformance_reads",
     "tests.store.conformance_retries",
@@ -15,6 +16,7 @@ pytest.register_assert_rewrite(
 from holdfast.store.memory import MemoryStore  # noqa: E402
 from tests.store.conformance import *  # noqa: E402, F403
 from tests.store.conformance_gangs import *  # noqa: E402, F403
+from tests.store.conformance_members import *  # noqa: E402, F403
 from tests.store.conformance_quotas import *  # noqa: E402, F403
 from tests.store.conformance_reads import *  # noqa: E402, F403
 from tests.store.conformance_retries import *  # noqa: E402, F403

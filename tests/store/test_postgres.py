@@ -9,6 +9,7 @@ import pytest
 pytest.register_assert_rewrite(
     "tests.store.conformance",
     "tests.store.conformance_gangs",
+    "tests.store.conformance_members",
     "tests.store.conformance_quotas",
     "tests.store.conformance_reads",
     "tests.store.conformance_retries",
@@ -18,6 +19,7 @@ from holdfast.store.migrate import migrate  # noqa: E402
 from holdfast.store.postgres import PostgresStore  # noqa: E402
 from tests.store.conformance import *  # noqa: E402, F403
 from tests.store.conformance_gangs import *  # noqa: E402, F403
+from tests.store.conformance_members import *  # noqa: E402, F403
 from tests.store.conformance_quotas import *  # noqa: E402, F403
 from tests.store.conformance_reads import *  # noqa: E402, F403
 from tests.store.conformance_retries import *  # noqa: E402, F403

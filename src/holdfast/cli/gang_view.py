@@ -111,7 +111,8 @@ def group_seats(seats: Sequence[Seat], *, every: bool = False) -> list[Row]:
 
 def draw_tasks(job: JobRecord, tasks: Sequence[TaskRecord], *, every: bool = False) -> str:
     """The attempt that is reserved, runs or drains."""
-    fall = _find_fall(tasks) if any(task.state.value == "failed" for task in tasks) else {}
+    fallen = job.drain_since is not None and any(task.state.value == "failed" for task in tasks)
+    fall = _find_fall(tasks) if fallen else {}
     seats = [_seat_of_task(task, fall.get(task.rank)) for task in tasks]
     head = f"attempt {job.attempts}, {paint(job.state.value)}"
     if job.drain_since is not None:
@@ -130,14 +131,18 @@ def draw_tasks(job: JobRecord, tasks: Sequence[TaskRecord], *, every: bool = Fal
 def _seat_of_task(task: TaskRecord, fell: tuple[str, str] | None) -> Seat:
     role, words = fell or ("", "")
     note = f"{role}: {words}" if role else (f"in {task.section}" if task.section else "")
+    if task.replaced:
+        note = f"replaced {task.replaced} time{'s' * (task.replaced != 1)}" + (f", {note}" if note else "")
     return Seat(
-        rank=task.rank, host=task.host_name or "-", state=_say_state(task), alike=(role, task.section),
+        rank=task.rank, host=task.host_name or "-", state=_say_state(task), alike=(role, task.section, task.replaced),
         devices=task.devices, step=task.step, total=task.total, beat_at=task.beat_at, note=note,
     )  # fmt: skip
 
 
 def _say_state(task: TaskRecord) -> str:
     """The task's state; of a reserved one, how far its start is."""
+    if task.state.value == "blocked":
+        return "waits for a host"
     if task.state.value != "reserved":
         return task.state.value
     if not task.barrier:

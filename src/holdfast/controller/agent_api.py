@@ -219,9 +219,6 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         controller.poke(*(f"host:{host_id}" for host_id in found.opened))
     if found.draining:
         controller.poke("drain", "events")
-        for job_id in found.draining:
-            controller.poke_hosts_of(job_id)
-        _tell_drains(request, found)
     if found.succeeded or found.acked:
         controller.poke("admit", "drain", "events")
         if not controller.checkpointed.isdisjoint(found.succeeded):
@@ -241,20 +238,6 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
                             extra={"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id})  # fmt: skip
     for key in found.refused:
         log.warning("a stale report was refused", extra={"job": key.job_id, "epoch": key.epoch, "host": found.host_id})
-
-
-def _tell_drains(request: wire.SyncRequest | None, found: HostSynced) -> None:
-    """The beginning of a job's fall and each task that went with it, under one job id and epoch."""
-    for drain in found.began:
-        log.info(
-            "drain started: %s", drain.reason,
-            extra={"job": drain.job_id, "epoch": drain.epoch, "rank": drain.trigger_rank, "moved": drain.stopping, "host": found.host_id},
-        )  # fmt: skip
-    falling, acked = set(found.draining), set(found.acked)
-    for task in () if request is None else request.tasks:
-        if task.key in acked and task.key.job_id in falling and task.facts is not None and task.facts.stopped:
-            log.info("task preempted", extra={"job": task.key.job_id, "epoch": task.key.epoch, "rank": task.key.rank,
-                                              "host": found.host_id})  # fmt: skip
 
 
 async def _make_answer(

@@ -59,10 +59,8 @@ async def pause_queue(call: Call) -> Response:
     controller, name = call.controller, _name(call)
     request = await call.body(_PAUSE, default=PauseRequest())
     reason = request.reason or f"paused by {call.caller.name or call.caller.id}"
-    drained = await controller.store.pause_queue(name, reason, hard=request.hard)
+    await controller.store.pause_queue(name, reason, hard=request.hard)
     controller.poke("drain", "events")
-    for job_id in drained:
-        controller.poke_hosts_of(job_id)
     return answer_json(await controller.store.get_queue(name))
 
 

@@ -27,6 +27,7 @@ from holdfast.core.settings import Value
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.store.interface import Store
+from holdfast.store.values import DrainBegun, DrainNews
 
 log = logging.getLogger("holdfast.controller")
 MAX_LANES = 1024
@@ -131,6 +132,7 @@ class Controller:
         self.joined: dict[tuple[bytes, str], tuple[float, str, str]] = {}
         self.join_lock = asyncio.Lock()
         self._lanes: dict[str, tuple[str, JobSpec]] = {}
+        store.watch_drains(self._tell_drains)
         self._background: set[asyncio.Task[None]] = set()
 
     def poke(self, *topics: str) -> None:
@@ -146,6 +148,22 @@ class Controller:
         if delay_seconds < LOOK_SECONDS:
             heapq.heappush(self.dues, self.clock() + delay_seconds)
             self.wakes.fire("due")
+
+    def _tell_drains(self, news: Sequence[DrainNews]) -> None:
+        """Every drain's beginning and each task that goes with it: one line each, under one job id and epoch. And whoever has
+        work now is woken: the hosts that have to stop something, and the completer."""
+        hosts: dict[str, None] = {}
+        for item in news:
+            about = {"job": item.job_id, "attempt": item.attempt, "epoch": item.epoch, "host": item.host_id}
+            if isinstance(item, DrainBegun):
+                log.info("drain started: %s", item.reason, extra={
+                    **about, "rank": item.trigger_rank, "cause": str(item.cause), "moved": item.stopping,
+                })  # fmt: skip
+                hosts.update(dict.fromkeys(item.hosts))
+            else:
+                text = "task preempted" if item.lost is None else f"task preempted: {item.lost}"
+                log.info(text, extra={**about, "rank": item.rank})
+        self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
 
     def poke_hosts_of(self, job_id: str) -> None:
         """Wake the hosts that run tasks of a job, in the background: only their next sync depends on it."""

@@ -75,11 +75,11 @@ class Layouts:
 async def make_orders(
     store: Store, offers: Sequence[TaskOffer], settings: Settings, layouts: Layouts, *, shared: bool
 ) -> list[wire.LaunchOrder]:
-    """The launch orders of offered tasks. What an earlier attempt of a rank saved is looked up where there was one.
+    """The launch orders of offered tasks. What a rank saved before is looked up where it ran before.
 
     shared: the answer's `gangs` say where all ranks are, and the orders do not.
     """
-    again = [(offer.job.id, offer.task.rank) for offer in offers if offer.task.attempt > 1]
+    again = [(offer.job.id, offer.task.rank) for offer in offers if offer.task.attempt > 1 or offer.task.replaced]
     kept = await store.find_newest_checkpoints(again) if again else {}
     orders = []
     for offer in offers:

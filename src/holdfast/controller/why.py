@@ -9,6 +9,7 @@ from holdfast.controller.why_gangs import (
     explain_claims,
     explain_failed_starts,
     explain_last_attempt,
+    explain_members,
     explain_parked,
     explain_place,
     explain_room_made,
@@ -121,12 +122,13 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
 
 def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     job = found.job
-    where = say_names(t.host_name or "?" for t in found.tasks) or "?"
+    where = say_names(t.host_name for t in found.tasks if t.host_name) or "?"
     beat = "it has sent no beat" if job.beat_at is None else (
         f"its last beat was {say_span((found.now - job.beat_at).total_seconds())} ago"
         + (f" at step {job.step}" + (f" of {job.total}" if job.total else "") if job.step is not None else "")
     )  # fmt: skip
     yield WhyLine(code="running", message=f"attempt {job.attempts} runs on {where}; {beat}{say_steps(found.tasks)}")
+    yield from explain_members(found)
     yield from explain_progress(found)
     yield from _explain_silence(found)
 

@@ -190,7 +190,7 @@ def explain_claims(found: Circumstances) -> Iterator[WhyLine]:
     job, tasks = found.job, found.tasks
     closed = [t for t in tasks if t.state is TaskState.RESERVED and not t.barrier]
     unclaimed = [t for t in closed if t.claimed_at is None]
-    waits = [t for t in tasks if t.state is TaskState.RESERVED and t.barrier]
+    waits = [t for t in tasks if t.state is TaskState.RESERVED and t.barrier and not t.replaced]
     if job.tasks > 1 and closed:
         have = len(tasks) - len(unclaimed)
         yield WhyLine(
@@ -202,6 +202,7 @@ def explain_claims(found: Circumstances) -> Iterator[WhyLine]:
             code="starting_together",
             message=f"all {job.tasks} ranks have their places; {job.tasks - len(waits)} have started, {len(waits)} have not",
         )
+    yield from explain_members(found)
     yield from _explain_unclaimed(found, unclaimed)
     yield from _explain_starting(found, waits)
     yield from _explain_start_limit(found, outstanding=any(t.offered_at is None for t in tasks) or bool(unclaimed))
@@ -248,6 +249,36 @@ def _explain_start_limit(found: Circumstances, *, outstanding: bool) -> Iterator
     yield WhyLine(
         code="start_timeout", message=f"its places are given back {when}, {what} ({name} is {limit:g} s)", hint=hint
     )
+
+
+# ---- members of a supervised job
+
+
+def explain_members(found: Circumstances) -> Iterator[WhyLine]:
+    """Which ranks of a supervised job are without a host, or on their way to another, while the others run."""
+    waiting = [t for t in found.tasks if t.state is TaskState.BLOCKED]
+    fallen = [t for t in found.tasks if t.state in (TaskState.FAILED, TaskState.PREEMPTED)]
+    coming = [t for t in found.tasks if t.state is TaskState.RESERVED and t.replaced]
+    if not found.job.spec.supervised:
+        return
+    if waiting:
+        later = [t.ready_at for t in waiting if t.ready_at is not None and t.ready_at > found.now]
+        when = f"; not before {say_span((min(later) - found.now).total_seconds())} from now" if later else ""
+        why = f": {found.refusal}" if found.refusal and not later else ""
+        yield WhyLine(
+            code="member_waits", hint="the others run on; `holdfast hosts` shows what is busy, draining or quarantined",
+            message=f"{name_ranks([t.rank for t in waiting])} {_waits(waiting)} for another host{why}{when}",
+        )  # fmt: skip
+    if fallen:
+        ranks = name_ranks([t.rank for t in fallen])
+        yield WhyLine(code="member_fell", message=f"{ranks} fell; the next run of the loop decides")
+    for host, ranks, some in _by_host(coming):
+        yield WhyLine(code="member_starts", message=f"{ranks} {'is' if len(some) == 1 else 'are'} to start anew on host {host}",
+                      hint=say_heartbeat(found, some[0]))  # fmt: skip
+
+
+def _waits(tasks: Sequence[TaskRecord]) -> str:
+    return "waits" if len(tasks) == 1 else "wait"
 
 
 # ---- a draining gang

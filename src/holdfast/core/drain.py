@@ -5,6 +5,7 @@ GANG-4   Each rank of a gang has its own count of what it was charged. Only the 
          one is over its budget: a member that always fails ends it, three that fail once each do not.
 GANG-5   Work that is done is not run again: where some tasks are done, or failed for good, and the others must start anew,
          the job fails, unless its spec says `on_partial = "restart"`.
+MEMBER-4 A supervised job ends as its script, rank 0, does: what its other ranks did counts only where one is the trigger.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from holdfast.core.decide import Charges, Decision, Ending, Policy, decide, deci
 from holdfast.core.facts import Classified
 from holdfast.core.fall import classify_failures, find_trigger, is_cascade
 from holdfast.core.records import JobRecord, MemberRecord, RankCharges, TaskRecord
+from holdfast.core.replace import find_member_cause
 from holdfast.core.rules import OperatorRule
 from holdfast.core.states import JobEvent, Outcome, TaskState
 
@@ -46,24 +48,45 @@ def plan_completion(
     """
     if any(task.state.holds_lease for task in tasks):
         return None
-    failures = classify_failures(tasks, rules)
+    failures = _find_failures(job, tasks, rules)
     asked = job.drain_cause is not None and (job.trigger_rank is None or job.drain_cause is Cause.START_TIMEOUT)
     trigger = find_trigger(tasks, failures, asked=asked)
     members = tuple(_member(task, trigger, failures) for task in tasks)
     before = RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
     charges = _charges_of(job, before, trigger)
-    if tasks and all(task.state is TaskState.DONE for task in tasks):
+    if _is_done(job, tasks):
         decision = decide_success(charges, job.attempts)
         return Completion(
             decision=decision, trigger_rank=None, members=members, totals=before, rank_charges=job.rank_charges
         )
     found = _find_cause(job, tasks, trigger, failures, rules)
     decision = decide(found, charges, policy, _ending(job, tasks, trigger), chance=chance)
-    if job.spec.on_partial == "fail" and decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF):
+    if (
+        job.spec.on_partial == "fail"
+        and not job.spec.supervised
+        and decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
+    ):
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
     totals, rank_charges = _add_up(job, before, charges, decision, trigger)
     rank = None if trigger is None else trigger.rank
     return Completion(decision=decision, trigger_rank=rank, members=members, totals=totals, rank_charges=rank_charges)
+
+
+def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    deciding = [task for task in tasks if task.rank == 0] if job.spec.supervised else tasks
+    return bool(deciding) and all(task.state is TaskState.DONE for task in deciding)
+
+
+def _find_failures(job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]) -> dict[int, Classified]:
+    failures = classify_failures(tasks, rules)
+    if not job.spec.supervised:
+        return failures
+    # MEMBER-4: the others would have been replaced, and none of them began this fall.
+    found = {rank: failure for rank, failure in failures.items() if rank in (0, job.trigger_rank)}
+    for task in tasks:
+        if task.rank > 0 and task.rank == job.trigger_rank:
+            found[task.rank] = find_member_cause(task, rules)
+    return found
 
 
 def _find_cause(

@@ -114,10 +114,7 @@ class _Plan:
 
     def consider(self, job: Candidate) -> None:
         """Place one job, or note why not."""
-        if self._left.get(job.queue, 1) <= 0:
-            self._refusals[job.job_id] = f"queue {job.queue} already runs as many jobs as it may (max_running)"
-            return
-        over = self._quotas.refuse(job)
+        over = None if job.member is not None else self._refuse_by_limit(job)
         if over is not None:
             self._refusals[job.job_id] = over
             return
@@ -131,10 +128,19 @@ class _Plan:
             return
         self._holds.take(job, tasks)
         self._needs_running = self._needs_running or self._passed_over
+        if job.member is not None:
+            seat = msgspec.structs.replace(tasks[0], rank=job.member)
+            self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,), member=True))
+            return
         self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tasks))
         if job.queue in self._left:
             self._left[job.queue] -= 1
         self._quotas.take(job)
+
+    def _refuse_by_limit(self, job: Candidate) -> str | None:
+        if self._left.get(job.queue, 1) <= 0:
+            return f"queue {job.queue} already runs as many jobs as it may (max_running)"
+        return self._quotas.refuse(job)
 
     def _refuse(self, job: Candidate) -> None:
         waited = self._hold_back_seconds is not None and job.waited_seconds >= self._hold_back_seconds

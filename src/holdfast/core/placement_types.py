@@ -27,7 +27,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
     waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without one. As a
     store gives it: the job's own, infinity where it switched the limit off, None where it says nothing.
-    placement, host_labels: as in JobSpec.
+    placement, host_labels: as in JobSpec. barred_hosts: not used at all.
+    member: the rank of a supervised job that waits for another host while the others run; its `tasks` is then 1, and it counts
+        against no quota and no queue's limit, for its job does already.
     """
 
     job_id: str
@@ -40,6 +42,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int
     memory_bytes: int
     avoid_hosts: tuple[str, ...] = ()
+    barred_hosts: tuple[str, ...] = ()
+    member: int | None = None
     lease_ttl_seconds: float | None = None
     waited_seconds: float = 0.0
     time_limit_seconds: float | None = None
@@ -64,11 +68,15 @@ class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that starts now. `epoch` is the one it had in the snapshot: the guard of the write."""
+    """A job that starts now. `epoch` is the one it had in the snapshot: the guard of the write.
+
+    member: it is one rank of a job that runs already.
+    """
 
     job_id: str
     epoch: int
     tasks: tuple[TaskPlacement, ...]
+    member: bool = False
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True):

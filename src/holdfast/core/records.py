@@ -95,6 +95,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
 
     claimed_at, barrier: when its agent kept its place, and whether all ranks' are kept, so that it may start (GANG-1).
     port: of rank 0, for the rendezvous.
+    replaced: how often another host stood in for this rank of a supervised job; its epoch is then its own (MEMBER-1).
+    reserved_at: of a replacement. ready_at: while `blocked`: not before. stop_cause, stop_reason: why it alone was stopped.
     """
 
     job_id: str
@@ -119,6 +121,11 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     beat_at: datetime | None = None
     section: str | None = None
     facts: TaskFacts | None = None
+    replaced: int = 0
+    reserved_at: datetime | None = None
+    ready_at: datetime | None = None
+    stop_cause: Cause | None = None
+    stop_reason: str | None = None
 
     @property
     def key(self) -> TaskKey:

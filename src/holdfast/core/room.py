@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.core.placement_types import Candidate, Capacity, TaskPlacement
 
-Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...]]
+Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...]]
 Allowed = Callable[["HostRoom", Candidate, int], int]
 """(host, job, tasks that fit there) → how many of them may be placed there, what is held back for others considered."""
 Chosen = list[tuple["HostRoom", int]]
@@ -19,7 +19,7 @@ Chosen = list[tuple["HostRoom", int]]
 
 def shape_of(job: Candidate) -> Shape:
     """What decides where one task of a job fits."""
-    return (job.queue, job.gpus, job.cpu_slots, job.memory_bytes, tuple(sorted(job.host_labels.items())))
+    return (job.queue, job.gpus, job.cpu_slots, job.memory_bytes, tuple(sorted(job.host_labels.items())), job.barred_hosts)
 
 
 class HostRoom:
@@ -45,6 +45,8 @@ class HostRoom:
     def serves(self, job: Candidate) -> bool:
         """Whether the host takes jobs of this lane and carries the labels it asks for."""
         labels = self.capacity.labels
+        if job.barred_hosts and self.host_id in job.barred_hosts:
+            return False
         return (not self.capacity.queues or job.queue in self.capacity.queues) and all(
             labels.get(name) == value for name, value in job.host_labels.items()
         )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
 from holdfast.core.lease import margin_seconds
-from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent
+from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, step
 from holdfast.store import moves
 from holdfast.store.moves import Moves
@@ -68,7 +68,8 @@ def expire(m: Moves, job: JobRow, reason: str) -> None:
 def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
     """Give up a reservation whose hosts did not all take it in time; False where they did, or are on their way down."""
     tasks = m.ranks(job)
-    missing = [t for t in tasks if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
+    asked = [t for t in tasks if t.state is TaskState.RESERVED and not t.replaced]
+    missing = [t for t in asked if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
     if job.state is not JobState.RESERVED or not missing:
         return False
     if all(t.offered_at is None for t in tasks):

@@ -33,6 +33,7 @@ from holdfast.core.records import (
     TaskRecord,
     TokenRecord,
 )
+from holdfast.core.replace import Replacement
 from holdfast.core.settings import Value
 from holdfast.store.interface_checkpoints import CheckpointStore
 from holdfast.store.interface_reads import BatchReads
@@ -46,6 +47,7 @@ from holdfast.store.values import (
     HostSynced,
     JobFilter,
     LiveTask,
+    Member,
     NewJob,
     PreemptRow,
     Released,
@@ -53,6 +55,7 @@ from holdfast.store.values import (
     SettingsLayers,
     Submitted,
     TaskOffer,
+    TellDrains,
 )
 from holdfast.wire.agent import Forensics, HostFacts
 
@@ -230,6 +233,27 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         attempt number is not reused). Where some ranks were offered and others not, a drain begins (cause start_timeout).
         Those offered to all are left to their leases. Returns job ids."""
 
+    # ---- members of supervised jobs
+    async def list_members(self, limit: int) -> list[Member]:
+        """Members about which something is to be decided: those that fell, and replacements that have not started yet."""
+
+    async def replace_member(self, key: TaskKey, plan: Replacement, *, now: datetime | None = None) -> bool:
+        """Carry out what was decided of a fallen member: `blocked` until it has another host (event task.replaced), its charge and
+        a barred host on record; or, where it does not go on, the drain of its job with it as the trigger. False where the job
+        drains, or somebody else has decided."""
+
+    async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
+        """Stop one live member while the others run on. False where it is none, or is being stopped already."""
+
+    async def seat_members(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+    ) -> list[str]:
+        """Apply the placements of blocked members under the guards of `reserve`: each job's get a new epoch of their own (MEMBER-1),
+        and their start barrier is open. Event task.reserved for each. Returns the ids of jobs."""
+
+    async def release_members(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+        """Places of replacements never offered to their host within `reservation_seconds` are taken back. Returns the ids of jobs."""
+
     # ---- hosts
     async def register_host(
         self, host_id: str, key_hash: bytes | None, incarnation: str, facts: HostFacts, *, now: datetime | None = None
@@ -286,6 +310,10 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         Event host.dead. Returns those flagged by this call."""
 
     # ---- drains
+    def watch_drains(self, tell: TellDrains) -> None:
+        """From now on `tell` is called, after each commit of this store's that began drains or in which tasks that had to stop
+        have gone, with what happened. It must not raise, and is not called where the fate of a commit is unknown."""
+
     async def list_drains(self, limit: int) -> list[DrainSnapshot]:
         """Draining jobs none of whose tasks holds a lease: ready to be completed."""
 

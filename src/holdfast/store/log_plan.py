@@ -2,6 +2,7 @@
 
 LOG-1  The first eighth of the limit is kept for ever; of the rest, the newest bytes.
 LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk fills its gap.
+LOG-3  The log of a rank that was replaced goes on where its predecessor's ended; what comes of that one afterwards is dropped.
 """
 
 from __future__ import annotations
@@ -82,6 +83,44 @@ def window(chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int) -
         found.append((at, data[:left]))
         left -= len(data)
     return found
+
+
+class LogBase(NamedTuple):
+    """Where the bytes of one replacement of a rank begin in a stream; None until it has sent some."""
+
+    epoch: int
+    number: int
+    base: int | None
+
+
+class Place(NamedTuple):
+    """Where bytes sent under an epoch go: from `base` on, not beyond `limit`.
+
+    new: the base is to be written down. later: a successor writes already, so this sender does not say when the stream ends.
+    """
+
+    base: int
+    limit: int | None
+    new: bool
+    later: bool
+
+    def cut(self, offset: int, data: bytes) -> tuple[int, bytes]:
+        """The bytes at their place in the stream, without those whose place is taken."""
+        at = self.base + offset
+        return (at, data) if self.limit is None else (at, data[: max(0, self.limit - at)])
+
+
+def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> Place:
+    """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: of the rank's replacements, by number."""
+    mine = next((b for b in bases if b.epoch == epoch), None)
+    number = 0 if mine is None else mine.number
+    after = [b.base for b in bases if b.number > number and b.base is not None]
+    limit = min(after, default=None)
+    if mine is None:
+        return Place(0, limit, False, limit is not None)
+    if mine.base is not None:
+        return Place(mine.base, limit, False, limit is not None)
+    return Place(size if limit is None else limit, limit, True, limit is not None)
 
 
 def no_attempt(host_id: str, key: TaskKey) -> Stale:

@@ -18,7 +18,7 @@ from holdfast.errors import Conflict
 from holdfast.store.event_ids import format_event_id, no_token, parse_event_id
 from holdfast.store.hub import HintHub
 from holdfast.store.interface import Gauges
-from holdfast.store.log_plan import Range, no_attempt, plan_append, window
+from holdfast.store.log_plan import LogBase, Place, Range, find_place, no_attempt, plan_append, window
 from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_checkpoints import MemoryCheckpoints
 from holdfast.store.memory_hosts import MemoryHosts
@@ -26,6 +26,7 @@ from holdfast.store.memory_reads import MemoryReads
 from holdfast.store.memory_settings import MemoryProjects, MemorySettings
 from holdfast.store.memory_state import MemoryState, MemoryStream, MemoryToken
 from holdfast.store.memory_webhooks import MemoryWebhooks
+from holdfast.store.values import TellDrains
 from holdfast.wire.agent import Forensics
 
 
@@ -116,21 +117,38 @@ class MemoryLogs:
         """See `Store.append_log`."""
         attempt = self._find_attempt(host_id, key)
         log = self.state.streams.setdefault((key.job_id, attempt, key.rank, stream), MemoryStream(chunks={}))
-        if not data and (log.ended or not ended):
+        place = self._find_place(key, attempt, stream, log.size)
+        at, kept = place.cut(offset, data)
+        ends = ended and not place.later
+        if not kept and not place.new and (log.ended or not ends):
             return log.size
-        ranges = [Range(at, len(chunk)) for at, chunk in sorted(log.chunks.items())]
-        plan = plan_append(log.size, ranges, offset, data, keep_bytes)
+        ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
+        plan = plan_append(log.size, ranges, at, kept, keep_bytes)
         log.chunks.update(plan.pieces)
-        for at in [a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start]:
-            del log.chunks[at]
-        log.size, log.kept, log.ended = plan.size, sum(map(len, log.chunks.values())), log.ended or ended
+        for old in [a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start]:
+            del log.chunks[old]
+        log.size, log.kept = plan.size, sum(map(len, log.chunks.values()))
+        log.ended = ends or (log.ended and not place.new)
         return log.size
+
+    def _find_place(self, key: TaskKey, attempt: int, stream: str, size: int) -> Place:
+        found = [r for r in self.state.replacements if (r.job_id, r.rank, r.attempt) == (key.job_id, key.rank, attempt)]
+        bases = [
+            LogBase(r.epoch, r.number, self.state.log_bases.get((r.job_id, r.rank, r.epoch, stream))) for r in found
+        ]
+        place = find_place(bases, key.epoch, size)
+        if place.new:
+            self.state.log_bases[key.job_id, key.rank, key.epoch, stream] = place.base
+        return place
 
     def _find_attempt(self, host_id: str, key: TaskKey) -> int:
         for attempt in self.state.attempts.get(key.job_id, []):
             here = 0 <= key.rank < len(attempt.host_ids) and attempt.host_ids[key.rank] == host_id
             if attempt.epoch == key.epoch and here:
                 return attempt.number
+        for r in self.state.replacements:
+            if (r.job_id, r.rank, r.epoch, r.host_id) == (key.job_id, key.rank, key.epoch, host_id):
+                return r.attempt
         raise no_attempt(host_id, key)
 
     async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]:
@@ -196,6 +214,10 @@ class MemoryStore(
     async def now(self) -> datetime:
         """The clock given."""
         return self.state.clock()
+
+    def watch_drains(self, tell: TellDrains) -> None:
+        """See `Store.watch_drains`."""
+        self.state.tell_drains = tell
 
     async def try_lead(self) -> bool:
         """There is one process, so it leads."""

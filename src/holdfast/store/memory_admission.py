@@ -14,6 +14,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.store import asked
+from holdfast.store.memory_members import MemoryMembers
 from holdfast.store.memory_state import MemoryJob, MemoryState
 from holdfast.store.moves import LIVE_JOB_STATES
 from holdfast.store.quotas import Allotment, quota_left, read_quota
@@ -22,7 +23,7 @@ from holdfast.store.rows import TaskRow
 from holdfast.store.values import AdmissionSnapshot, Reserved
 
 
-class MemoryAdmission:
+class MemoryAdmission(MemoryMembers):
     """From queued to reserved, and back."""
 
     state: MemoryState
@@ -62,7 +63,10 @@ class MemoryAdmission:
                 lanes[job.row.queue].append(job)
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
         return AdmissionSnapshot(
-            candidates=tuple(_candidate(job, at) for job in sorted((j for top in tops for j in top), key=_order)),
+            candidates=(
+                *self.list_blocked(at),
+                *(_candidate(job, at) for job in sorted((j for top in tops for j in top), key=_order)),
+            ),
             hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev, quotas=quotas,
             lowest_preemptible=min(
                 (
@@ -96,7 +100,7 @@ class MemoryAdmission:
                     began = task.started_at
                     running.append(
                         RunningTask(
-                            job_id=job_id, host_id=task.host_id or "", epoch=task.epoch, queue=job.row.queue,
+                            job_id=job_id, host_id=task.host_id or "", epoch=job.row.epoch, queue=job.row.queue,
                             priority=job.priority, devices=len(task.devices), cpu_slots=task.cpu_slots,
                             memory_bytes=task.memory_bytes, ran_seconds=(at - began).total_seconds() if began else 0.0,
                             time_limit_seconds=_limit_of(job.spec), draining=task.state is TaskState.PREEMPTING,
@@ -150,6 +154,7 @@ class MemoryAdmission:
         row.epoch += 1
         row.attempts += 1
         row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
+        row.barred_hosts = ()
         for place in ranks:
             task = TaskRow(
                 job_id=row.id, rank=place.rank, epoch=row.epoch, attempt=row.attempts,
@@ -198,7 +203,7 @@ def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
     """Whether the job may be preempted: a gang some of whose ranks are done would fail by it (GANG-5)."""
     if not job.spec.preemptible or job.row.state is not JobState.RUNNING:
         return False
-    return job.spec.on_partial == "restart" or all(task.state is not TaskState.DONE for task in tasks)
+    return job.spec.on_partial == "restart" or job.spec.supervised or all(task.state is not TaskState.DONE for task in tasks)
 
 
 def _limit_of(spec: JobSpec) -> float | None:

@@ -25,7 +25,7 @@ class MemoryCheckpoints:
         task = self.state.task_for(key)
         job = self.state.jobs.get(key.job_id)
         if (
-            task is None or job is None or job.row.epoch != key.epoch or job.row.state not in LIVE
+            task is None or job is None or job.row.state not in LIVE
             or (task.host_id, task.incarnation) != (host_id, incarnation) or task.offered_at is None
         ):  # fmt: skip
             raise refuse_task(key, host_id)

@@ -223,10 +223,13 @@ class MemoryHosts:
                 self._offer(d, task)
             elif task.state is TaskState.PREEMPTING:
                 row = s.jobs[task.job_id].row
+                alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
                 d.preempts.append(
                     order_preempt(
-                        task.key, cause=row.drain_cause or Cause.UNKNOWN, reason=row.drain_reason or "",
-                        hard=row.drain_hard, operator_stop=row.drain_operator_stop, trigger_rank=row.trigger_rank,
+                        task.key, cause=row.drain_cause or task.stop_cause or Cause.UNKNOWN,
+                        reason=(task.stop_reason if alone else row.drain_reason) or "",
+                        hard=task.stop_hard if alone else row.drain_hard, operator_stop=row.drain_operator_stop,
+                        trigger_rank=None if alone else row.trigger_rank,
                     )
                 )  # fmt: skip
 
@@ -240,7 +243,7 @@ class MemoryHosts:
                 rank=t.rank, host_id=t.host_id or "", host_name=s.hosts[t.host_id or ""].name,
                 address=s.hosts[t.host_id or ""].address, devices=tuple(t.devices), port=t.port,
             )
-            for _, t in sorted(s.tasks[task.job_id].items())
+            for _, t in sorted(s.tasks[task.job_id].items()) if t.host_id is not None
         )  # fmt: skip
         d.offers.append(
             TaskOffer(

@@ -87,6 +87,7 @@ class MemoryJobs:
         start = None if spec.start_at is None else datetime.fromtimestamp(spec.start_at, UTC)
         late = start is not None and start > at
         row = JobRow(
+            supervised=spec.supervised,
             id=job.id, project=spec.project, queue=job.queue, tasks=spec.tasks, created_at=at,
             state=JobState.WAITING if late else JobState.QUEUED, reason=WAITS_FOR_START if late else SUBMITTED,
             wait_cause="start_time" if late else None, wait_until=start if late else None,

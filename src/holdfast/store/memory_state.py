@@ -27,6 +27,7 @@ from holdfast.core.states import HostState, JobState
 from holdfast.store.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.store.quotas import Use
 from holdfast.store.rows import AttemptChange, JobRow, NewEvent, TaskRow
+from holdfast.store.values import Seated, TellDrains, tell_nobody
 from holdfast.wire.agent import Forensics
 
 UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)
@@ -144,6 +145,9 @@ class MemoryState:
         self.forensics: dict[tuple[str, int, int], Forensics] = {}
         self.tokens: dict[str, MemoryToken] = {}
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
+        self.tell_drains: TellDrains = tell_nobody
+        self.replacements: list[Seated] = []
+        self.log_bases: dict[tuple[str, int, int, str], int] = {}
         self._order = 0
         self._event_number = 0
 
@@ -174,13 +178,20 @@ class MemoryState:
             for task in self.tasks.pop(job_id, {}).values():
                 self.on_host.get(task.host_id or "", {}).pop((job_id, task.rank), None)
         for (job_id, rank), task in m.changed_tasks.items():
+            if (job_id, rank) in m.rewritten:
+                before = self.tasks[job_id][rank].host_id
+                self.on_host.get(before or "", {}).pop((job_id, rank), None)
+                self.put_task(task)
             self.tasks[job_id][rank] = task
+        self.replacements += m.seated
         for row in m.changed_jobs.values():
             self.put_row(row)
         for (job_id, number), change in m.attempts.items():
             chain = self.attempts[job_id]
             chain[number - 1] = change_attempt(chain[number - 1], change)
         self.log(m.events, m.now)
+        if m.drain_news:
+            self.tell_drains(m.drain_news)
 
     def put_row(self, row: JobRow) -> None:
         """Write a job's row and keep the index of states."""
@@ -234,7 +245,7 @@ class MemoryState:
         """A job as readers see it: while an attempt lives, with its newest beat."""
         job = self.jobs[job_id]
         row = {name: getattr(job.row, name) for name in job.row.__struct_fields__}
-        for hidden in ("drain_hard", "drain_operator_stop", "retry_events", "to_place"):
+        for hidden in ("barred_hosts", "supervised", "drain_hard", "drain_operator_stop", "retry_events", "to_place"):
             del row[hidden]
         beat = last_beat(self.tasks.get(job_id, {}).values()) if job.row.state in LIVE_JOB_STATES else None
         if beat is not None:

@@ -21,7 +21,7 @@ from holdfast.core.records import MemberRecord
 from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
 from holdfast.store.rows import BACK_OFF, PARKED, RETRIES_HELD, AttemptChange, JobRow, NewEvent, TaskRow
-from holdfast.store.values import DrainBegun
+from holdfast.store.values import DrainBegun, DrainNews, Seated, TaskPreempted
 
 MAX_AVOIDED_HOSTS = 16
 MAX_RUNTIME_SECONDS = 10 * 366 * 86_400.0
@@ -44,7 +44,9 @@ class Moves:
         self.events: list[NewEvent] = []
         self.freed_by: dict[str, int] = {}
         self.opened: set[str] = set()
-        self.began: list[DrainBegun] = []
+        self.drain_news: list[DrainNews] = []  # told when all this is on record
+        self.seated: list[Seated] = []
+        self.rewritten: dict[tuple[str, int], TaskRow] = {}
 
     def ranks(self, job: JobRow) -> list[TaskRow]:
         """The job's tasks by rank."""
@@ -83,6 +85,11 @@ class Moves:
             task.ended_at = self.now
         self.changed_tasks[task.job_id, task.rank] = task
 
+    def rewrite(self, task: TaskRow) -> None:
+        """Have the whole row written, its place included, and not only what ordinary moves change."""
+        self.rewritten[task.job_id, task.rank] = task
+        self.changed_tasks[task.job_id, task.rank] = task
+
     def move_attempt(self, job: JobRow, before: JobState, event: AttemptEvent) -> AttemptChange:
         """Carry out one edge of the attempt's machine; its state follows from the job's before the move."""
         key = (job.id, job.attempts)
@@ -106,6 +113,8 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
     task.started_at = m.now
     task.offered_at = task.offered_at or m.now
     task.lease_until = max(task.lease_until or m.now, m.now + timedelta(seconds=task.lease_ttl_seconds))
+    if task.replaced:
+        m.log("task.started", job, f"rank {task.rank} runs again, on {task.host_name}", task=task)
     others = m.tasks[job.id].values()
     if job.state is JobState.RESERVED and all(t.state in (TaskState.RUNNING, TaskState.DONE) for t in others):
         job.started_at = m.now
@@ -153,10 +162,15 @@ def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
     if facts.succeeded:
         m.move_task(task, TaskEvent.FINISH)
         tasks = m.tasks[job.id].values()
-        if job.state is not JobState.DRAINING and all(t.state is TaskState.DONE for t in tasks):
-            _succeed(m, job)
+        if job.state is not JobState.DRAINING:
+            if all(t.state is TaskState.DONE for t in tasks):
+                _succeed(m, job)
+            elif job.supervised and task.rank == 0:
+                begin_drain(
+                    m, job, Cause.SIBLING_DRAINED, "the policy script has ended, and its host managers end with it"
+                )
     elif task.state is TaskState.PREEMPTING and facts.stopped:
-        m.move_task(task, TaskEvent.CONFIRM)
+        _confirm_task(m, job, task)
     else:
         _fail_task(m, job, task)
     # Reports of several ranks may come together; whose end was the first must still show (DRAIN-2).
@@ -174,15 +188,26 @@ def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
     """Nothing more will be heard of a task: its lease lapsed, or there is evidence (LEASE-3)."""
     task.facts = TaskFacts(lost=lost)
     if task.state is TaskState.PREEMPTING:
-        m.move_task(task, TaskEvent.CONFIRM)
+        _confirm_task(m, job, task, lost)
     else:
         _fail_task(m, job, task)
+
+
+def _confirm_task(m: Moves, job: JobRow, task: TaskRow, lost: str | None = None) -> None:
+    """It was to stop, and has. lost: nothing of that was heard."""
+    m.move_task(task, TaskEvent.CONFIRM)
+    about = TaskPreempted(
+        job_id=job.id, attempt=job.attempts, epoch=job.epoch, rank=task.rank, host_id=task.host_id, lost=lost
+    )
+    m.drain_news.append(about)
 
 
 def _fail_task(m: Moves, job: JobRow, task: TaskRow) -> None:
     m.move_task(task, TaskEvent.FAIL)
     if job.state is JobState.DRAINING or task.facts is None:
         return
+    if job.supervised and task.rank > 0 and task.barrier:
+        return  # MEMBER-1: what becomes of it is decided for itself (`store.members`)
     found = classify(task.facts)
     begin_drain(m, job, found.cause, found.message, trigger=task)
 
@@ -243,10 +268,14 @@ def begin_drain(
         m.move_task(task, TaskEvent.PREEMPT)
         if idle:
             m.move_task(task, TaskEvent.CONFIRM)
-    stopping = sum(task.state is TaskState.PREEMPTING for task in m.ranks(job))
-    m.began.append(
-        DrainBegun(job_id=job.id, epoch=job.epoch, trigger_rank=job.trigger_rank, stopping=stopping, reason=reason)
-    )
+    stopping = [task for task in m.ranks(job) if task.state is TaskState.PREEMPTING]
+    m.drain_news.append(
+        DrainBegun(
+            job_id=job.id, attempt=job.attempts, epoch=job.epoch, cause=cause, trigger_rank=job.trigger_rank,
+            host_id=None if trigger is None else trigger.host_id, stopping=len(stopping),
+            hosts=tuple(sorted({task.host_id for task in stopping if task.host_id is not None})), reason=reason,
+        )
+    )  # fmt: skip
     m.log("job.draining", job, reason, task=trigger, cause=str(cause), hard=hard or None)
 
 
@@ -383,5 +412,6 @@ def clear(m: Moves, job: JobRow) -> None:
     """The attempt is over: its task rows go, what they said is in the attempt's members."""
     m.cleared.add(job.id)
     m.tasks[job.id] = {}
-    for key in [k for k in m.changed_tasks if k[0] == job.id]:
-        del m.changed_tasks[key]
+    for changed in (m.changed_tasks, m.rewritten):
+        for key in [k for k in changed if k[0] == job.id]:
+            del changed[key]

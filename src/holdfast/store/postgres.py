@@ -17,6 +17,7 @@ from holdfast.store.postgres_hints import HintsPart
 from holdfast.store.postgres_hosts import HostsPart
 from holdfast.store.postgres_jobs import JobsPart
 from holdfast.store.postgres_logs import LogsPart
+from holdfast.store.postgres_members import MembersPart
 from holdfast.store.postgres_projects import ProjectsPart
 from holdfast.store.postgres_reads import ReadsPart
 from holdfast.store.postgres_records import RecordsPart
@@ -26,13 +27,14 @@ from holdfast.store.postgres_settings import SettingsPart
 from holdfast.store.postgres_sync import SyncPart
 from holdfast.store.postgres_upkeep import UpkeepPart
 from holdfast.store.postgres_webhooks import WebhooksPart
+from holdfast.store.values import TellDrains
 
 PING_SECONDS = 1.0
 
 
 class PostgresStore(
-    SettingsPart, ProjectsPart, JobsPart, ReleasePart, AdmissionPart, HostsPart, SyncPart, DrainsPart, RecordsPart, LogsPart,
-    ReadsPart, CheckpointsPart, WebhooksPart, UpkeepPart, HintsPart,
+    SettingsPart, ProjectsPart, JobsPart, ReleasePart, AdmissionPart, HostsPart, SyncPart, DrainsPart, MembersPart, RecordsPart,
+    LogsPart, ReadsPart, CheckpointsPart, WebhooksPart, UpkeepPart, HintsPart,
 ):  # fmt: skip
     """A `Store` on one database.
 
@@ -73,6 +75,10 @@ class PostgresStore(
     async def now(self) -> datetime:
         """The database's clock."""
         return await self.session.single(lambda tx: tx.now(None))
+
+    def watch_drains(self, tell: TellDrains) -> None:
+        """See `Store.watch_drains`."""
+        self.session.tell_drains = tell
 
     async def _check_schema(self) -> None:
         async def work(tx: Tx) -> int:

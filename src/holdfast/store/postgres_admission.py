@@ -56,7 +56,10 @@ class AdmissionPart:
             if revision["limited"] or sets_quota(self.environment):
                 queued = [row["name"] for row in await tx.rows("list_queued_projects")]
                 quotas = await read_quotas_left(tx, await read_quotas(tx, queued, self.environment))
-            rows = await _read_candidates(tx, names, quotas, limit, revision["now"]) if names else []
+            rows: Rows = []
+            if revision["anything_blocked"]:  # what runs already goes first
+                rows += await tx.rows("read_blocked", {"limit": limit, "now": revision["now"]})
+            rows += await _read_candidates(tx, names, quotas, limit, revision["now"]) if names else []
             return AdmissionSnapshot(
                 candidates=tuple(msgspec.convert(row, Candidate) for row in rows), hosts=tuple(hosts),
                 headroom=headroom, settings_rev=revision["settings_rev"], quotas=quotas,

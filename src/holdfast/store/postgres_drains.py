@@ -85,13 +85,14 @@ class DrainsPart:
             quarantined = moves.complete_drain(m, job, completion)
             await write_moves(tx, m)
             if quarantined is not None and quarantined == suspect:
-                await _quarantine(tx, suspect, completion.decision.reason, at)
+                await quarantine_host(tx, suspect, completion.decision.reason, at)
             return True
 
         return await self.session.transact(work)
 
 
-async def _quarantine(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
+async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
+    """Take a host out of service on a task's evidence, where its state allows it. The caller holds the host's lock."""
     row = await tx.one("read_host_state", {"id": host_id})
     if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
         return

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import LogChunk, LogStreamRecord
-from holdfast.store.log_plan import PIECE_BYTES, Range, no_attempt, plan_append, window
+from holdfast.store.log_plan import PIECE_BYTES, LogBase, Place, Range, find_place, no_attempt, plan_append, window
 from holdfast.store.postgres_session import Session, Tx, to_json
 from holdfast.store.rows import clean_text, is_storable_key
 from holdfast.wire.agent import Forensics
@@ -31,28 +31,47 @@ class LogsPart:
             row = await tx.one("lock_stream", who) if is_storable_key(key) else None
             if row is None:
                 raise no_attempt(host_id, key)
-            size, was_ended = row["size"], row["ended"]
             where = {"job_id": key.job_id, "attempt": row["attempt"], "rank": key.rank, "stream": stream}
-            if not data and (was_ended or not ended):
-                return int(size)
-            ranges = []
-            if offset < size:  # not the usual append at the end: bytes that are there are not written again
-                span = {"start": offset, "end": offset + len(data), "longest": PIECE_BYTES}
-                ranges = [Range(r["offset"], r["length"]) for r in await tx.rows("find_overlaps", {**where, **span})]
-            plan = plan_append(size, ranges, offset, data, keep_bytes)
-            change = sum(len(piece) for _, piece in plan.pieces)
-            steps: list[tuple[str, dict[str, Any]]] = []
-            if plan.pieces:
-                offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
-                steps.append(("insert_chunks", {**where, "offsets": offsets, "pieces": pieces}))
-            if plan.tail_start > plan.head:  # else the whole stream is kept, and there is nothing between the two
-                bounds = {"head": plan.head, "tail_start": plan.tail_start}
-                *_, dropped = await tx.many(*steps, ("drop_chunks", {**where, **bounds}))
-                change, steps = change - int(next(iter(dropped[0].values()))), []
-            await tx.many(*steps, ("write_stream", {**where, "size": plan.size, "change": change, "ended": ended}))
-            return plan.size
+            place = await self._find_place(tx, where, key.epoch, row)
+            at, kept = place.cut(offset, data)
+            ends = ended and not place.later
+            if not kept and not place.new and (row["ended"] or not ends):
+                return int(row["size"])
+            return await self._append(tx, where, row["size"], at, kept, keep_bytes, ended=ends, goes_on=place.new)
 
         return await self.session.transact(work)
+
+    @staticmethod
+    async def _find_place(tx: Tx, where: dict[str, Any], epoch: int, row: dict[str, Any]) -> Place:
+        if not row["replaced"]:
+            return Place(0, None, new=False, later=False)
+        rows = await tx.rows("read_log_bases", where)
+        place = find_place([LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, row["size"])
+        if place.new:
+            await tx.run("write_log_base", {**where, "epoch": epoch, "base": place.base})
+        return place
+
+    @staticmethod
+    async def _append(
+        tx: Tx, where: dict[str, Any], size: int, offset: int, data: bytes, keep_bytes: int, *, ended: bool, goes_on: bool
+    ) -> int:  # fmt: skip
+        ranges = []
+        if offset < size:  # not the usual append at the end: bytes that are there are not written again
+            span = {"start": offset, "end": offset + len(data), "longest": PIECE_BYTES}
+            ranges = [Range(r["offset"], r["length"]) for r in await tx.rows("find_overlaps", {**where, **span})]
+        plan = plan_append(size, ranges, offset, data, keep_bytes)
+        change = sum(len(piece) for _, piece in plan.pieces)
+        steps: list[tuple[str, dict[str, Any]]] = []
+        if plan.pieces:
+            offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
+            steps.append(("insert_chunks", {**where, "offsets": offsets, "pieces": pieces}))
+        if plan.tail_start > plan.head:  # else the whole stream is kept, and there is nothing between the two
+            bounds = {"head": plan.head, "tail_start": plan.tail_start}
+            *_, dropped = await tx.many(*steps, ("drop_chunks", {**where, **bounds}))
+            change, steps = change - int(next(iter(dropped[0].values()))), []
+        written = {**where, "size": plan.size, "change": change, "ended": ended, "goes_on": goes_on and not ended}
+        await tx.many(*steps, ("write_stream", written))
+        return plan.size
 
     async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]:
         """See `Store.list_log_streams`."""

@@ -28,8 +28,13 @@ async def write_moves(tx: Tx, m: Moves) -> None:
     steps: list[tuple[str, dict[str, Any]]] = []
     if m.cleared:
         steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
-    if m.changed_tasks:
-        steps.append(("write_tasks", {"rows": to_json(list(m.changed_tasks.values()))}))
+    ordinary = [task for key, task in m.changed_tasks.items() if key not in m.rewritten]
+    if ordinary:
+        steps.append(("write_tasks", {"rows": to_json(ordinary)}))
+    if m.rewritten:
+        steps.append(("rewrite_tasks", {"rows": to_json(list(m.rewritten.values()))}))
+    if m.seated:
+        steps.append(("write_replacements", {"now": m.now, "rows": to_json(m.seated)}))
     if m.changed_jobs:
         steps.append(("write_jobs", {"rows": to_json(list(m.changed_jobs.values()))}))
     if m.attempts:
@@ -40,6 +45,7 @@ async def write_moves(tx: Tx, m: Moves) -> None:
         await tx.run(*steps[0])
     elif steps:
         await tx.many(*steps)
+    tx.drain_news += m.drain_news
 
 
 async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:

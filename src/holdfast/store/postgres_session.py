@@ -26,6 +26,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.store.queries import QUERIES
+from holdfast.store.values import DrainNews, TellDrains, tell_nobody
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[dict[str, Any]]
@@ -64,6 +65,7 @@ class Tx:
     def __init__(self, conn: Connection, begin: tuple[bytes, ...] = ()) -> None:
         self.conn = conn
         self._begin = begin
+        self.drain_news: list[DrainNews] = []  # told when it is committed
 
     async def many(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
         """Run named queries in their order, in one round trip: each sees what those before it did and waited for."""
@@ -133,6 +135,7 @@ class Session:
         self.max_connections = max_connections
         self._prepare_threshold = prepare_threshold
         self._pool: AsyncConnectionPool[Connection] | None = None
+        self.tell_drains: TellDrains = tell_nobody
 
     async def open(self) -> None:
         """Connect once to learn whether it works, then fill the pool. Raises Unavailable."""
@@ -180,8 +183,9 @@ class Session:
     async def _transact_once(
         self, conn: Connection, work: Callable[[Tx], Awaitable[T]], relaxed: bool, mark: Callable[[], None]
     ) -> T:
+        tx = Tx(conn, _BEGIN_RELAXED if relaxed else _BEGIN)
         try:
-            result = await work(Tx(conn, _BEGIN_RELAXED if relaxed else _BEGIN))
+            result = await work(tx)
         except BaseException:
             if not conn.closed and conn.info.transaction_status in (2, 3):  # in a transaction, or in a failed one
                 # A connection too broken for it has rolled back already, and why we are here must not be lost with it.
@@ -191,6 +195,8 @@ class Session:
         if conn.info.transaction_status == 2:  # else the work sent nothing, and nothing was begun
             mark()
             await conn.execute(b"commit", prepare=False)
+        if tx.drain_news:
+            self.tell_drains(tx.drain_news)
         return result
 
     async def single(self, work: Callable[[Tx], Awaitable[T]], *, seconds: float | None = None) -> T:

@@ -9,7 +9,7 @@ from holdfast.store.postgres_session import Session, Tx
 
 PRUNE_BATCH = 20  # jobs a transaction: each may have hundreds of megabytes of log
 _PRUNED = (
-    "prune_chunks", "prune_streams", "prune_forensics", "prune_attempts", "prune_secrets", "prune_events", "prune_jobs",
+    "prune_chunks", "prune_streams", "prune_forensics", "prune_attempts", "prune_replacements", "prune_secrets", "prune_events", "prune_jobs",
 )  # fmt: skip
 
 

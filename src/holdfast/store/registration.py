@@ -10,7 +10,7 @@ from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, step
 from holdfast.errors import Conflict, InvalidTransition, NotFound, Stale
-from holdfast.store import moves
+from holdfast.store import members, moves
 from holdfast.store.moves import Moves
 from holdfast.store.rows import NewEvent
 
@@ -115,6 +115,8 @@ def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None, *, 
     for job in m.jobs.values():
         here = host_id is None or any(t.host_id == host_id and t.state.holds_lease for t in m.ranks(job))
         if here and job.state in (JobState.RESERVED, JobState.RUNNING):
+            if host_id is not None and members.stop_on_host(m, job, host_id, cause, reason):
+                continue  # a supervised job goes on without this host
             moves.begin_drain(m, job, cause, reason, operator_stop=stop)
             begun.append(job.id)
     return begun

@@ -12,7 +12,7 @@ from holdfast.core.states import JobState
 from holdfast.store import moves
 from holdfast.store.moves import Moves
 from holdfast.store.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
-from holdfast.store.values import Beat, ClaimRow, DrainBegun, HostSync, HostSynced, PreemptRow, TaskOffer
+from holdfast.store.values import Beat, ClaimRow, HostSync, HostSynced, PreemptRow, TaskOffer
 
 MAX_AGE_SECONDS = 366 * 86_400.0
 
@@ -36,7 +36,6 @@ class Draft:
         self.succeeded: list[str] = []
         self.retried: list[str] = []
         self.draining: list[str] = []
-        self.began: list[DrainBegun] = []
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
         self._started = [k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended]
         claimed = {key: port for key, port in sync.claimed if key not in self._ended}
@@ -86,7 +85,6 @@ class Draft:
             renewed=tuple(self.renewed), lost=tuple(sorted(set(self.lost))), acked=tuple(sorted(set(self.acked))),
             refused=tuple(sorted(set(self.refused))),
             succeeded=tuple(dict.fromkeys(self.succeeded)), retried=tuple(dict.fromkeys(self.retried)), draining=tuple(dict.fromkeys(self.draining)),
-            began=tuple(self.began),
         )  # fmt: skip
 
 
@@ -146,9 +144,7 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 (d.refused if lost else d.acked).append(key)
             else:
                 note_beat(task, d.beats().get(key), m.now)
-                before = len(m.began)
                 moves.end_task(m, job, task, facts)
-                d.began += m.began[before:]
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)

@@ -27,7 +27,10 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class JobRow(Row, kw_only=True):
-    """The columns of a job that moves read and write. `to_place`: "front" or "back" asks the writer for a new place."""
+    """The columns of a job that moves read and write. `to_place`: "front" or "back" asks the writer for a new place.
+
+    supervised is its spec's, and never written.
+    """
 
     id: str
     project: str
@@ -42,6 +45,8 @@ class JobRow(Row, kw_only=True):
     watchdog_charged: int = 0
     infra_charged: int = 0
     avoid_hosts: tuple[str, ...] = ()
+    barred_hosts: tuple[str, ...] = ()
+    supervised: bool = False
     wait_cause: str | None = None
     wait_until: datetime | None = None
     retry_at: datetime | None = None
@@ -98,6 +103,12 @@ class TaskRow(Row, kw_only=True):
     beat_at: datetime | None = None
     section: str | None = None
     facts: TaskFacts | None = None
+    replaced: int = 0
+    reserved_at: datetime | None = None
+    ready_at: datetime | None = None
+    stop_cause: Cause | None = None
+    stop_reason: str | None = None
+    stop_hard: bool = False
 
     @property
     def key(self) -> TaskKey:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -144,13 +144,40 @@ class LiveTask(Struct, frozen=True, kw_only=True):
 
 
 class DrainBegun(Struct, frozen=True, kw_only=True):
-    """A drain that a report began: whose failure it was, and how many tasks were told to stop by it."""
+    """A drain that began, whatever asked for it.
+
+    trigger_rank, host_id: whose failure it was, and where; None where somebody asked. stopping: how many tasks have to be
+    told to stop. hosts: where those are.
+    """
 
     job_id: str
+    attempt: int
     epoch: int
+    cause: Cause
     trigger_rank: int | None
+    host_id: str | None
     stopping: int
+    hosts: tuple[str, ...]
     reason: str
+
+
+class TaskPreempted(Struct, frozen=True, kw_only=True):
+    """A task that had to stop has gone. lost: nothing of it was heard, and this is why it counts as gone."""
+
+    job_id: str
+    attempt: int
+    epoch: int
+    rank: int
+    host_id: str | None
+    lost: str | None = None
+
+
+DrainNews = DrainBegun | TaskPreempted
+TellDrains = Callable[[Sequence[DrainNews]], None]
+
+
+def tell_nobody(news: Sequence[DrainNews]) -> None:
+    """Nobody listens yet."""
 
 
 class HostSynced(Struct, frozen=True, kw_only=True):
@@ -173,7 +200,29 @@ class HostSynced(Struct, frozen=True, kw_only=True):
     succeeded: tuple[str, ...] = ()
     retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()
-    began: tuple[DrainBegun, ...] = ()  # drains that began with one of its reports
+
+
+class Seated(Struct, frozen=True, kw_only=True):
+    """A member of a supervised job with a new place. number: among the replacements of its rank in this attempt."""
+
+    job_id: str
+    rank: int
+    epoch: int
+    attempt: int
+    number: int
+    host_id: str
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """A rank of a supervised job about which something is to be decided, and for how long it has been there.
+
+    fallen: it has failed or was stopped; otherwise it has a new place since so long and has not started there.
+    """
+
+    job: JobRecord
+    task: TaskRecord
+    fallen: bool
+    seconds: float = 0.0
 
 
 class Reserved(Struct, frozen=True, kw_only=True):

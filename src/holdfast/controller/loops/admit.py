@@ -56,9 +56,10 @@ class AdmitLoop:
             await self._preempt(plan.preemptions, running)
         if not plan.placements:
             return 0, False
-        applied = set(
-            await controller.store.reserve(plan.placements, _choose_ttls(snapshot.candidates, plan, settings))
-        )
+        ttls = _choose_ttls(snapshot.candidates, plan, settings)
+        seated = await controller.store.seat_members([p for p in plan.placements if p.member], ttls)
+        starts = [p for p in plan.placements if not p.member]
+        applied = {*seated, *await controller.store.reserve(starts, ttls)}
         hosts = {task.host_id for p in plan.placements if p.job_id in applied for task in p.tasks}
         controller.poke(*(f"host:{host_id}" for host_id in hosts))
         if applied:
@@ -93,8 +94,6 @@ class AdmitLoop:
                 reason = say_preempted(preemption.job_id, preemption.priority, task.priority)
                 if await controller.store.drain_job(victim, Cause.PREEMPTED, reason, epoch=task.epoch):
                     controller.metrics.preempted.inc()
-                    log.info("drain started: %s", reason, extra={"job": victim, "epoch": task.epoch})
-                    controller.poke_hosts_of(victim)
         controller.poke("drain", "events")
 
 

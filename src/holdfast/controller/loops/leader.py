@@ -17,6 +17,7 @@ from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
+from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.silhouette import Loop, keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, HostDrainsLoop, LeasesLoop, PruneLoop, ReservationsLoop
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
@@ -29,7 +30,7 @@ CONFIRM_SECONDS = 2.0
 def make_loops(controller: Controller) -> list[Loop]:
     """Every loop there is."""
     return [
-        AdmitLoop(controller), DrainsLoop(controller), LeasesLoop(controller), ReservationsLoop(controller),
+        AdmitLoop(controller), DrainsLoop(controller), MembersLoop(controller), LeasesLoop(controller), ReservationsLoop(controller),
         DueLoop(controller), DeadHostsLoop(controller), HostDrainsLoop(controller), PruneLoop(controller),
         WebhooksLoop(controller), PruneDeliveriesLoop(controller), CheckpointsLoop(controller),
     ]  # fmt: skip

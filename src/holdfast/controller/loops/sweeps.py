@@ -33,7 +33,6 @@ class LeasesLoop:
         jobs = await controller.store.lapse_leases(controller.leading_since)
         for job_id in jobs:
             log.warning("a lease lapsed: its host was silent for the whole of it", extra={"job": job_id})
-            controller.poke_hosts_of(job_id)
         if jobs:
             controller.poke("drain", "events")
         return {"lapsed": len(jobs)} if jobs else {}
@@ -70,10 +69,6 @@ class ReservationsLoop:
             reason = f"not every task ran within {limit:g} s of the reservation ({name})"
             if await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
                 late += 1
-                log.warning(
-                    "drain started: %s", reason, extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch}
-                )
-                self._controller.poke_hosts_of(job.id)
         if late:
             self._controller.poke("drain", "events")
         return late
@@ -94,9 +89,6 @@ class HostDrainsLoop:
         drained = await controller.store.drain_due_hosts()
         for host_id, jobs in drained.items():
             log.info("the deadline of a host's drain has come; %d jobs are stopped", len(jobs), extra={"host": host_id})
-            controller.poke(f"host:{host_id}")
-            for job_id in jobs:
-                controller.poke_hosts_of(job_id)
         if drained:
             controller.poke("drain", "events")
         return {"drained": sorted(drained)} if drained else {}

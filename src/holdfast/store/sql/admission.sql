@@ -66,7 +66,7 @@ select settings_rev, settings, rules from cluster;
 -- name: begin_admission
 -- The revision, and whether there is anything to admit at all: one look into the partial index. Only then the queues,
 -- and how many live jobs each has, which is an index-only scan.
-select c.settings_rev, c.settings, w.queued as anything_queued, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as anything_blocked, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
        case when w.queued then (
          select coalesce(jsonb_agg(jsonb_build_object(
            'name', q.name, 'settings', q.settings, 'paused', q.paused_at is not null) order by q.name), '[]') from queues q
@@ -83,7 +83,28 @@ select c.settings_rev, c.settings, w.queued as anything_queued, coalesce(%(now)s
          c.settings ?| array['quota_jobs', 'quota_gpus']
          or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
        end as limited
-from cluster c cross join (select exists (select from jobs where state = 'queued') as queued) w;
+from cluster c cross join (
+  select b.blocked, b.blocked or exists (select from jobs where state = 'queued') as queued
+  from (select exists (select from tasks where state = 'blocked') as blocked) b
+) w;
+
+-- name: read_blocked
+-- Members of supervised jobs that wait for another host, whose time has come. They keep away from the hosts of the others,
+-- where there is a choice: one machine is to be one host of the script's.
+select t.job_id, t.rank as member, j.epoch, j.queue, j.project, j.priority, 1 as tasks, t.gpus, t.cpu_slots, t.memory_bytes,
+       j.barred_hosts, j.avoid_hosts || a.host_ids[t.rank + 1] || coalesce((
+         select array_agg(distinct o.host_id) from tasks o
+         where o.job_id = t.job_id and o.state in ('reserved', 'running', 'preempting')), '{}') || coalesce((
+         select array_agg(distinct r.host_id) from replacements r
+         where r.job_id = t.job_id and r.rank = t.rank and r.attempt = t.attempt), '{}') as avoid_hosts,
+       (j.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+       replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       coalesce(j.spec->'host_labels', '{}') as host_labels,
+       greatest(0, extract(epoch from %(now)s::timestamptz - t.ready_at))::double precision as waited_seconds
+from tasks t join jobs j on j.id = t.job_id join attempts a on a.job_id = t.job_id and a.number = t.attempt
+where t.state = 'blocked' and t.ready_at <= %(now)s and j.state in ('reserved', 'running')
+order by j.priority desc, j.ord, t.rank
+limit %(limit)s;
 
 -- name: share_queues
 -- Before the hosts and jobs: a pause waits for reservations under way, and sees them.
@@ -112,7 +133,7 @@ with clock as materialized (
   for update of j
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
-         revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
+         barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from locked l where j.id = l.id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids
@@ -139,7 +160,7 @@ select id from moved order by n;
 -- Candidates only; each is checked again under its lock.
 select j.id from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
 where j.state = 'reserved' and a.reserved_at <= %(before)s
-  and exists (select from tasks t where t.job_id = j.id
+  and exists (select from tasks t where t.job_id = j.id and t.state = 'reserved' and t.replaced = 0
               and (t.offered_at is null or (t.claimed_at is null and not t.barrier)))
 order by j.id;
 
@@ -153,11 +174,11 @@ from jobs where id = any(%(ids)s) and state = 'queued';
 -- name: read_running
 -- What holds room, for jobs that were passed over: when it ends at the latest, and whether it may be asked to. A gang some
 -- of whose ranks are done would fail by being stopped (GANG-5), unless it says that it may start anew.
-select t.job_id, t.host_id, t.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
+select t.job_id, t.host_id, j.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        t.state = 'preempting' as draining, j.preemptible and j.state = 'running' and (
-         j.tasks = 1 or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
+         j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
          or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as preemptible
 from tasks t join jobs j on j.id = t.job_id
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c

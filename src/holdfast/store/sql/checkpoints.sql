@@ -2,7 +2,7 @@
 -- The job's lock, as for every move: a checkpoint and the end of its attempt take turns. The task row is there exactly while
 -- the attempt is (CKPT-1); a rank that has ended may still hand in what it saved.
 select t.attempt from jobs j join tasks t on t.job_id = j.id
-where j.id = %(job_id)s and j.epoch = %(epoch)s and j.state in ('reserved', 'running', 'draining')
+where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
   and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
   and t.offered_at is not null
 for update of j;
@@ -10,7 +10,7 @@ for update of j;
 -- name: check_checkpoint_task
 -- The same without the lock, before the bytes are read: what will be refused should not be sent.
 select t.attempt from jobs j join tasks t on t.job_id = j.id
-where j.id = %(job_id)s and j.epoch = %(epoch)s and j.state in ('reserved', 'running', 'draining')
+where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
   and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
   and t.offered_at is not null;
 

@@ -1,15 +1,35 @@
 -- name: find_attempt_on_host
--- Whoever sends bytes must be the host that ran this rank under this epoch.
-select number from attempts where job_id = %(job_id)s and epoch = %(epoch)s and host_ids[%(rank)s::integer + 1] = %(host_id)s;
+-- Whoever sends bytes must be the host that ran this rank under this epoch, as its first or standing in.
+select number from attempts where job_id = %(job_id)s and epoch = %(epoch)s and host_ids[%(rank)s::integer + 1] = %(host_id)s
+union all
+select attempt from replacements
+where job_id = %(job_id)s and epoch = %(epoch)s and rank = %(rank)s and host_id = %(host_id)s;
 
 -- name: lock_stream
 -- Makes the row and locks it, so that two senders of one stream take turns. No row: this host did not run the rank under
 -- this epoch.
 insert into log_streams (job_id, attempt, rank, stream)
-select a.job_id, a.number, %(rank)s::integer, %(stream)s::text from attempts a
-where a.job_id = %(job_id)s and a.epoch = %(epoch)s and a.host_ids[%(rank)s::integer + 1] = %(host_id)s
+select w.job_id, w.number, %(rank)s::integer, %(stream)s::text from (
+  select a.job_id, a.number from attempts a
+  where a.job_id = %(job_id)s and a.epoch = %(epoch)s and a.host_ids[%(rank)s::integer + 1] = %(host_id)s
+  union all
+  select r.job_id, r.attempt from replacements r
+  where r.job_id = %(job_id)s and r.epoch = %(epoch)s and r.rank = %(rank)s and r.host_id = %(host_id)s
+) w
 on conflict (job_id, attempt, rank, stream) do update set ended = log_streams.ended
-returning attempt, size, kept, ended;
+returning attempt, size, kept, ended, exists (
+  select from replacements r
+  where r.job_id = log_streams.job_id and r.rank = log_streams.rank and r.attempt = log_streams.attempt) as replaced;
+
+-- name: read_log_bases
+-- Of a rank that was replaced: under which epoch which bytes of this stream begin (LOG-3). Under the stream's lock.
+select epoch, number, (log_base->>%(stream)s::text)::bigint as base from replacements
+where job_id = %(job_id)s and rank = %(rank)s and attempt = %(attempt)s
+order by number;
+
+-- name: write_log_base
+update replacements set log_base = log_base || jsonb_build_object(%(stream)s::text, %(base)s::bigint)
+where job_id = %(job_id)s and rank = %(rank)s and epoch = %(epoch)s;
 
 -- name: find_overlaps
 -- No chunk is longer than `longest`, so one that reaches into the span begins at most so far before it.
@@ -34,7 +54,7 @@ with dropped as (
 select coalesce(sum(length), 0) from dropped;
 
 -- name: write_stream
-update log_streams set size = %(size)s, kept = kept + %(change)s, ended = ended or %(ended)s
+update log_streams set size = %(size)s, kept = kept + %(change)s, ended = (ended or %(ended)s) and not %(goes_on)s
 where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s;
 
 -- name: list_streams

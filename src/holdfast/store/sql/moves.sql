@@ -3,7 +3,7 @@
 -- name: lock_jobs
 -- The job's row is the lock of everything that moves its tasks; always taken in id order, before any task's row.
 select j.id, j.project, j.queue, j.tasks, j.created_at, j.state, j.reason, j.epoch, j.attempts, j.retries_charged,
-       j.watchdog_charged, j.infra_charged, j.avoid_hosts, j.wait_cause, j.wait_until, j.retry_at,
+       j.watchdog_charged, j.infra_charged, j.avoid_hosts, j.barred_hosts, coalesce((j.spec->>'supervised')::boolean, false) as supervised, j.wait_cause, j.wait_until, j.retry_at,
        j.retry_events, j.best_step, j.no_progress, j.rank_charges, j.start_failures, j.drain_cause, j.drain_reason,
        j.drain_since, j.drain_hard, j.drain_operator_stop, j.trigger_rank, j.outcome, j.cause, j.exit_code, j.step, j.total,
        j.beat_at, j.queued_at, j.started_at, j.ended_at, j.revision
@@ -22,7 +22,8 @@ select id from jobs where id = any(%(ids)s) order by id for update;
 select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.queue, t.gpus, t.cpu_slots, t.memory_bytes, t.host_id,
        h.name as host_name, t.incarnation, t.devices, t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at,
        t.barrier, t.port, t.started_at,
-       t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts
+       t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.stop_cause,
+       t.stop_reason, t.stop_hard
 from tasks t left join hosts h on h.id = t.host_id
 where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank
@@ -32,6 +33,7 @@ for update of t;
 update jobs j set
   state = x.state, reason = x.reason, epoch = x.epoch, attempts = x.attempts, retries_charged = x.retries_charged,
   watchdog_charged = x.watchdog_charged, infra_charged = x.infra_charged, avoid_hosts = x.avoid_hosts,
+  barred_hosts = x.barred_hosts,
   wait_cause = x.wait_cause, wait_until = x.wait_until, retry_at = x.retry_at, retry_events = x.retry_events,
   best_step = x.best_step, no_progress = x.no_progress, rank_charges = x.rank_charges,
   start_failures = x.start_failures, drain_cause = x.drain_cause, drain_reason = x.drain_reason,
@@ -42,7 +44,7 @@ update jobs j set
   ord = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.ord end
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   id text, state text, reason text, epoch bigint, attempts integer, retries_charged integer, watchdog_charged integer,
-  infra_charged integer, avoid_hosts text[], wait_cause text, wait_until timestamptz,
+  infra_charged integer, avoid_hosts text[], barred_hosts text[], wait_cause text, wait_until timestamptz,
   retry_at timestamptz, retry_events boolean, best_step bigint, no_progress integer,
   rank_charges jsonb, start_failures integer, drain_cause text,
   drain_reason text, drain_since timestamptz, drain_hard boolean, drain_operator_stop boolean, trigger_rank integer,
@@ -62,6 +64,46 @@ from jsonb_to_recordset(%(rows)s::jsonb) as x(
   ended_at timestamptz, facts jsonb, step bigint, total bigint, beat_at timestamptz,
   section text)
 where t.job_id = x.job_id and t.rank = x.rank;
+
+-- name: rewrite_tasks
+-- A member of a supervised job that loses or gets its place: everything of the row that can change.
+update tasks t set
+  epoch = x.epoch, state = x.state, host_id = x.host_id, incarnation = x.incarnation, devices = x.devices,
+  lease_ttl_seconds = x.lease_ttl_seconds, lease_until = x.lease_until, offered_at = x.offered_at,
+  claimed_at = x.claimed_at, barrier = x.barrier, port = x.port, started_at = x.started_at, ended_at = x.ended_at,
+  step = x.step, total = x.total, beat_at = x.beat_at, section = x.section, facts = x.facts, replaced = x.replaced,
+  reserved_at = x.reserved_at, ready_at = x.ready_at, stop_cause = x.stop_cause, stop_reason = x.stop_reason,
+  stop_hard = x.stop_hard
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  job_id text, rank integer, epoch bigint, state text, host_id text, incarnation text, devices integer[],
+  lease_ttl_seconds double precision, lease_until timestamptz, offered_at timestamptz, claimed_at timestamptz,
+  barrier boolean, port integer, started_at timestamptz, ended_at timestamptz, step bigint, total bigint,
+  beat_at timestamptz, section text, facts jsonb, replaced integer, reserved_at timestamptz, ready_at timestamptz,
+  stop_cause text, stop_reason text, stop_hard boolean)
+where t.job_id = x.job_id and t.rank = x.rank;
+
+-- name: write_replacements
+insert into replacements (job_id, rank, epoch, attempt, number, host_id, at)
+select x.job_id, x.rank, x.epoch, x.attempt, x.number, x.host_id, %(now)s
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  job_id text, rank integer, epoch bigint, attempt integer, number integer, host_id text);
+
+-- name: find_members
+-- Members of supervised jobs about which something is to be decided: those that fell, and replacements that do not start.
+select t.job_id, t.rank, t.state <> 'reserved' as fallen,
+       greatest(0, extract(epoch from clock_timestamp() - case when t.state = 'reserved' then t.reserved_at else t.ended_at end))
+         ::double precision as seconds
+from tasks t join jobs j on j.id = t.job_id
+where j.state in ('reserved', 'running')
+  and (t.state in ('failed', 'preempted') or (t.state = 'reserved' and t.replaced > 0))
+order by t.job_id, t.rank
+limit %(limit)s;
+
+-- name: find_unoffered_members
+select distinct t.job_id as id from tasks t join jobs j on j.id = t.job_id
+where t.state = 'reserved' and t.replaced > 0 and t.offered_at is null and t.reserved_at <= %(before)s
+  and j.state in ('reserved', 'running')
+order by t.job_id;
 
 -- name: clear_tasks
 delete from tasks where job_id = any(%(ids)s);

@@ -175,7 +175,11 @@ order by t.job_id, t.rank;
 set local synchronous_commit to default;
 
 -- name: read_preempts
-select t.job_id, t.rank, t.epoch, t.host_id, j.drain_cause, j.drain_reason, j.drain_hard, j.drain_operator_stop, j.trigger_rank
+-- A member of a supervised job may be stopped by itself; a drain of its job then goes first.
+select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
+       case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
+       case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
+       case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
 from tasks t
 join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
   on g.host_id = t.host_id and g.incarnation = t.incarnation

@@ -14,6 +14,9 @@ delete from forensics where job_id = any(%(ids)s);
 -- name: prune_attempts
 delete from attempts where job_id = any(%(ids)s);
 
+-- name: prune_replacements
+delete from replacements where job_id = any(%(ids)s);
+
 -- name: prune_secrets
 delete from job_secrets where job_id = any(%(ids)s);
 

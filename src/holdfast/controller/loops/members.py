@@ -1,0 +1,70 @@
+"""Fallen members of supervised jobs → another host stands in, or the job falls with them."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.controller.context import Controller
+from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.settings_cache import Settings
+from holdfast.core.causes import Cause
+from holdfast.core.replace import plan_replacement
+from holdfast.store.values import Member
+
+log = logging.getLogger("holdfast.loops")
+LIMIT = 500
+
+
+class MembersLoop:
+    """Decides each fall once: the member's epoch guards the write."""
+
+    name = "members"
+    topic: str | None = "drain"
+    interval_seconds = 2.0
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        found = await controller.store.list_members(LIMIT)
+        if not found:
+            return {}
+        settings = await controller.settings.current()
+        replaced = late = 0
+        for member in found:
+            if member.fallen:
+                replaced += await self._replace(member, settings)
+            else:
+                late += await self._stop_late(member, settings)
+        released = await controller.store.release_members(settings.number("reservation_seconds"))
+        if replaced or released:
+            controller.poke("admit", "drain", "events")
+        return {"replaced": replaced, "late": late, "released": len(released)} if replaced or late or released else {}
+
+    async def _replace(self, member: Member, settings: Settings) -> bool:
+        job, task = member.job, member.task
+        extra = {"job": job.id, "attempt": job.attempts, "epoch": task.epoch, "host": task.host_id}
+        try:
+            plan = plan_replacement(job, task, settings.policy(job.queue, job.spec), settings.rules)
+            done = await self._controller.store.replace_member(task.key, plan)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # One member that cannot be decided must not keep the others from being.
+            log.exception("the fall of rank %d could not be decided", task.rank, extra=extra)
+            return False
+        if done and plan.go_on:
+            self._controller.metrics.members_replaced.labels(str(plan.cause)).inc()
+            log.info("member replaced: %s", plan.reason, extra=extra)
+        return done
+
+    async def _stop_late(self, member: Member, settings: Settings) -> bool:
+        """A replacement that does not start: its host may be the trouble, and another one takes its turn."""
+        job, task = member.job, member.task
+        limit = settings.number("recovery_timeout_seconds", job.queue, job.spec)
+        if member.seconds <= limit or task.offered_at is None:
+            return False
+        reason = f"it did not start within {limit:g} s of its reservation (recovery_timeout_seconds)"
+        stopped = await self._controller.store.stop_member(task.key, Cause.START_TIMEOUT, reason)
+        if stopped:
+            self._controller.poke(f"host:{task.host_id}", "events")
+        return stopped

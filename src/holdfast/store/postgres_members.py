@@ -1,0 +1,129 @@
+"""Supervised jobs in PostgreSQL: their fallen members, and the places of those that stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement import JobPlacement
+from holdfast.core.records import TaskRecord
+from holdfast.core.replace import Replacement
+from holdfast.store import members
+from holdfast.store.postgres_admission import read_capacity
+from holdfast.store.postgres_drains import quarantine_host
+from holdfast.store.postgres_jobs import read_jobs
+from holdfast.store.postgres_moves import load_moves, write_moves
+from holdfast.store.postgres_session import Session, Tx
+from holdfast.store.room import Room
+from holdfast.store.values import Member
+
+
+class MembersPart:
+    """The part of the store that replaces members of supervised jobs."""
+
+    session: Session
+
+    async def list_members(self, limit: int) -> list[Member]:
+        """See `Store.list_members`."""
+
+        async def work(tx: Tx) -> list[Member]:
+            found = await tx.rows("find_members", {"limit": limit})
+            if not found:
+                return []
+            ids = sorted({row["job_id"] for row in found})
+            jobs = await read_jobs(tx, ids)
+            tasks = {
+                (row["job_id"], row["rank"]): msgspec.convert(row, TaskRecord)
+                for row in await tx.rows("read_tasks", {"ids": ids})
+            }
+            return [
+                Member(job=jobs[row["job_id"]], task=tasks[row["job_id"], row["rank"]], fallen=row["fallen"], seconds=row["seconds"])
+                for row in found if row["job_id"] in jobs and (row["job_id"], row["rank"]) in tasks
+            ]  # fmt: skip
+
+        return await self.session.single(work)
+
+    async def replace_member(self, key: TaskKey, plan: Replacement, *, now: datetime | None = None) -> bool:
+        """See `Store.replace_member`."""
+
+        async def work(tx: Tx) -> bool:
+            suspect = None
+            if plan.quarantine_host:
+                for row in await tx.rows("read_tasks", {"ids": [key.job_id]}):  # its host's lock comes before the job's
+                    if row["rank"] == key.rank and row["host_id"] is not None:
+                        suspect = row["host_id"]
+                        await tx.value("lock_host", {"id": suspect})
+            at = await tx.now(now)
+            m = await load_moves(tx, [key.job_id], at)
+            job = m.jobs.get(key.job_id)
+            task = None if job is None else members.find_fallen(m, job, key.rank, key.epoch)
+            if job is None or task is None:
+                return False
+            host_id = task.host_id
+            members.replace_member(m, job, task, plan)
+            await write_moves(tx, m)
+            if suspect is not None and suspect == host_id:
+                await quarantine_host(tx, suspect, plan.reason, at)
+            return True
+
+        return await self.session.transact(work)
+
+    async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
+        """See `Store.stop_member`."""
+
+        async def work(tx: Tx) -> bool:
+            m = await load_moves(tx, [key.job_id], await tx.now(now))
+            job = m.jobs.get(key.job_id)
+            task = None if job is None else m.tasks[job.id].get(key.rank)
+            if job is None or task is None or task.epoch != key.epoch or not members.may_stop(job, task):
+                return False
+            members.stop_member(m, job, task, cause, reason)
+            await write_moves(tx, m)
+            return True
+
+        return await self.session.transact(work)
+
+    async def seat_members(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+    ) -> list[str]:
+        """See `Store.seat_members`."""
+        if not placements:
+            return []
+
+        async def work(tx: Tx) -> list[str]:
+            # Locks in the one order: hosts, jobs, tasks.
+            host_ids = sorted({t.host_id for p in placements for t in p.tasks})
+            await tx.rows("lock_hosts", {"ids": host_ids})
+            capacity = await read_capacity(tx, host_ids, None)
+            room, names = Room(capacity), {host.host_id: host.name for host in capacity}
+            m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
+            seated = []
+            for placement in members.join_placements(placements):
+                job = m.jobs.get(placement.job_id)
+                if job is not None and members.may_seat(m, job, placement, room):
+                    members.seat_members(m, job, placement, ttls[job.id], names)
+                    seated.append(job.id)
+            await write_moves(tx, m)
+            return seated
+
+        return await self.session.transact(work)
+
+    async def release_members(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+        """See `Store.release_members`."""
+
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            before = members.asked_before(at, reservation_seconds)
+            found = [row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})]
+            if not found:
+                return []
+            m = await load_moves(tx, found, at)
+            released = [job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)]
+            await write_moves(tx, m)
+            return released
+
+        return await self.session.transact(work)

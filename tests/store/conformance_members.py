@@ -1,0 +1,287 @@
+"""What holds for members of supervised jobs, in both stores: each is replaced by itself while the others run on (MEMBER-1…4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.records import TaskRecord
+from holdfast.core.states import JobState, Outcome, TaskState
+from holdfast.errors import Stale
+from holdfast.store.interface_checkpoints import NewCheckpoint
+from tests.store.rig import OK, STOPPED, Rig, fails
+
+KILLED = TaskFacts(signal=9, runtime_seconds=3.0)
+GIVEN_UP = TaskFacts(exit_code=72, runtime_seconds=3.0)
+
+
+async def _task(rig: Rig, job_id: str, rank: int) -> TaskRecord:
+    return (await rig.store.list_tasks(job_id))[rank]
+
+
+async def _seat(rig: Rig, job_id: str, rank: int) -> TaskRecord:
+    """Have a blocked member placed, offered and started."""
+    assert job_id in await rig.admit()
+    task = await _task(rig, job_id, rank)
+    offered = await rig.sync(str(task.host_id))
+    assert task.key in [offer.task.key for offer in offered.offers], "its barrier is open: it starts at once"
+    await rig.sync(str(task.host_id), live=[task.key], started=[task.key])
+    return await _task(rig, job_id, rank)
+
+
+async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    lost = await rig.where(job_id, 1)
+    before = await rig.job(job_id)
+    answer = await rig.sync(lost, ended=[(keys[1], KILLED)])
+    assert answer.acked == (keys[1],)
+    assert answer.draining == ()
+    assert [t.state for t in await rig.store.list_tasks(job_id)] == [
+        TaskState.RUNNING,
+        TaskState.FAILED,
+        TaskState.RUNNING,
+    ]
+    (said,) = await rig.replace()
+    assert "infrastructure failure 1 of 10 forgiven" in said
+    assert await rig.replace() == [], "once"
+    task = await _task(rig, job_id, 1)
+    assert (task.state, task.host_id, task.replaced, task.facts) == (TaskState.BLOCKED, None, 1, None)
+    task = await _seat(rig, job_id, 1)
+    assert (task.state, task.host_id) == (TaskState.RUNNING, "h4"), (
+        "the host it fell on comes last, and the others' after all free ones"
+    )
+    after = await rig.job(job_id)
+    assert (after.state, after.attempts) == (JobState.RUNNING, 1)
+    assert after.epoch == before.epoch + 1 == task.epoch
+    assert after.rank_charges["1"].infra == 1
+    others = [t for t in await rig.store.list_tasks(job_id) if t.rank != 1]
+    assert [t.key for t in others] == [keys[0], keys[2]], "nothing of the others changed"
+    kinds = await rig.kinds(job_id)
+    assert kinds[-3:] == ["task.replaced", "task.reserved", "task.started"]
+    assert "job.draining" not in kinds
+
+
+async def test_what_the_earlier_host_still_says_changes_nothing(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    lost = await rig.where(job_id, 1)
+    await rig.sync(lost, ended=[(keys[1], KILLED)])
+    await rig.replace()
+    late = await rig.sync(lost, live=[keys[1]])
+    assert late.lost == (keys[1],)
+    await _seat(rig, job_id, 1)
+    again = await rig.sync(lost, ended=[(keys[1], fails(9))])
+    assert again.acked == (keys[1],) or again.refused == (keys[1],)
+    assert (await _task(rig, job_id, 1)).state is TaskState.RUNNING, "FENCE-1"
+    new = NewCheckpoint(blob="b", size=1, sha256=b"0" * 32)
+    with pytest.raises(Stale):
+        await rig.store.add_checkpoint(lost, rig.incarnations[lost], keys[1], new, 2, now=rig.now)
+
+
+async def test_a_member_may_come_back_to_the_same_host_under_its_own_epoch(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    host = await rig.where(job_id, 2)
+    await rig.sync(host, ended=[(keys[2], KILLED)])
+    await rig.replace()
+    task = await _seat(rig, job_id, 2)
+    assert task.host_id == host, "there is no other"
+    assert task.epoch > keys[2].epoch
+    await rig.sync(host, ended=[(keys[2], fails(1))])
+    assert (await _task(rig, job_id, 2)).state is TaskState.RUNNING, (
+        "the same host, the same incarnation, an older epoch"
+    )
+    stored = await rig.store.add_checkpoint(
+        host, rig.incarnations[host], task.key, NewCheckpoint(blob="b", size=1, sha256=b"0" * 32), 2, now=rig.now
+    )
+    assert stored is not None, "its checkpoints are taken under its own epoch"
+    other = keys[1]
+    assert await rig.store.add_checkpoint(
+        await rig.where(job_id, 1), rig.incarnations[await rig.where(job_id, 1)], other,
+        NewCheckpoint(blob="c", size=1, sha256=b"1" * 32), 2, now=rig.now,
+    )  # fmt: skip
+
+
+async def test_a_host_the_script_gave_up_is_barred_and_nothing_is_charged(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    host = await rig.where(job_id, 2)
+    await rig.sync(host, ended=[(keys[2], GIVEN_UP)])
+    (said,) = await rig.replace()
+    assert "the script replaced it" in said
+    assert await rig.admit() == [], "its only free host is the one that was given up"
+    assert (await rig.job(job_id)).rank_charges == {}
+    await rig.host("h4", slots=1)
+    assert (await _seat(rig, job_id, 2)).host_id == "h4"
+
+
+async def test_a_member_over_its_budget_ends_the_job_and_another_that_fails_once_does_not(rig: Rig) -> None:
+    job_id, _ = await rig.supervised()
+    host = await rig.where(job_id, 1)
+    for _ in range(2):
+        await rig.sync(host, ended=[((await _task(rig, job_id, 1)).key, KILLED)])
+        await rig.replace(infra_cap=2)
+        rig.tick(10)
+        await _seat(rig, job_id, 1)
+    third = (await _task(rig, job_id, 2)).key
+    await rig.sync(await rig.where(job_id, 2), ended=[(third, KILLED)])
+    await rig.replace(infra_cap=2)
+    await _seat(rig, job_id, 2)
+    await rig.sync(host, ended=[((await _task(rig, job_id, 1)).key, KILLED)])
+    await rig.replace(infra_cap=2)
+    job = await rig.job(job_id)
+    assert (job.state, job.trigger_rank) == (JobState.DRAINING, 1)
+    for task in await rig.store.list_tasks(job_id):
+        if task.state is TaskState.PREEMPTING:
+            await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
+    assert await rig.complete(infra_cap=2) == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.cause) == (JobState.FAILED, Cause.AGENT_TRANSIENT)
+    assert "budget of 2 is spent" in job.reason
+
+
+async def test_the_script_ends_and_the_job_with_it(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], KILLED)])
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], OK)])
+    job = await rig.job(job_id)
+    assert job.state is JobState.DRAINING
+    assert await rig.replace() == [], "a job that ends replaces nobody"
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], fails(143))])
+    assert await rig.complete() == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.exit_code, job.outcome) == (JobState.SUCCEEDED, 0, Outcome.SUCCEEDED)
+
+
+async def test_the_script_fails_and_the_whole_gang_falls(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    rig.tick(60)
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], fails(3))])
+    assert (await rig.job(job_id)).state is JobState.DRAINING
+    await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
+    assert await rig.complete(max_retries=1) == [job_id]
+    job = await rig.job(job_id)
+    assert job.state is JobState.WAITING
+    assert (job.cause, job.exit_code) == (Cause.NONZERO_EXIT, 3), (
+        "MEMBER-4: the earlier fall of a member is not to blame"
+    )
+    assert (job.retries_charged, job.rank_charges["0"].retries) == (1, 1)
+
+
+async def test_a_returned_host_is_done_and_not_replaced(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], OK)])
+    assert await rig.replace() == []
+    assert (await _task(rig, job_id, 1)).state is TaskState.DONE
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], fails(1))])
+    await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
+    await rig.complete(max_retries=1)
+    assert (await rig.job(job_id)).state is JobState.WAITING, "a returned host is no finished work (GANG-5)"
+
+
+async def test_a_drained_host_takes_its_members_and_nobody_elses(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    host = await rig.where(job_id, 1)
+    await rig.store.move_host(host, "drain", "disk swap", hard=True, now=rig.now)
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == (JobState.RUNNING, None)
+    (order,) = (await rig.sync(host, live=[keys[1]])).preempts
+    assert (order.key, order.cause) == (keys[1], Cause.HOST_DRAINED)
+    await rig.sync(host, ended=[(keys[1], STOPPED)])
+    (said,) = await rig.replace()
+    assert "at no charge" in said
+    assert (await _seat(rig, job_id, 1)).host_id == "h4"
+    assert (await rig.job(job_id)).rank_charges == {}
+    script = await rig.where(job_id, 0)
+    await rig.store.move_host(script, "drain", "disk swap", hard=True, now=rig.now)
+    assert (await rig.job(job_id)).state is JobState.DRAINING, "with the script's host the whole falls"
+
+
+async def test_a_lapsed_lease_and_a_new_incarnation_free_one_member(rig: Rig) -> None:
+    job_id, _ = await rig.supervised()
+    host = await rig.where(job_id, 1)
+    await rig.host(host, slots=1)
+    assert (await _task(rig, job_id, 1)).state is TaskState.FAILED
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    assert len(await rig.replace()) == 1
+    began = rig.now
+    for _ in range(2):
+        rig.tick(200)
+        for rank in (0, 2):
+            key = (await _task(rig, job_id, rank)).key
+            if rank == 0:
+                await rig.sync(await rig.where(job_id, rank), live=[key])
+    assert await rig.store.lapse_leases(began, now=rig.now) == [job_id]
+    assert (await _task(rig, job_id, 2)).state is TaskState.FAILED
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+
+
+async def test_a_place_nobody_takes_is_given_to_another(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    assert job_id in await rig.admit()
+    first = await _task(rig, job_id, 1)
+    assert (first.state, first.host_id) == (TaskState.RESERVED, "h4")
+    assert await rig.store.release_members(30.0, now=rig.now) == []
+    assert await rig.store.expire_reservations(0.0, now=rig.tick(31)) == [], "the job has long started"
+    assert await rig.store.release_members(30.0, now=rig.now) == [job_id]
+    assert (await _task(rig, job_id, 1)).state is TaskState.BLOCKED
+    await rig.sync("h4")
+    for task in await rig.store.list_tasks(job_id):
+        if task.state is TaskState.RUNNING:
+            await rig.sync(str(task.host_id), live=[task.key])
+    for host in ("h1", "h2", "h3"):
+        await rig.sync(host, live=[t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host])
+    second = await _seat(rig, job_id, 1)
+    assert second.epoch > first.epoch
+
+
+async def test_the_log_of_a_rank_goes_on_where_its_predecessors_ended(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    first = await rig.where(job_id, 1)
+    await rig.store.append_log(first, keys[1], "stdout", 0, b"one\n", False, 1 << 20, now=rig.now)
+    await rig.sync(first, ended=[(keys[1], KILLED)])
+    await rig.replace()
+    task = await _seat(rig, job_id, 1)
+    await rig.store.append_log(first, keys[1], "stdout", 4, b"last\n", True, 1 << 20, now=rig.now)
+    assert await rig.store.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20, now=rig.now) == 13
+    await rig.store.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20, now=rig.now)
+    await rig.store.append_log("h4", task.key, "stdout", 4, b"three\n", False, 1 << 20, now=rig.now)
+    await rig.store.append_log(first, keys[1], "stdout", 9, b"too late\n", True, 1 << 20, now=rig.now)
+    (stream,) = [s for s in await rig.store.list_log_streams(job_id) if s.rank == 1]
+    chunks = await rig.store.read_log(job_id, 1, 1, "stdout", 0)
+    assert b"".join(c.data for c in chunks) == b"one\nlast\ntwo\nthree\n"
+    assert (stream.size, stream.ended) == (19, False), "the first host's end is not the rank's"
+    await rig.store.append_log("h4", task.key, "stdout", 10, b"", True, 1 << 20, now=rig.now)
+    (stream,) = [s for s in await rig.store.list_log_streams(job_id) if s.rank == 1]
+    assert stream.ended
+    with pytest.raises(Stale):
+        await rig.store.append_log("h3", task.key, "stdout", 0, b"x", False, 1 << 20, now=rig.now)
+
+
+async def test_a_cancel_takes_blocked_members_too(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], GIVEN_UP)])
+    await rig.replace()
+    await rig.store.cancel_job(job_id, "enough", now=rig.now)
+    for rank in (0, 2):
+        await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], STOPPED)])
+    assert await rig.complete() == [job_id]
+    assert (await rig.job(job_id)).state is JobState.CANCELLED
+    assert await rig.admit() == []
+
+
+async def test_a_member_counts_against_no_limit_of_its_queue(rig: Rig) -> None:
+    await rig.set_queue("cpu", max_running=1)
+    job_id, keys = await rig.supervised()
+    other = await rig.submit()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    assert await rig.admit() == [job_id], "its job runs already; the other waits for its turn"
+    assert (await rig.job(other)).state is JobState.QUEUED
