@@ -21,12 +21,12 @@ KEY = TaskKey("job", 0, 1)
 FAMILY = """
 import os, signal, sys, time
 def slowly(*_):
-    os.write(1, b"term %d\n" % os.getpid())
+    os.write(1, b"term %d\\n" % os.getpid())
     sys.stdin.read(1)
     os._exit(0)
 def wait(handles):
     signal.signal(signal.SIGTERM, slowly if handles else signal.SIG_DFL)
-    os.write(1, b"up %d\n" % os.getpid())
+    os.write(1, b"up %d\\n" % os.getpid())
     while True:
         time.sleep(1000)
 if os.fork() == 0:
