@@ -73,6 +73,7 @@ def read_given(environ: Mapping[str, str]) -> GivenRun | None:
 def parse_listen(text: str) -> tuple[str, int]:
     """`PORT` on loopback, or `ADDRESS:PORT`. Raises ValidationError."""
     address, colon, port = text.rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535 or (colon and not address):
+    whole = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if not whole or (colon and not address):
         raise ValidationError(f"{text!r} is neither PORT nor ADDRESS:PORT", field="metrics_port")
     return address.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
