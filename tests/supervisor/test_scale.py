@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
 from holdfast.supervisor import Context, wait
-from tests.supervisor.rig import PATIENCE
+from tests.proxy import wait_until
+from tests.supervisor.rig import PATIENCE, local_context
 
 
 @pytest.mark.slow
@@ -28,3 +37,47 @@ def test_hundreds_of_simulated_hosts(ctx: Context) -> None:
     assert (status.hosts_attached, status.hosts_lost, status.processes_running) == (300, 0, 1200)
     ctx.return_hosts(hosts[:100])
     assert {future.result(PATIENCE) for future in ctx.end(group[400:], 0.0)} == {-15}
+
+
+def find_zmq_threads() -> set[int]:
+    """ZeroMQ's threads that move bytes, of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name) for task in tasks if "/IO/" in (task / "comm").read_text()}
+
+
+@contextmanager
+def starved(thread: int) -> Iterator[None]:
+    """Give a thread next to no core: the last place in the queue for one that another process never leaves."""
+    core = min(os.sched_getaffinity(0))
+    everywhere = os.sched_getaffinity(thread)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as hog:
+        try:
+            os.sched_setaffinity(hog.pid, {core})
+            os.sched_setaffinity(thread, {core})
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            yield
+        finally:
+            hog.kill()
+            try:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            except PermissionError:  # without the hog it has the core for itself
+                pass
+            os.sched_setaffinity(thread, everywhere)
+
+
+@pytest.mark.slow
+def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path) -> None:
+    """BUS-2, FLEET-5: what the hosts say waits in the kernel, for far longer than they may be silent."""
+    before = find_zmq_threads()
+    with local_context(heartbeat=0.2, state_dir=tmp_path, orphan_grace=300) as ctx:
+        (thread,) = find_zmq_threads() - before
+        hosts = ctx.request_hosts(400)
+        (pid,) = ctx.start_simulated_hosts(400)
+        assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
+        with starved(thread):
+            wait_until(lambda: ctx.status().lag_seconds > 3.0, PATIENCE, what="the reading to fall behind")
+        wait_until(lambda: ctx.status().lag_seconds < 0.5, PATIENCE, what="the reading to catch up")
+        assert {host.lost_reason for host in hosts} == {None}
+        os.kill(pid, signal.SIGKILL)
+        silent = [host.time_connection_lost() for host in hosts]
+        assert wait(silent, timeout=PATIENCE).not_done == set(), "death is seen as ever"

@@ -243,6 +243,19 @@ def test_a_stalled_supervisor_judges_nobody_before_they_could_speak() -> None:
     assert len(wire.fleet.tick(wire.now)) == 3
 
 
+def test_what_was_not_read_yet_is_no_silence() -> None:
+    """FLEET-5: the limit counts from the instant up to which everything was read."""
+    wire = Wire(2)
+    wire.run(2)
+    (heard_at,) = {peer.heard_at for peer in wire.fleet.peers.values()}
+    for _ in range(40):
+        wire.now += 0.25
+        assert wire.fleet.tick(wire.now, heard_at + RULES.loss_seconds - 0.01) == []
+    assert wire.fleet.silent_at < wire.now
+    assert len(wire.fleet.tick(wire.now, heard_at + RULES.loss_seconds)) == 2
+    assert len(wire.fleet.tick(wire.now, wire.now + 60.0)) == 2, "nothing was read of the future"
+
+
 def test_a_silent_supervisor_ends_the_hosts() -> None:
     """SILENCE-1, with and without a grace."""
     for grace in (0.0, 30.0):

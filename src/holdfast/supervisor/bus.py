@@ -4,7 +4,8 @@ Other threads hand it work with `call`; it hands what comes in to the roster. Wh
 and in the outboxes of the sessions is taken in batches, so a turn's fixed price is paid once for many messages.
 
 BUS-1  Nothing a peer can send ends the thread: what cannot be taken is refused and counted, what raises is logged.
-BUS-2  Silence is judged only after everything that waits in the socket was read.
+BUS-2  Silence is judged only after everything was read that came before the judgement: from the socket, and from what
+       ZeroMQ's own thread has not handed to it yet (`lag`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import zmq
 from holdfast.errors import Unavailable
 from holdfast.supervisor.gate import Gate
 from holdfast.supervisor.keys import RunKeys
+from holdfast.supervisor.lag import LagProbe
+from holdfast.supervisor.priority import prefer_this_thread, preferred
 from holdfast.supervisor.session_fleet import Fleet, Peer
 from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES, Hello, Up
 
@@ -35,6 +38,7 @@ _BACKLOG = 4096
 _MAX_SOCKETS = 65_000
 _TCP_TIMEOUT_MS = 10_000
 _IDLE_SECONDS = 1.0
+_DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be judged
 # Where several frames a turn come in, more are on their way: a turn for each few would cost more than the messages.
 _GATHER_SECONDS = 0.0002
 _FEW_FRAMES, _MANY_FRAMES = 3, 128
@@ -83,7 +87,8 @@ class Bus:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._router = self._context.socket(zmq.ROUTER)
+        with preferred():  # the context's thread begins with its first socket
+            self._router = self._context.socket(zmq.ROUTER)
         self._set_options(bind)
         self.gate = Gate(self._context, self._router, keys)
         try:
@@ -93,6 +98,7 @@ class Bus:
             else:
                 self._router.bind(f"tcp://{where}:{port}")
                 self.port = port
+            self.probe = LagProbe(self._context, bind, self.port, keys)
         except zmq.ZMQError as error:
             self._close()
             raise Unavailable(
@@ -139,6 +145,7 @@ class Bus:
     # ---- the thread
 
     def _run(self) -> None:
+        prefer_this_thread()
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wake_fd, zmq.POLLIN)
@@ -184,17 +191,21 @@ class Bus:
         more = self._read() if self._router in ready else False
         more |= self._run_calls()
         now = time.monotonic()
+        fleet, probe = self.fleet, self.probe
+        probe.turn(now, fleet.silent_at <= now)
         if not more:  # BUS-2
-            for peer in self.fleet.tick(now):
+            for peer in fleet.tick(now, probe.read_until(now)):
                 self._roster.take_silent(peer)
-        next_at = min(self._roster.turn(now), self.fleet.next_at)
-        self._send(self.fleet.take_outgoing(now))
+        silent_at = fleet.silent_at
+        judge_at = silent_at if silent_at > now else now + _DOUBT_SECONDS  # the probe that comes back wakes us before
+        next_at = min(self._roster.turn(now), fleet.speak_at, probe.next_at, judge_at)
+        self._send(fleet.take_outgoing(now))
         return more or bool(self._calls), next_at
 
     def _read(self) -> bool:
         """Take what waits in the socket, up to a limit. True where more may wait."""
         receive, fleet, roster, now = self._router.recv, self.fleet, self._roster, time.monotonic()
-        take_beat = fleet.take_beat
+        take_beat, own = fleet.take_beat, self.probe.identity
         count = 0
         try:
             for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
@@ -204,6 +215,9 @@ class Bus:
                     continue  # were it the first of several parts, the next would be caught out of step below
                 if self._router.get(zmq.RCVMORE):
                     self._skip_parts()
+                    continue
+                if identity == own:
+                    self.probe.take(frame, time.monotonic())
                     continue
                 found = fleet.receive(identity, frame, now)
                 if found is not None:
@@ -252,6 +266,9 @@ class Bus:
         gate = getattr(self, "gate", None)
         if gate is not None:
             gate.close(self._router)
+        probe = getattr(self, "probe", None)
+        if probe is not None:
+            probe.close()
         self._router.close()
         self._context.term()
         os.close(self._wake_fd)

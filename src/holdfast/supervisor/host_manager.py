@@ -22,6 +22,7 @@ from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.keys import ManagerKey
 from holdfast.supervisor.local_line import LocalLine, make_line_folder
 from holdfast.supervisor.machine import read_facts, read_usage
+from holdfast.supervisor.priority import prefer_this_thread
 from holdfast.supervisor.session_host import HostSession
 from holdfast.supervisor.simulated import SimulatedProcesses
 from holdfast.supervisor.tended import TendedProcesses
@@ -101,6 +102,7 @@ def run_host_manager(config: ManagerConfig) -> int:
     facts = read_facts(config.url, config.name, config.labels, config.gpus)
     folder = make_line_folder()
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
+    prefer_this_thread()  # after the fork: what runs here has the priority it would have without us
     try:
         manager = _HostManager(config, facts, mark, line, folder)
         try:

@@ -6,6 +6,7 @@ FLEET-2  Expiry looks only at who was heard longest ago: all share one limit, so
          expiry, and a healthy fleet costs nothing.
 FLEET-3  After a stall of the supervisor itself nobody is judged before they had time to be heard again.
 FLEET-4  A frame of another run, an unknown session, or nobody's making changes nothing and is counted.
+FLEET-5  Silence ends where the reading does: what may have come and was not read yet is no silence.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ MISSES = 3
 SLACK_SECONDS = 0.25
 KILL_GRACE_SECONDS = 5.0
 _MAX_GIVEN_UP = 100_000
+_INF = float("inf")
 _STALL_SECONDS = 2.0  # more than the loop ever sleeps
 
 
@@ -233,15 +235,18 @@ class Fleet:
 
     # ---- time
 
-    def tick(self, now: float) -> list[Peer]:
-        """Send what is due and return who fell silent (not given up yet). Read everything there is to read first."""
+    def tick(self, now: float, read_until: float | None = None) -> list[Peer]:
+        """Send what is due and return who fell silent (not given up yet). Read everything there is to read first.
+
+        read_until: everything that had come by then was read; None is now.
+        """
         gap, self._ticked_at = now - self._ticked_at, now
         if gap > _STALL_SECONDS:  # FLEET-3
             self._judge_at = max(self._judge_at, now + self.rules.heartbeat_seconds + SLACK_SECONDS)
         self._send_heartbeats(now)
         lost: list[Peer] = []
         if now >= self._judge_at:
-            limit = now - self.rules.loss_seconds
+            limit = (now if read_until is None else min(now, read_until)) - self.rules.loss_seconds  # FLEET-5
             for peer in self.peers.values():  # FLEET-2
                 if peer.heard_at > limit:
                     break
@@ -262,13 +267,15 @@ class Fleet:
                 self._speak(peer, frame, now)
 
     @property
-    def next_at(self) -> float:
-        """When `tick` has something to do at the latest; infinity when there is nobody."""
+    def speak_at(self) -> float:
+        """When `tick` has something to send at the latest; infinity when there is nobody."""
+        if not self._spoken:
+            return _INF
+        return next(iter(self._spoken.values())).spoke_at + self.rules.heartbeat_seconds
+
+    @property
+    def silent_at(self) -> float:
+        """When the one heard longest ago has been silent for too long; infinity when there is nobody."""
         if not self.peers:
-            return float("inf")
-        first = next(iter(self.peers.values()))
-        spoken = next(iter(self._spoken.values()))
-        return min(
-            max(first.heard_at + self.rules.loss_seconds, self._judge_at),
-            spoken.spoke_at + self.rules.heartbeat_seconds,
-        )
+            return _INF
+        return max(next(iter(self.peers.values())).heard_at + self.rules.loss_seconds, self._judge_at)

@@ -23,6 +23,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Counts now; rates and times since the last status line (or the start).
 
     busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that long at worst.
+    lag_seconds: how far the reading was behind what came when it was tried last, once a second.
     """
 
     hosts_attached: int
@@ -34,6 +35,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     frames_out_per_second: float
     busy_fraction: float
     worst_loop_seconds: float
+    lag_seconds: float
     refused: dict[str, int]
 
     def __str__(self) -> str:
@@ -41,7 +43,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             f"hosts {self.hosts_attached} attached, {self.hosts_lost} lost, {self.hosts_waiting} waiting, "
             f"{self.managers_idle} spare; processes {self.processes_running}; "
             f"in {self.messages_in_per_second:.0f} messages/s, out {self.frames_out_per_second:.0f} frames/s; "
-            f"busy {self.busy_fraction:.0%}, worst turn {self.worst_loop_seconds * 1000:.0f} ms"
+            f"busy {self.busy_fraction:.0%}, worst turn {self.worst_loop_seconds * 1000:.0f} ms, "
+            f"reading {self.lag_seconds * 1000:.0f} ms behind"
         )
         if self.refused:
             text += "; refused " + ", ".join(f"{count} {word}" for word, count in sorted(self.refused.items()))
@@ -81,6 +84,7 @@ def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: Window) 
         frames_out_per_second=(load.frames_out - window.frames_out) / seconds,
         busy_fraction=min(1.0, (load.busy_seconds - window.busy_seconds) / seconds),
         worst_loop_seconds=load.worst_seconds,
+        lag_seconds=bus.probe.seconds,
         refused=dict(refused),
     )
 
@@ -120,6 +124,7 @@ def render_metrics(status: Status, roster: HostRoster, bus: Bus) -> str:
         ("holdfast_supervisor_excluded_machines", ""): len(roster.excluded),
         ("holdfast_supervisor_processes_running", ""): status.processes_running,
         ("holdfast_supervisor_worst_loop_seconds", ""): status.worst_loop_seconds,
+        ("holdfast_supervisor_lag_seconds", ""): status.lag_seconds,
     }
     counters = {
         ("holdfast_supervisor_messages_in_total", ""): load.messages_in,
