@@ -141,6 +141,26 @@ def test_replaced_and_returned_hosts(ctx: Context, managers: Managers) -> None:
     ctx.return_hosts(ctx.request_hosts(1))  # one that nobody came for
 
 
+def test_slurms_name_for_a_node_is_the_machines(
+    ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROSTER-3: what is barred is what `squeue` and `scontrol` call it, and never the node that the script is on."""
+    monkeypatch.setenv("SLURMD_NODENAME", "node17")
+    hosts = ctx.request_hosts(2)
+    managers.start(ctx)
+    assert hosts[0].hostname().result(PATIENCE) == "node17"
+    managers.start(ctx, name="by hand")
+    assert hosts[1].hostname().result(PATIENCE) == "by hand"
+    (fresh,) = ctx.replace_hosts(hosts[:1])
+    managers.start(ctx)
+    assert fresh.hostname().result(PATIENCE) == "node17", "the script's own is not barred"
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    (last,) = ctx.replace_hosts([fresh])
+    managers.start(ctx, name="node17")
+    wait_until(lambda: ctx.status().managers_idle == 1, PATIENCE, what="the bad node, waiting")
+    assert not last.attached
+
+
 @pytest.mark.slow
 def test_demands_are_matched(ctx: Context, managers: Managers) -> None:
     (big,) = ctx.request_hosts(1, gpus=4)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @click.command("host-manager")
 @click.argument("url")
 @click.option("--key-file", metavar="FILE", help="The run's key; else HOLDFAST_SUPERVISOR_KEY holds its content.")
-@click.option("--name", metavar="NAME", help="The machine's name as the script sees it; else its host name.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The machine's name as the script sees it; else Slurm's for the node, else its host name.",
+)
 @click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
 @click.option("--wait", "patience", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",

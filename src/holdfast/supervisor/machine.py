@@ -18,13 +18,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def read_facts(url: str, name: str | None, labels: Mapping[str, str], gpus: int | None) -> HostFacts:
     """What this machine tells of itself. No GPU library is loaded: device files are counted."""
     return HostFacts(
-        hostname=name or socket.gethostname(),
+        hostname=name or read_machine_name(),
         address=find_address(url),
         cpus=len(os.sched_getaffinity(0)),
         gpus=_count_gpus() if gpus is None else gpus,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES,
         labels=dict(labels),
     )
+
+
+def read_machine_name() -> str:
+    """What this machine is called: by Slurm where Slurm started this process, so that the script, `squeue` and `scontrol`
+    speak of the same node; else by itself.
+    """
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def _count_gpus() -> int:

@@ -10,7 +10,6 @@ ROSTER-3  A manager that was given back, replaced or lost is never given out aga
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from holdfast.supervisor.events import EventLog
 from holdfast.supervisor.futures import Future
 from holdfast.supervisor.hosts import Demand, Host
+from holdfast.supervisor.machine import read_machine_name
 from holdfast.supervisor.roster_crew import CrewRoster
 from holdfast.supervisor.session_fleet import Fleet, Peer
 from holdfast.wire.bus import Bye, End, Hello, Stop, Up, encode_message
@@ -134,7 +134,7 @@ class HostRoster:
             peer.facts.hostname == name and peer is not host._peer and peer.identity not in self.closing
             for peer in self.fleet.peers.values()
         )
-        if self.bars_machines and not others and name != socket.gethostname():
+        if self.bars_machines and not others and name != read_machine_name():
             self.excluded[name] = reason
             self._events.say("machine excluded", host=name, reason=reason)
 
