@@ -1,6 +1,6 @@
 """One rank of a job that `holdfast supervise` submitted: what its agent tells it, and what it becomes.
 
-MEMBER-1  Every rank derives the keys of its attempt from the job's seed; the seed, and the words meant for the rank itself
+SEED-1  Every rank derives the keys of its attempt from the job's seed; the seed, and the words meant for the rank itself
           (its rank, the rendezvous, which is the supervisor's port), are in no environment that anything below it inherits.
 """
 
@@ -93,7 +93,7 @@ def read_member(environ: Mapping[str, str]) -> Member:
 
 
 def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """What the script, the host managers and their processes inherit (MEMBER-1). `gpus`: of each rank.
+    """What the script, the host managers and their processes inherit (SEED-1). `gpus`: of each rank.
 
     A rank with one device sees those of all ranks on its host, for scripts that take device LOCAL_RANK; its host manager
     offers its own alone.
