@@ -259,6 +259,11 @@ class Task:
     total: BigInt | None
     beat_at: datetime | None
     section: str | None
+    replaced: int
+    reserved_at: datetime | None
+    ready_at: datetime | None
+    stop_cause: Cause | None
+    stop_reason: str | None
     facts: Json | None = _json("facts", "What its agent knows of its end.")
     host: Host | None = _field(_host_of, "Where it is placed.")
 
