@@ -6,6 +6,7 @@ its children; who execs has no environment for a moment; only a zombie's childre
 
 from __future__ import annotations
 
+import errno
 import itertools
 from random import Random
 
@@ -20,10 +21,12 @@ from holdfast.process.tree import Ending, Forest, Mark, Signaller, Tree
 
 HOST = "made-up"
 FAMILY = "job:0:1"
+TWIN = "twin:0:1"
 REAPER = 100
 RUNNING, EXECING, EXITING, OUT_OF_GROUP, ZOMBIE = "running", "execing", "exiting", "out of group", "zombie"
 UNTIL_ENDED = 5_000
 many = settings(max_examples=200)
+some = settings(max_examples=80)
 
 
 class Process:
@@ -39,10 +42,15 @@ class Process:
 class Kernel:
     """The process table, which moves on by itself whenever it is read. `moves` is how often it still may."""
 
-    def __init__(self, random: Random, *, grouped: bool, moves: int) -> None:
+    def __init__(
+        self, random: Random, *, grouped: bool, moves: int, faults: float = 0.0, hunted: tuple[str, ...] = (FAMILY,)
+    ) -> None:
         self.random = random
         self.grouped = grouped
         self.moves = moves
+        self.faults = faults  # how likely a read finds no free descriptor
+        self.hunted = hunted
+        self.scans = 0
         self.now = 1_000
         self.numbers = itertools.count(1_000)
         self.processes: dict[int, Process] = {}
@@ -63,8 +71,8 @@ class Kernel:
         for _ in range(min(self.random.randrange(6), self.moves)):
             self.moves -= 1
             self.now += 1
-            family = [p for p in self.processes.values() if p.task == FAMILY and p.state != ZOMBIE]
-            others = [p for p in self.processes.values() if p.task != FAMILY and p.state != ZOMBIE]
+            family = [p for p in self.processes.values() if p.task in self.hunted and p.state != ZOMBIE]
+            others = [p for p in self.processes.values() if p.task not in self.hunted and p.state != ZOMBIE]
             hunted = family and self.random.random() < 0.8
             self.move(self.random.choice(family if hunted else others))
 
@@ -87,7 +95,7 @@ class Kernel:
     def fork(self, parent: Process) -> None:
         pid = next(self.numbers)
         # The task's own leave every session; half of the bystander's stay, so that both kinds of evidence are met.
-        stays = parent.task != FAMILY and self.random.random() < 0.5
+        stays = parent.task not in self.hunted and self.random.random() < 0.5
         self.put(pid, parent.pid, task=parent.task, session=parent.session if stays else None)
 
     def bury(self, process: Process) -> None:
@@ -100,7 +108,15 @@ class Kernel:
 
     # ---- what /proc shows
 
+    def fail_sometimes(self) -> None:
+        if self.faults and self.random.random() < self.faults:
+            raise OSError(errno.EMFILE, "too many open files")
+
     def read_entry(self, pid: int) -> ProcessEntry | None:
+        self.fail_sometimes()
+        return self.show_entry(pid)
+
+    def show_entry(self, pid: int) -> ProcessEntry | None:
         self.advance()
         process = self.processes.get(pid)
         if process is None:
@@ -110,19 +126,25 @@ class Kernel:
         return entry
 
     def read_table(self) -> dict[int, ProcessEntry]:
-        entries = [self.read_entry(pid) for pid in list(self.processes)]
+        self.scans += 1
+        self.fail_sometimes()
+        entries = [self.show_entry(pid) for pid in list(self.processes)]
         return {entry.pid: entry for entry in entries if entry is not None}
 
     def read_children(self, pid: int) -> list[int] | None:
         self.advance()
+        if self.faults and self.random.random() < self.faults:
+            return None
         return [p.pid for p in self.processes.values() if p.ppid == pid]
 
     def read_group(self, pid: int, folder: str) -> str | None:
+        self.fail_sometimes()
         self.advance()
         process = self.processes.get(pid)
         return process.task if self.grouped and process is not None and process.runs and process.task else None
 
     def read_environ(self, pid: int) -> bytes | None:
+        self.fail_sometimes()
         self.advance()
         process = self.processes.get(pid)
         if process is None or process.state != RUNNING:
@@ -141,6 +163,7 @@ class Group(TaskGroup):
         self.kernel = kernel
 
     def read_pids(self) -> list[int]:
+        self.kernel.fail_sometimes()
         self.kernel.advance()
         return self.kernel.of(self.name, RUNNING, EXECING, EXITING)
 
@@ -151,20 +174,25 @@ class Group(TaskGroup):
 class Killer(Signaller):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        self.blind: list[int] = []
+
+    def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
+        self.blind.append(tree.pid)
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
         self.kernel.advance()
-        process = self.kernel.processes[entry.pid]
-        if process.runs:
+        process = self.kernel.processes.get(entry.pid)
+        if process is not None and process.runs:
             process.state = EXITING
-        return True
+        return process is not None
 
 
 def make_forest(kernel: Kernel) -> tuple[Forest, Tree]:
     """A guardian's view: its agent, a bystander's task, and the task under test, whose family ran away from its parent."""
     forest = Forest(HOST, proc=kernel, reaper=REAPER)
     trees = {}
-    for pid, task in ((200, "agent:0:0"), (300, "other:0:1"), (400, FAMILY)):
+    others = [(500, TWIN)] if TWIN in kernel.hunted else []
+    for pid, task in ((200, "agent:0:0"), (300, "other:0:1"), *others, (400, FAMILY)):
         trees[task] = Tree(
             Mark(task, HOST), Child(pid, -1, -1, kernel.now / 100), Group(kernel, task) if kernel.grouped else None
         )
@@ -179,10 +207,19 @@ def make_forest(kernel: Kernel) -> tuple[Forest, Tree]:
     return forest, trees[FAMILY]
 
 
-def left(kernel: Kernel) -> list[int]:
+def left(kernel: Kernel, task: str = FAMILY) -> list[int]:
     """What must not be there when a tree is said to be gone."""
     states = (RUNNING, EXECING, EXITING) if kernel.grouped else (RUNNING, EXECING, EXITING, OUT_OF_GROUP)
-    return kernel.of(FAMILY, *states)
+    return kernel.of(task, *states)
+
+
+def settle(kernel: Kernel) -> None:
+    """The families rest; what dies still gets there."""
+    for process in list(kernel.processes.values()):
+        if process.state in (EXITING, OUT_OF_GROUP):
+            kernel.bury(process)
+        elif process.state == EXECING:
+            process.state = RUNNING
 
 
 @pytest.mark.parametrize("grouped", [True, False])
@@ -211,12 +248,8 @@ def test_a_kill_ends_the_whole_family_however_it_forks(grouped: bool, random: Ra
     for turn in range(UNTIL_ENDED):
         if ending.step(float(turn)):
             break
-        if not kernel.moves:  # the family rests; what dies still gets there
-            for process in list(kernel.processes.values()):
-                if process.state in (EXITING, OUT_OF_GROUP):
-                    kernel.bury(process)
-                elif process.state == EXECING:
-                    process.state = RUNNING
+        if not kernel.moves:
+            settle(kernel)
     else:
         pytest.fail("the ending never came to an end")
     assert (ending.survivors, left(kernel)) == ([], [])
@@ -261,3 +294,137 @@ def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
     assert not ending.step(4.9)
     assert ending.step(5.0)
     assert ending.survivors == [401]
+
+
+def end(kernel: Kernel, forest: Forest, tree: Tree, *, limit: float = UNTIL_ENDED * 2) -> Ending:
+    return Ending(
+        tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=limit, signaller=Killer(kernel)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@some
+@given(random=st.randoms(use_true_random=False), moves=st.integers(0, 300))
+def test_trees_that_are_ended_together_are_each_gone_when_it_is_said(grouped: bool, random: Random, moves: int) -> None:
+    """TREE-5: two families that race, hunted through the same scans and looks, and one that is only waited for."""
+    kernel = Kernel(random, grouped=grouped, moves=moves, hunted=(FAMILY, TWIN))
+    forest, tree = make_forest(kernel)
+    kernel.put(501, 500, task=TWIN)
+    endings = {FAMILY: end(kernel, forest, tree), TWIN: end(kernel, forest, forest.trees[TWIN])}
+    endings[FAMILY].first_exited = True
+    for turn in range(UNTIL_ENDED):
+        for task, ending in list(endings.items()):
+            first = kernel.processes.get(500)
+            if task == TWIN and first is not None and first.state == ZOMBIE:
+                del kernel.processes[500]
+                forest.note_exit(500)
+                ending.first_exited = True
+            if (task == FAMILY or ending.first_exited or turn % 3 == 0) and ending.step(float(turn)):
+                assert (task, ending.survivors, left(kernel, task)) == (task, [], [])
+                forest.remove(ending.tree)
+                del endings[task]
+        if not endings:
+            break
+        if not kernel.moves:
+            settle(kernel)
+    else:
+        pytest.fail("the endings never came to an end")
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@some
+@given(random=st.randoms(use_true_random=False), moves=st.integers(0, 300), faults=st.sampled_from([0.02, 0.2, 0.6]))
+def test_what_cannot_be_read_is_never_said_to_be_gone(grouped: bool, random: Random, moves: int, faults: float) -> None:
+    """TREE-6: reads fail for want of descriptors, at any point of a scan or a look; nothing is concluded, and nobody given up."""
+    kernel = Kernel(random, grouped=grouped, moves=moves, faults=faults)
+    forest, tree = make_forest(kernel)
+    ending = end(kernel, forest, tree)
+    ending.first_exited = True
+    for turn in range(UNTIL_ENDED):
+        try:
+            if forest.find_living(tree).gone:
+                assert left(kernel) == []
+        except OSError:
+            pass
+        if forest.is_surely_empty(tree):
+            assert left(kernel) == []
+        if ending.step(float(turn)):
+            break
+        if not kernel.moves:
+            settle(kernel)
+        if turn > 200:
+            kernel.faults = 0.0
+    else:
+        pytest.fail("the ending never came to an end")
+    assert (ending.survivors, left(kernel)) == ([], [])
+
+
+def test_a_kill_limit_counts_no_time_in_which_nothing_could_be_read() -> None:
+    kernel = Kernel(Random(0), grouped=False, moves=0, faults=1.0)
+    forest, tree = make_forest(kernel)
+    signaller = Killer(kernel)
+    ending = Ending(tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=signaller)
+    ending.first_exited = True
+    now = 0.0
+    while now < 60.0:
+        assert not ending.step(now), "it was given up unseen"
+        assert "too many open files" in ending.obstacle
+        now = ending.next_at
+    assert signaller.blind, "the first process's group was not signalled"
+    kernel.faults = 0.0
+    assert not ending.step(now)
+    settle(kernel)
+    assert ending.step(now + 0.1)
+    assert (ending.survivors, left(kernel), ending.obstacle) == ([], [], "")
+
+
+def test_one_scan_serves_all_that_are_ended_together() -> None:
+    kernel = Kernel(Random(0), grouped=False, moves=0)
+    forest = Forest(HOST, proc=kernel, reaper=REAPER)
+    trees = []
+    for number in range(50):
+        pid, task = 1_000 + number, f"job{number}:0:1"
+        kernel.put(pid, REAPER, task=task)
+        kernel.put(pid + 1_000, pid, task=task)
+        trees.append(Tree(Mark(task, HOST), Child(pid, -1, -1, kernel.now / 100), None))
+        forest.add(trees[-1])
+    endings = [end(kernel, forest, tree) for tree in trees]
+    kernel.scans = 0
+    assert not any(ending.step(0.0) for ending in endings)
+    assert kernel.scans == 1
+    assert all(left(kernel, tree.mark.task) and not kernel.of(tree.mark.task, RUNNING) for tree in trees)
+    for process in list(kernel.processes.values()):
+        if process.task:
+            del kernel.processes[process.pid]
+            forest.note_exit(process.pid)
+    for ending in endings:
+        ending.first_exited = True
+    assert all(ending.step(0.1) for ending in endings)
+    assert kernel.scans <= 2
+
+
+def test_a_turn_that_is_over_leaves_the_rest_for_the_next() -> None:
+    """A bystander that makes orphans for ever must not hold up the caller: what is not clear when the time is up is asked again."""
+
+    class Busy(Kernel):
+        def read_children(self, pid: int) -> list[int] | None:
+            maker = self.processes[300]
+            self.fork(maker)
+            child = self.processes[max(self.processes)]
+            child.ppid, child.state = REAPER, EXITING
+            return super().read_children(pid)
+
+    ticks = itertools.count()
+    kernel = Busy(Random(0), grouped=True, moves=0)
+    kernel.put(300, REAPER, task="other:0:1")
+    forest = Forest(HOST, proc=kernel, reaper=REAPER, clock=lambda: next(ticks) / 10)
+    tree = Tree(Mark(FAMILY, HOST), Child(400, -1, -1, kernel.now / 100), Group(kernel, FAMILY))
+    kernel.put(400, REAPER, task=FAMILY)
+    forest.add(tree)
+    del kernel.processes[400]
+    forest.note_exit(400)
+    before = len(kernel.processes)
+    forest.begin_turn(0.5)
+    found = forest.find_living(tree)
+    assert (found.members, bool(found.unclear), found.gone) == ([], True, False)
+    assert len(kernel.processes) - before < 10, "it looked on after its time"

@@ -35,6 +35,8 @@ _FIRST_SCAN_SECONDS = 0.2  # reading all of /proc must not compete with the star
 _PUNCH_SECONDS = 1.0
 _FLOOD_SECONDS = 0.1  # while some log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
+# Of one turn, for ending trees. A fork bomb is hunted turn after turn; in between the guardian hears, reaps and is watched.
+_HUNT_SECONDS = 0.1
 
 
 class _Task:
@@ -225,23 +227,18 @@ class HostTasks:
             task.ending.next_at = 0.0
         elif self._forest.is_surely_empty(task.tree):
             self._finish(task)
-            return True
         else:
             self._begin_ending(task, LEFTOVER_GRACE_SECONDS)
-        self._step_ending(task, read_boottime())
         return True
 
     def turn(self, now: float) -> float:
         """Do everything that is due; return when to be called again (infinity: when something happens)."""
         self._end_lapsed(now)
-        for task in list(self._endings.values()):
-            assert task.ending is not None
-            if task.ending.next_at <= now:
-                self._step_ending(task, now)
+        self._step_endings(now)
         if self._by_pid:
             if now >= self._scan_at and any(t.tree and t.tree.group is None for t in self._by_pid.values()):
                 # Without groups a runaway is only known if it was seen while its parents lived.
-                self._forest.find_members()
+                self._scan()
                 self._scan_at = now + _SCAN_SECONDS
             if now >= self._punch_at:
                 flooding = [task for task in self._by_pid.values() if self._punch_logs(task)]
@@ -349,15 +346,13 @@ class HostTasks:
             self._tell(Started(key=task.key, pid=task.child.pid, started_at=task.child.started_at))
 
     def _end(self, task: _Task, grace_seconds: float) -> None:
-        now = read_boottime()
+        """Begin to end it. The turn does the rest, for all that are ended together (TREE-5)."""
         if task.exit is None:
             task.stopped = True
         if task.ending is None:
             self._begin_ending(task, grace_seconds)
         else:
-            task.ending.hasten(now + grace_seconds)
-        if task.ending is not None and task.ending.next_at <= now:
-            self._step_ending(task, now)
+            task.ending.hasten(read_boottime() + grace_seconds)
 
     def _begin_ending(self, task: _Task, grace_seconds: float) -> None:
         assert task.tree is not None
@@ -372,8 +367,31 @@ class HostTasks:
         task.ending.first_exited = task.exit is not None
         self._endings[task.key] = task
 
+    def _step_endings(self, now: float) -> None:
+        """Step what is due, who waits longest first, for a bounded time; the rest is due again at once."""
+        due = [(task.ending.next_at, task) for task in self._endings.values() if task.ending is not None]
+        self._forest.begin_turn(_HUNT_SECONDS)
+        for next_at, task in sorted(due, key=lambda pair: pair[0]):
+            if next_at > now:
+                break
+            self._step_ending(task, now)
+            if self._forest.turn_is_over:
+                break
+
+    def _scan(self) -> None:
+        try:
+            self._forest.find_members()
+        except OSError as error:
+            self._say_once(f"the process table cannot be read, so nothing is concluded from it: {error}")
+
     def _step_ending(self, task: _Task, now: float) -> None:
-        if task.ending is not None and task.ending.step(now):
+        assert task.ending is not None
+        over = task.ending.step(now)
+        if task.ending.obstacle:
+            self._say_once(
+                f"a task that is being ended cannot be looked for; its end is not said: {task.ending.obstacle}"
+            )
+        if over:
             # A dead first process is only over when it was reaped: its exit code is the task's.
             if task.exit is None and not task.ending.survivors:
                 task.ending.next_at = now + 0.05

@@ -19,6 +19,8 @@ import re
 import zlib
 from pathlib import Path
 
+from holdfast.process.table import raise_if_ours
+
 _LEAF = "holdfast-guardian"
 
 
@@ -42,7 +44,10 @@ class TaskGroup:
         return f"{self.path}/cgroup.procs"
 
     def read_pids(self) -> list[int]:
-        """Pids of the living members, those in groups made below included, and those that exit but are no zombies yet."""
+        """Pids of the living members, those in groups made below included, and those that exit but are no zombies yet.
+
+        Raises OSError (TABLE-1): unread is not empty.
+        """
         return _read_pids(self.path)
 
     def set_limit(self, memory_bytes: int) -> None:
@@ -235,10 +240,11 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
 
 
 def list_groups(home: str) -> list[TaskGroup]:
-    """The groups that lie in the folder `home`, whoever made them."""
+    """The groups that lie in the folder `home`, whoever made them. Raises OSError (TABLE-1)."""
     try:
         names = [entry.name for entry in os.scandir(home) if entry.is_dir()]
-    except OSError:
+    except OSError as error:
+        raise_if_ours(error)
         return []
     return [TaskGroup(f"{home}/{name}", os.path.exists(f"{home}/{name}/cgroup.events")) for name in sorted(names)]
 
@@ -250,7 +256,8 @@ def _read_pids(path: str) -> list[int]:
             for entry in os.scandir(path):
                 if entry.is_dir(follow_symlinks=False):
                     pids += _read_pids(entry.path)
-    except OSError:
+    except OSError as error:
+        raise_if_ours(error)
         return []
     return pids
 

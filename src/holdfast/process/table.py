@@ -1,9 +1,15 @@
-"""The process table as /proc tells it: whose child each one is, since when, and which mark it carries."""
+"""The process table as /proc tells it: whose child each one is, since when, and which mark it carries.
+
+TABLE-1  What cannot be read for want of descriptors or memory is unknown, never absent: the read raises OSError then, and
+         whoever asked concludes nothing. None and an empty answer mean that /proc itself said so.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+from typing import Protocol
 
 TASK_VARIABLE = "HOLDFAST_TASK"
 HOST_VARIABLE = "HOLDFAST_HOST"
@@ -14,6 +20,8 @@ _MAX_ENVIRON_BYTES = 8 << 20
 _EXITING_BIT = 0x00000004
 _KERNEL_BIT = 0x00200000
 _ENDED = (b"Z", b"X", b"x")
+# Errors that speak of the reader, not of what is read.
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
 class ProcessEntry:
@@ -41,6 +49,31 @@ class ProcessEntry:
         return (self.pid, self.start_ticks)
 
 
+class ProcessReader(Protocol):
+    """Where processes are read: this module, or a kernel made up by a test. Every read may raise OSError (TABLE-1)."""
+
+    def read_table(self) -> dict[int, ProcessEntry]:
+        """Every process there is."""
+
+    def read_entry(self, pid: int) -> ProcessEntry | None:
+        """One process; None when there is none."""
+
+    def read_children(self, pid: int) -> list[int] | None:
+        """The children of a process, zombies included; None where the kernel does not say."""
+
+    def read_group(self, pid: int, folder: str) -> str | None:
+        """The group below `folder` that a process says it is in."""
+
+    def read_environ(self, pid: int) -> bytes | None:
+        """The environment; empty where there is none (now), None where it may not be read."""
+
+
+def raise_if_ours(error: OSError) -> None:
+    """TABLE-1: raise `error` again if it says that *we* lack something, and so nothing of what was to be read."""
+    if error.errno in _OURS:
+        raise error
+
+
 def _read_file(path: str, limit: int = 4096) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -56,10 +89,11 @@ def _read_file(path: str, limit: int = 4096) -> bytes:
 
 
 def read_entry(pid: int) -> ProcessEntry | None:
-    """Read one process; None when there is none."""
+    """Read one process; None when there is none. Raises OSError (TABLE-1)."""
     try:
         stat = _read_file(f"/proc/{pid}/stat")
-    except OSError:
+    except OSError as error:
+        raise_if_ours(error)
         return None
     fields = _split_stat(stat)
     if len(fields) < 20:
@@ -84,12 +118,14 @@ def _find_witness(entry: ProcessEntry) -> list[bytes]:
     """Find a thread that still runs beside a leader that is gone, and return its fields; none if all are on their way."""
     try:
         threads = os.listdir(f"/proc/{entry.pid}/task")
-    except OSError:
+    except OSError as error:
+        raise_if_ours(error)
         threads = []
     for thread in threads:
         try:
             fields = _split_stat(_read_file(f"/proc/{entry.pid}/task/{thread}/stat"))
-        except OSError:
+        except OSError as error:
+            raise_if_ours(error)
             continue
         if len(fields) >= 20 and fields[0] not in _ENDED and not int(fields[6]) & _EXITING_BIT:
             entry.witness, entry.exiting = int(thread), False
@@ -98,7 +134,7 @@ def _find_witness(entry: ProcessEntry) -> list[bytes]:
 
 
 def read_table() -> dict[int, ProcessEntry]:
-    """Read every process that this one may see."""
+    """Read every process that this one may see. Raises OSError: none was read, or not all (TABLE-1)."""
     table: dict[int, ProcessEntry] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -109,12 +145,16 @@ def read_table() -> dict[int, ProcessEntry]:
 
 
 def read_environ(pid: int) -> bytes | None:
-    """The environment a process was started with; empty where there is none (now), None where it may not be read."""
+    """The environment a process was started with; empty where there is none (now), None where it may not be read.
+
+    Raises OSError (TABLE-1).
+    """
     try:
         return _read_file(f"/proc/{pid}/environ", _MAX_ENVIRON_BYTES)
     except PermissionError:
         return None
-    except OSError:
+    except OSError as error:
+        raise_if_ours(error)
         return b""
 
 
@@ -140,10 +180,12 @@ def read_group(pid: int, folder: str) -> str | None:
     """The group below `folder` (a name such as "holdfast-host") that the process is in, in whichever hierarchy.
 
     Under v1 one that exits shows the root as its group, though the group still counts it among its members.
+    Raises OSError (TABLE-1).
     """
     try:
         lines = _read_file(f"/proc/{pid}/cgroup", 1 << 16)
-    except OSError:
+    except OSError as error:
+        raise_if_ours(error)
         return None
     _, found, rest = lines.partition(f"/{folder}/".encode())
     return rest.split(b"\n", 1)[0].split(b"/", 1)[0].decode() if found else None
@@ -152,7 +194,7 @@ def read_group(pid: int, folder: str) -> str | None:
 def read_children(pid: int) -> list[int] | None:
     """Children of a single-threaded process, zombies included;
 
-    None where the kernel was built without the list.
+    None where the kernel was built without the list, or it cannot be read.
     """
     try:
         return [int(word) for word in _read_file(f"/proc/{pid}/task/{pid}/children", 1 << 20).split()]

@@ -10,34 +10,42 @@ runs.
 TREE-1  Both marks must match, task *and* host: keys of two clusters may coincide on one machine.
 TREE-2  A task is over when no process of its tree lives, not when its first process exits.
 TREE-3  SIGKILL is repeated over fresh scans until nothing is left, so that a fork that raced the scan is
-        found by the next. Between scans, what the family makes is killed as soon as it shows (`look_closer`).
+        found by the next. Between scans, what the family makes is killed as soon as it is read (`Forest.chase`): a process that
+        forks on every few milliseconds is gone by the time a list of them is complete.
 TREE-4  A tree is gone when a scan finds nobody of it *and* nobody can have hidden from that scan. A scan is no instant: a
         process may fork after the listing and die before it is read. The dead one's child has then become ours, so
         a child of ours that no look has seen calls for another look. And one that is just exiting or in an exec shows
         neither mark nor (v1) group, and keeps its children to itself until it is a zombie: the group itself knows those
         children; without one, nobody is gone while somebody cannot be asked who may be of the tree.
+TREE-5  Trees that are ended together share every scan and every look, and whoever is found is killed for whichever of them
+        owns it: the work of a round grows with the processes there are, not with the trees. A tree takes part in a scan that
+        began after its ending did and after the one it used before; what looks found since then is added to it.
+TREE-6  What cannot be read is unknown (TABLE-1): no tree is said to be gone on it and none is given up; its first process's
+        group, whose number needs no look-up, still gets its signals.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.process import table as process_table
 from holdfast.process.groups import TaskGroup, name_group_folder
+from holdfast.process.kinship import inherit_owner, may_be_below
 from holdfast.process.spawn import Child
-from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry
+from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry, ProcessReader
 
 KILL_POLL_SECONDS = 0.005
 GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
+_BLIND_POLL_SECONDS = 0.1
 # Other tasks may make orphans all the time, and must not keep the caller from its other work: what is not clear by then is
 # asked again at the next step.
-_MAX_SCANS = 3
 _MAX_LOOKS = 50
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -79,30 +87,22 @@ class Signaller:
         """Kill a whole control group at once; False where the kernel cannot."""
         return group.kill()
 
+    def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
+        """Signal the first process's group, or it alone, where nothing can be read or opened (TREE-6).
 
-class ProcessReader(Protocol):
-    """Where processes are read: `process.table`, or a kernel made up by a test."""
-
-    def read_table(self) -> dict[int, ProcessEntry]:
-        """Every process there is."""
-
-    def read_entry(self, pid: int) -> ProcessEntry | None:
-        """One process; None when there is none."""
-
-    def read_children(self, pid: int) -> list[int] | None:
-        """The children of a process, zombies included; None where the kernel does not say."""
-
-    def read_group(self, pid: int, folder: str) -> str | None:
-        """The group below `folder` that a process says it is in."""
-
-    def read_environ(self, pid: int) -> bytes | None:
-        """The environment; empty where there is none (now), None where it may not be read."""
+        The number is the group's for as long as its leader, our child, was not reaped.
+        """
+        if not tree.first_reaped:
+            try:
+                (os.kill if alone else os.killpg)(tree.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
 
 
 class Tree:
-    """A task's processes: the first one, its group, and everyone ever seen to belong."""
+    """A task's processes: the first one, its group, and how far the search for the others is."""
 
-    __slots__ = ("first_reaped", "group", "leads", "mark", "pid", "seen", "start_ticks", "trusted")
+    __slots__ = ("first_reaped", "group", "leads", "mark", "pid", "scanned", "shoot", "start_ticks", "trusted")
 
     def __init__(
         self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False, leads: bool = False
@@ -115,25 +115,39 @@ class Tree:
         self.trusted = trusted  # our own program: it never hides a process, so it is no suspect
         self.leads = leads  # its first process passes TERM on by itself
         self.first_reaped = False  # until then the first pid cannot be anybody else's
-        self.seen: set[tuple[int, int]] = set()
+        self.scanned = 0  # the last scan it took part in
+        self.shoot: Callable[[ProcessEntry], None] | None = None  # set while it is killed: called with whoever is found
 
 
 class Forest:
     """All trees below one sub-reaper: the process that calls this."""
 
-    def __init__(self, host: str, *, proc: ProcessReader = process_table, reaper: int | None = None) -> None:
+    def __init__(
+        self, host: str, *, proc: ProcessReader = process_table, reaper: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.host = host
         self._proc = proc
+        self._clock = clock
         self.trees: dict[str, Tree] = {}
         self._group_folder = name_group_folder(host)
         self._reaper = reaper or os.getpid()
         self._unmarked: set[tuple[int, int]] = set()
+        self._seen: dict[tuple[int, int], str] = {}  # everyone ever seen to belong, and to which task
         self._first_pids: dict[int, str] = {}
+        self._groups: dict[str, str] = {}  # name of a control group → its task
         self._sessions: dict[int, str] = {}  # session → the task whose first process leads it
+        # Of the last scan, and what looks have added since:
+        self._serial = 0
+        self._whole = False  # the last scan came to its end
+        self._found: dict[str, dict[tuple[int, int], ProcessEntry]] = {}  # living members, by task
         self._adopted: dict[int, str] = {}  # pid of an orphan of ours → its task, "" where nothing tells
-        self._veiled: dict[int, ProcessEntry] = {}  # those that the last scan or look could not ask, by pid
-        # As init of a container we inherit strangers too (`docker exec`), so guilt by elimination does not
-        # hold.
+        self._orphans: dict[int, ProcessEntry] = {}  # those where nothing tells
+        self._veiled: dict[int, ProcessEntry] = {}  # those that could not be asked, by pid
+        self._shots = 0
+        self._fewer_suspects = False
+        self._turn_ends_at = float("inf")
+        # As init of a container we inherit strangers too (`docker exec`), so guilt by elimination does not hold.
         self._judge_by_elimination = self._reaper != 1
         self._innocent = set(self._proc.read_children(self._reaper) or [])
 
@@ -141,12 +155,23 @@ class Forest:
         """Begin to track a tree."""
         self.trees[tree.mark.task] = tree
         self._first_pids[tree.pid] = tree.mark.task
+        if tree.group is not None:
+            self._groups[tree.group.name] = tree.mark.task
+        self.want_new_scan(tree)
 
     def remove(self, tree: Tree) -> None:
         """Forget a tree that is over."""
-        self.trees.pop(tree.mark.task, None)
+        task = tree.mark.task
+        if self.trees.pop(task, None) is None:
+            return
         if not tree.first_reaped:
             self._first_pids.pop(tree.pid, None)
+        if tree.group is not None:
+            self._groups.pop(tree.group.name, None)
+        for entry in self._found.pop(task, {}).values():
+            self._seen.pop(entry.identity, None)
+        self._fewer_suspects = True
+        tree.shoot = None
 
     def note_exit(self, pid: int) -> None:
         """A child was reaped: its number may come back as somebody else's."""
@@ -154,8 +179,22 @@ class Forest:
         if task is not None:
             self.trees[task].first_reaped = True
         self._adopted.pop(pid, None)
+        self._orphans.pop(pid, None)
         self._veiled.pop(pid, None)
         self._innocent.discard(pid)
+
+    def begin_turn(self, seconds: float) -> None:
+        """From now on a search that has not come to an end after `seconds` says that it is to be asked again."""
+        self._turn_ends_at = self._clock() + seconds
+
+    @property
+    def turn_is_over(self) -> bool:
+        """Whether the time given to `begin_turn` is used up."""
+        return self._clock() >= self._turn_ends_at
+
+    def want_new_scan(self, tree: Tree) -> None:
+        """What is asked about the tree next is answered from a scan that begins after now."""
+        tree.scanned = self._serial
 
     def is_surely_empty(self, tree: Tree) -> bool:
         """A cheap answer once the first process was reaped: True only if nothing of the tree can be left.
@@ -164,8 +203,11 @@ class Forest:
         that it does not know, and the group is empty, the tree is gone; no scan of the whole table is
         needed.
         """
-        if tree.group is not None and tree.group.read_pids():
-            return False
+        try:
+            if tree.group is not None and tree.group.read_pids():
+                return False
+        except OSError:
+            return False  # TREE-6
         children = self._proc.read_children(self._reaper)
         if children is None:
             return False
@@ -178,57 +220,76 @@ class Forest:
         return True
 
     def find_living(self, tree: Tree) -> Finding:
-        """The living members of one tree; nothing found at all proves that the tree is gone (TREE-4)."""
-        unclear: list[int] = []
-        for _ in range(_MAX_SCANS):
-            members = self.find_members().get(tree.mark.task, [])
-            for _ in range(_MAX_LOOKS):
-                if members:
-                    return Finding(members, [])
-                members, passing = self.look_closer(tree)
-                if not members and not passing:
-                    break
-            else:
-                return Finding(members, passing)
-            if tree.group is None:
-                unclear = sorted(pid for pid, entry in self._veiled.items() if entry.start_ticks >= tree.start_ticks)
-            if not unclear:
+        """The living members of one tree; nothing found at all proves that the tree is gone (TREE-4).
+
+        Raises OSError: unknown (TREE-6).
+        """
+        if tree.scanned >= self._serial or not self._whole:
+            self.find_members()
+        tree.scanned = self._serial
+        self._judge_again()
+        for _ in range(_MAX_LOOKS):
+            members = self._found.get(tree.mark.task)
+            passing = [] if members else self._look(tree)
+            members = self._found.get(tree.mark.task)
+            if members:
+                return Finding(list(members.values()), [])
+            if not passing:
                 break
-        return Finding([], unclear)
+            if self.turn_is_over:
+                return Finding([], passing)
+        else:
+            return Finding([], passing)
+        if tree.group is not None:
+            return Finding([], [])
+        return Finding([], sorted(p for p, entry in self._veiled.items() if entry.start_ticks >= tree.start_ticks))
 
     def find_members(self) -> dict[str, list[ProcessEntry]]:
-        """Scan the process table once and return the living members of every tree, by task."""
+        """Scan the process table once and return the living members of every tree, by task. Raises OSError: unknown."""
+        self._whole = False
         table = self._proc.read_table()
         table.pop(self._reaper, None)
         identities = {entry.identity for entry in table.values()}
         self._unmarked &= identities
+        self._seen = {who: task for who, task in self._seen.items() if who in identities and task in self.trees}
         self._sessions = {}
         for task, tree in self.trees.items():
-            tree.seen &= identities
             if not (tree.first_reaped and tree.pid in table):
                 # The number of a session is not given out again while it has members; if it was, it has none.
                 self._sessions[tree.pid] = task
-        self._adopted.clear()
-        self._veiled.clear()
-        return self._assign(table)
+        self._found, self._adopted, self._orphans, self._veiled = {}, {}, {}, {}
+        self._assign(table)
+        self._serial += 1
+        self._whole = True
+        return {task: list(self._found.get(task, {}).values()) for task in self.trees}
 
-    def look_closer(self, tree: Tree, skip: Collection[int] = ()) -> tuple[list[ProcessEntry], list[int]]:
+    def chase(self, tree: Tree) -> None:
+        """Look again and again while anything comes to light that is shot, or may have left a child behind (TREE-3)."""
+        for _ in range(_MAX_LOOKS):
+            before = self._shots
+            if (not self._look(tree) and self._shots == before) or self.turn_is_over:
+                break
+
+    def _look(self, tree: Tree) -> list[int]:
         """Read only what can have come since the last scan: children of ours that it did not see, and the tree's group.
 
-        Much quicker than a scan, so that it can catch up with a family that forks without a rest. Returns the living members
-        of the tree found, without those in `skip`, and the pids of those that died meanwhile and may have left children.
+        Much quicker than a scan, so that it can catch up with a family that forks without a rest. Returns the pids of those
+        that died meanwhile and may have left children.
         """
-        in_group = set(tree.group.read_pids()).difference(skip) if tree.group is not None else set()
+        known = {pid for pid, _ in self._found.get(tree.mark.task, ())}
+        in_group = set(tree.group.read_pids()) - known if tree.group is not None else set()
         new = {pid for pid in self._read_children() if pid not in self._first_pids and pid not in self._innocent}
-        new -= self._adopted.keys()
-        entries = [self._proc.read_entry(pid) for pid in in_group | new]
-        table = {entry.pid: entry for entry in entries if entry is not None}
-        members = self._assign(table).get(tree.mark.task, [])
-        # Under v1 an exiting process has left its group when it is asked itself, but not yet when the group is.
-        members += [table[pid] for pid in in_group & self._veiled.keys() & table.keys() if table[pid].alive]
-        return members, [
-            pid for pid in in_group | new if pid not in table or not table[pid].alive or table[pid].exiting
-        ]
+        passing = []
+        for pid in in_group | (new - self._adopted.keys()):
+            entry = self._proc.read_entry(pid)
+            if entry is not None:
+                self._assign({pid: entry})
+                if entry.alive and pid in in_group and pid in self._veiled:
+                    # Under v1 an exiting process has left its group when it is asked itself, but not yet when the group is.
+                    self._claim(entry, tree.mark.task)
+            if entry is None or not entry.alive or entry.exiting:
+                passing.append(pid)
+        return passing
 
     def _read_children(self) -> list[int]:
         children = self._proc.read_children(self._reaper)
@@ -236,54 +297,66 @@ class Forest:
             children = [e.pid for e in self._proc.read_table().values() if e.ppid == self._reaper]
         return children
 
-    def _assign(self, table: dict[int, ProcessEntry]) -> dict[str, list[ProcessEntry]]:
-        """Say whose the processes of a table are, whole or in part, and remember it. Returns the living, by task."""
+    def _assign(self, table: dict[int, ProcessEntry]) -> None:
+        """Say whose the processes of a table are, whole or in part, and remember it."""
         owner = self._find_owned(table)
-        _inherit_owner(table, owner)
-        self._judge_orphans(table, owner)
-        members: dict[str, list[ProcessEntry]] = {task: [] for task in self.trees}
+        inherit_owner(table, owner)
+        for entry in table.values():
+            if entry.ppid == self._reaper and entry.pid not in owner and entry.pid not in self._innocent:
+                only = self._find_only_suspect(entry)
+                if only is not None:
+                    owner[entry.pid] = only
+        inherit_owner(table, owner)
         for entry in table.values():
             task = owner.get(entry.pid)
             if task is not None:
-                self.trees[task].seen.add(entry.identity)
-                if entry.alive:
-                    members[task].append(entry)
+                self._claim(entry, task)
             elif entry.alive and entry.identity not in self._unmarked:
                 self._veiled[entry.pid] = entry
             if entry.ppid == self._reaper and entry.pid not in self._first_pids:
                 self._adopted[entry.pid] = task or ""
-        return members
+                if task is None:
+                    self._orphans[entry.pid] = entry
+
+    def _claim(self, entry: ProcessEntry, task: str) -> None:
+        """Set a process down as the task's."""
+        self._seen[entry.identity] = task
+        if entry.alive:
+            self._found.setdefault(task, {})[entry.identity] = entry
+            shoot = self.trees[task].shoot
+            if shoot is not None:
+                self._shots += 1
+                shoot(entry)
 
     def _find_owned(self, table: dict[int, ProcessEntry]) -> dict[int, str]:
         owner: dict[int, str] = {}
-        groups = {tree.group.name: task for task, tree in self.trees.items() if tree.group is not None}
-        seen = {identity: task for task, tree in self.trees.items() for identity in tree.seen}
         for entry in table.values():
-            known = self._first_pids.get(entry.pid) or seen.get(entry.identity)
+            known = self._first_pids.get(entry.pid) or self._seen.get(entry.identity)
             if known is not None:
                 owner[entry.pid] = known
                 continue
             if entry.identity in self._unmarked:
                 continue
-            group = self._proc.read_group(entry.witness, self._group_folder) if groups and entry.alive else None
-            if group is not None and group in groups:  # GROUP-1
-                owner[entry.pid] = groups[group]
+            asked = self._groups and entry.alive
+            group = self._proc.read_group(entry.witness, self._group_folder) if asked else None
+            if group is not None and group in self._groups:  # GROUP-1
+                owner[entry.pid] = self._groups[group]
             elif entry.session in self._sessions:
                 owner[entry.pid] = self._sessions[entry.session]
             elif entry.alive:
                 task = self._ask_environ(entry, table)
                 if task is not None:
                     owner[entry.pid] = task
-        return owner
+        return {pid: task for pid, task in owner.items() if task in self.trees}
 
     def _ask_environ(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> str | None:
-        """Whose a process is by its environment. One that has none and can have one next time is not set down as unmarked."""
+        """Whose it is by its environment. One that has none and can have one next time is not set down as unmarked."""
         environ = self._proc.read_environ(entry.witness)
         if environ:
             task, host = process_table.find_marks(environ)
             if host == self.host and task in self.trees:  # TREE-1
                 return task
-        elif environ is not None and not entry.bare and self._may_be_below_us(entry, table):
+        elif environ is not None and not entry.bare and may_be_below(entry, table):
             now = self._proc.read_entry(entry.pid)
             if now is None or now.start_ticks != entry.start_ticks:
                 entry.alive = False
@@ -293,47 +366,29 @@ class Forest:
         self._unmarked.add(entry.identity)
         return None
 
-    def _may_be_below_us(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> bool:
-        """False when all ancestors are known and we are not among them."""
-        steps = 0
-        pid = entry.ppid
-        while pid in table and steps < len(table):
-            pid = table[pid].ppid
-            steps += 1
-        return pid != 0
-
-    def _judge_orphans(self, table: dict[int, ProcessEntry], owner: dict[int, str]) -> None:
-        """Count an orphan without any evidence to the one task that can have made it, if it is only one."""
+    def _find_only_suspect(self, entry: ProcessEntry) -> str | None:
+        """The one task that can have made an orphan without any evidence; None if it is not only one."""
         if not self._judge_by_elimination:
+            return None
+        only = None
+        for task, tree in self.trees.items():
+            if tree.group is None and not tree.trusted and tree.start_ticks <= entry.start_ticks:
+                if only is not None:
+                    return None
+                only = task
+        return only
+
+    def _judge_again(self) -> None:
+        """A suspect went: an orphan that could have been its may now have only one left."""
+        if not self._fewer_suspects:
             return
-        for entry in table.values():
-            if entry.ppid != self._reaper or entry.pid in owner or entry.pid in self._innocent:
-                continue
-            suspects = [
-                task
-                for task, tree in self.trees.items()
-                if tree.group is None and not tree.trusted and tree.start_ticks <= entry.start_ticks
-            ]
-            if len(suspects) == 1:
-                owner[entry.pid] = suspects[0]
-                _inherit_owner(table, owner)
-
-
-def _inherit_owner(table: dict[int, ProcessEntry], owner: dict[int, str]) -> None:
-    """Give every process without an owner that of its nearest ancestor that has one."""
-    orphans: set[int] = set()
-    for pid in list(table):
-        path = []
-        while pid in table and pid not in owner and pid not in orphans:
-            path.append(pid)
-            pid = table[pid].ppid
-            if pid in path:
-                break  # read while pids changed hands
-        found = owner.get(pid)
-        if found is None:
-            orphans.update(path)
-        else:
-            owner.update((step, found) for step in path)
+        self._fewer_suspects = False
+        for pid, entry in list(self._orphans.items()):
+            only = self._find_only_suspect(entry)
+            if only is not None and pid not in self._innocent:
+                del self._orphans[pid]
+                self._adopted[pid] = only
+                self._claim(entry, only)
 
 
 class Ending:
@@ -341,31 +396,30 @@ class Ending:
 
     A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner (when
     something exited) until it returns True. Then `survivors` are the pids that SIGKILL did not end: none,
-    in a healthy world. All times are of one clock, the caller's.
+    in a healthy world. All times are of one clock, the caller's. Whoever ends many trees makes all the endings first and
+    steps them afterwards (TREE-5).
     """
 
     def __init__(
-        self,
-        tree: Tree,
-        forest: Forest,
-        *,
-        now: float,
-        grace_seconds: float,
-        kill_limit_seconds: float,
+        self, tree: Tree, forest: Forest, *, now: float, grace_seconds: float, kill_limit_seconds: float,
         signaller: Signaller,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.tree = tree
         self.kill_at = now + grace_seconds
         self.next_at = now
         self.survivors: list[int] = []
+        self.obstacle = ""  # why nothing can be known of the tree now (TREE-6)
         self.first_exited = False  # set by whoever reaped the tree's first process
         self._forest = forest
         self._kill_limit_seconds = kill_limit_seconds
         self._signaller = signaller
         self._warned = grace_seconds <= 0
         self._kill_began: float | None = None
+        self._blind_seconds = 0.0
         self._poll_seconds = KILL_POLL_SECONDS
         self._signalled: set[tuple[int, int]] = set()
+        self._counted = 0
+        forest.want_new_scan(tree)
 
     def hasten(self, kill_at: float) -> None:
         """Bring the KILL forward; a later time changes nothing."""
@@ -375,16 +429,23 @@ class Ending:
 
     def step(self, now: float) -> bool:
         """Do what is due. True when it is over: the tree is gone, or its survivors are given up."""
-        if now >= self.kill_at:
-            return self._kill(now)
+        try:
+            over = self._kill(now) if now >= self.kill_at else self._wait(now)
+        except OSError as error:
+            self._go_on_blindly(now, error)
+            return False
+        self.obstacle = ""
+        return over
+
+    def _wait(self, now: float) -> bool:
         if not self._warned:
-            self._warned = True
             for entry in self._forest.find_living(self.tree).members:
                 if self.tree.leads and entry.pid != self.tree.pid:
                     continue
                 self._signaller.send(entry, signal.SIGTERM)
                 # A stopped process takes a TERM only when it goes on.
                 self._signaller.send(entry, signal.SIGCONT)
+            self._warned = True
         elif self.first_exited and (
             self._forest.is_surely_empty(self.tree) or self._forest.find_living(self.tree).gone
         ):
@@ -395,35 +456,45 @@ class Ending:
     def _kill(self, now: float) -> bool:
         if self._kill_began is None:
             self._kill_began = now
+            self.tree.shoot = self._shoot
         elif self.first_exited and self._forest.is_surely_empty(self.tree):
             return True
         group = self.tree.group
         if group is not None:
             self._signaller.kill_group(group)
         found = self._forest.find_living(self.tree)
+        if now - self._kill_began - self._blind_seconds >= self._kill_limit_seconds and not found.gone:
+            self._forest.want_new_scan(self.tree)  # nobody is called a survivor who has died since
+            found = self._forest.find_living(self.tree)
+            self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
+            self.tree.shoot = None
+            return True
         if found.gone:
             return True
-        if now - self._kill_began >= self._kill_limit_seconds:
-            self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
-            return True
-        if self._strike(found.members):
+        for entry in found.members:
+            self._shoot(entry)
+        self._forest.chase(self.tree)
+        if len(self._signalled) > self._counted:
+            self._counted = len(self._signalled)
             self._poll_seconds = KILL_POLL_SECONDS
         self.next_at = now + self._poll_seconds
         self._poll_seconds = min(self._poll_seconds * 1.5, _KILL_POLL_MAX_SECONDS)
         return False
 
-    def _strike(self, members: list[ProcessEntry]) -> bool:
-        """Kill the members, and what they made meanwhile, and what that made. True if any of it was new to us."""
-        before = len(self._signalled)
-        for entry in members:
-            self._signaller.send(entry, signal.SIGKILL)
-            self._signalled.add(entry.identity)
-        for _ in range(_MAX_LOOKS):
-            members, passing = self._forest.look_closer(self.tree, {pid for pid, _ in self._signalled})
-            fresh = [entry for entry in members if entry.identity not in self._signalled]
-            if not fresh and not passing:
-                break
-            for entry in fresh:
-                self._signaller.send(entry, signal.SIGKILL)
-                self._signalled.add(entry.identity)
-        return len(self._signalled) > before
+    def _shoot(self, entry: ProcessEntry) -> None:
+        self._signaller.send(entry, signal.SIGKILL)
+        self._signalled.add(entry.identity)
+
+    def _go_on_blindly(self, now: float, error: OSError) -> None:
+        """TREE-6. Time in which nothing could be read is none in which anybody survived a SIGKILL."""
+        self.obstacle = str(error)
+        if now >= self.kill_at:
+            self._signaller.send_blindly(self.tree, signal.SIGKILL, alone=False)
+            self._blind_seconds += _BLIND_POLL_SECONDS
+            self.next_at = now + _BLIND_POLL_SECONDS
+            return
+        if not self._warned:
+            self._warned = True
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                self._signaller.send_blindly(self.tree, number, alone=self.tree.leads)
+        self.next_at = min(self.kill_at, now + _BLIND_POLL_SECONDS)
