@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -45,8 +46,11 @@ class Engine:
         with tarfile.open(fileobj=layer, mode="w") as tar:
             for file in files:
                 tar.add(file, file.name)
-        change = f'ENTRYPOINT ["/{files[0].name}"]'
-        self.run("import", "--change", change, "-", name, data=layer.getvalue())
+        self.import_image(name, layer.getvalue(), f"/{files[0].name}")
+
+    def import_image(self, name: str, layer: bytes, *entrypoint: str) -> None:
+        """Make an image of one layer, a tar archive."""
+        self.run("import", "--change", f"ENTRYPOINT {json.dumps(entrypoint)}", "-", name, data=layer)
 
     def containers(self, mark: str = "") -> list[str]:
         """Names of all containers (of one host)."""
