@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--max-restarts", type=int, default=10)
     parser.add_argument("--first-delay", type=float, default=FIRST_DELAY_SECONDS)
+    parser.add_argument("--fence", action="store_true", help="start no rank while one of a lost host may still run")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
     parser.add_argument("command", nargs="+")
@@ -86,6 +87,8 @@ def main() -> int:
             if options.local:
                 ctx.start_local_managers(len(lost))
             time.sleep(delay)
+            for host in lost if options.fence else ():
+                host.time_cleared().result()
             delay = min(delay * 2, LONGEST_DELAY_SECONDS)
 
 

@@ -13,10 +13,11 @@ import pytest
 
 from holdfast.errors import Conflict, ValidationError
 from holdfast.process import table
-from holdfast.supervisor import Context, HostLost, as_completed, wait
+from holdfast.supervisor import Context, ContextClosed, HostLost, as_completed, wait
 from holdfast.supervisor.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.roster import EXIT_GIVEN_UP, EXIT_REPLACED
 from holdfast.supervisor.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
+from holdfast.supervisor.warden import FROZEN_SECONDS
 from holdfast.wire.bus_local import SOCKET_VARIABLE
 from tests.proxy import Proxy, wait_until
 from tests.supervisor.rig import PATIENCE, Managers, alive, attach, local_context, python, start_family, wait_gone
@@ -94,6 +95,48 @@ def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(ctx: Context
     assert manager.wait(PATIENCE) == EXIT_GIVEN_UP
     wait_gone([pid], "the process of the manager that was given up")
     assert not fresh[0].attached, "a manager that was given up was handed out again"
+
+
+@pytest.mark.slow
+def test_a_lost_host_is_cleared_when_nothing_can_run_there(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+    """ROSTER-4: at once on a goodbye; else not before its frozen manager's warden has ended everything."""
+    hosts, started = attach(ctx, managers, 3)
+    (stubborn,) = ctx.create_process_group(hosts[:1], ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    (other,) = ctx.create_process_group(hosts[1:2], ["sleep", "6000"])
+    pids = [process.pid().result(PATIENCE) for process in (stubborn, other)]
+    assert not any(host.time_cleared().done() for host in hosts)
+    started[0].send_signal(signal.SIGSTOP)
+    ctx.return_hosts(hosts[1:2])
+    hosts[1].time_cleared().result(PATIENCE)
+    assert not alive(pids[1])
+    lost_at = hosts[0].time_connection_lost().result(PATIENCE)
+    assert alive(pids[0])
+    cleared_at = hosts[0].time_cleared().result(PATIENCE + 20)
+    assert not alive(pids[0]), "it still ran when its host was called cleared"
+    assert cleared_at - lost_at > FROZEN_SECONDS
+    (nobody,) = ctx.request_hosts(1)
+    ctx.return_hosts([nobody])
+    nobody.time_cleared().result(PATIENCE)
+    assert not hosts[2].time_cleared().done()
+    ctx.shutdown()
+    assert hosts[2].time_cleared().result(PATIENCE) > lost_at, "it had said goodbye"
+
+
+@pytest.mark.slow
+def test_a_host_that_was_lost_to_the_script_before_is_not_cleared_yet(managers: Managers, tmp_path: Path) -> None:
+    """ROSTER-4: what a script that died knew of the lost hosts is gone; the next waits the whole time."""
+    first = local_context(state_dir=tmp_path, orphan_grace=300)
+    hosts, started = attach(first, managers, 2)
+    first.create_process_group(hosts, ["sleep", "6000"])[1].pid().result(PATIENCE)
+    started[0].kill()
+    hosts[0].time_connection_lost().result(PATIENCE)
+    first.detach()
+    assert isinstance(hosts[0].time_cleared().exception(0), ContextClosed)
+    with local_context(state_dir=tmp_path, orphan_grace=300) as ctx:
+        (group,) = ctx.groups()
+        lost = [host for host in group.hosts if host.connection_lost()]
+        assert [host.facts.hostname for host in lost if host.facts] == ["m0"]
+        assert not lost[0].time_cleared().done()
 
 
 @pytest.mark.slow

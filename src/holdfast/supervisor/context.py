@@ -373,6 +373,7 @@ class Context:
         complete = done.done()
         self._local.end(max(0.0, deadline - time.monotonic()) + 1.0)
         self._bus.stop(5.0)
+        self._roster.close()
         if self._folder is not None:
             self._folder.remove()
         self._clean_up()
@@ -386,6 +387,7 @@ class Context:
             return
         self._close_doors()
         self._bus.stop(5.0)
+        self._roster.close()
         if self._folder is not None:
             self._folder.save()
         self._clean_up()

@@ -59,6 +59,7 @@ class Host:
         self._facts: HostFacts | None = None
         self._hostname: Future[str] = Future("hostname", self, shared=True)
         self._lost: Future[float] = Future("the loss", self, shared=True)
+        self._cleared: Future[float] = Future("the end of all that runs there", self, shared=True)
         self._reason: str | None = None
         self._groups: dict[int, tuple[ProcessGroup, int]] = {}  # and the host's index in it
         self._early: list[bytes] = []  # encoded messages for when it is attached
@@ -78,6 +79,13 @@ class Host:
     def time_connection_lost(self) -> Future[float]:
         """When the host was lost or given back (Unix time). Pending for as long as all is well."""
         return self._lost
+
+    def time_cleared(self) -> Future[float]:
+        """When nothing of this run can run there any more (Unix time), which is later than the loss: its manager said
+        goodbye, or the time is over in which manager and warden end everything by themselves (22 s after a loss, or `orphan_grace`
+        and 10 s). Wait for it before starting ranks that must never overlap with those of the lost host.
+        """
+        return self._cleared
 
     def connection_lost(self) -> bool:
         """True once the host is lost, was given back or was replaced. It never comes back; ask for another."""

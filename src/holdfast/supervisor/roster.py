@@ -4,6 +4,8 @@ Public functions may be called by any thread; they hand their work to the bus's 
 
 ROSTER-1  A handle is given a manager once; when that is lost the handle is lost.
 ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the reason.
+ROSTER-4  A lost host counts as cleared on evidence, a goodbye, or after the longest time that its manager, or the warden of
+          one that is frozen, may take to end everything.
 ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the machine of a replaced one
           (unless others decide which machines come back: `bars_machines` False).
 """
@@ -15,17 +17,20 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 from holdfast.supervisor.events import EventLog
+from holdfast.supervisor.failures import ContextClosed
 from holdfast.supervisor.futures import Future
 from holdfast.supervisor.hosts import Demand, Host
 from holdfast.supervisor.machine import read_machine_name
 from holdfast.supervisor.roster_crew import CrewRoster
 from holdfast.supervisor.session_fleet import Fleet, Peer
+from holdfast.supervisor.warden import FROZEN_SECONDS
 from holdfast.wire.bus import Bye, End, Hello, Stop, Up, encode_message
 
 EXIT_RETURNED = 0
 EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
 EXIT_GIVEN_UP = 73
 _FOREVER = float("inf")
+_CLEAR_SLACK_SECONDS = 2.0  # a scan for descendants that fled, and a turn or two of a loaded machine
 
 
 class HostRoster:
@@ -43,6 +48,8 @@ class HostRoster:
         self.bars_machines = True
         self.changed: Callable[[], None] = lambda: None  # the state file listens
         self.ending = False
+        self._given_back: dict[bytes, Host] = {}  # by manager, until it says goodbye or falls silent
+        self._uncleared: dict[Host, float] = {}  # lost, and when they count as cleared; the earliest first
         self._when_closed: list[Future[None]] = []
         self._events = events
         self._waiting: dict[Demand, deque[Host]] = {}
@@ -119,11 +126,14 @@ class HostRoster:
                 continue
             if peer is not None:
                 self._tell_end(peer, code, reason)
+                self._given_back[peer.identity] = host
             elif self.expected.pop(host._identity, None) is not None:
                 self.fleet.bar(host._identity, code, reason)
             else:
                 self._unqueue(host)
             self._lose(host, reason)
+            if not host._identity:
+                self._clear(host)  # no manager ever came
         self.changed()
 
     def _exclude(self, host: Host, reason: str) -> None:
@@ -159,6 +169,7 @@ class HostRoster:
             if host._reason is None:
                 if host._peer is not None:
                     self._tell_end(host._peer, code, reason)
+                    self._given_back[host._peer.identity] = host
                 self._lose(host, reason)
         for identity in self.expected:
             self.fleet.bar(identity, code, reason)
@@ -182,6 +193,7 @@ class HostRoster:
         """Take a handle over from an earlier script. Before the bus starts."""
         self.hosts[host.number] = host
         if host._reason is not None:
+            self._await_clearing(host)
             return
         if host._identity:
             self.expected[host._identity] = host
@@ -228,7 +240,9 @@ class HostRoster:
         """A manager fell silent: it is lost (FLEET-1)."""
         silence = f"nothing was heard of it for {time.monotonic() - peer.heard_at:.1f} s"
         self.fleet.give_up(peer, EXIT_GIVEN_UP, f"the supervisor gave this host up: {silence}")
-        self._drop_peer(peer, silence)
+        host = self._drop_peer(peer, silence)
+        if host is not None:
+            self._await_clearing(host)
 
     def take_messages(self, peer: Peer, messages: list[Up]) -> None:
         """Messages of a manager."""
@@ -242,20 +256,52 @@ class HostRoster:
             elif isinstance(message, Bye):
                 self.fleet.bar(peer.identity, message.code, "it had said goodbye")
                 self.fleet.dismiss(peer)
-                self._drop_peer(peer, message.reason)
+                host = self._drop_peer(peer, message.reason)
+                if host is not None:
+                    self._clear(host)
             else:
                 self.crew.refused["out of place"] += 1
 
-    def _drop_peer(self, peer: Peer, reason: str) -> None:
+    def _drop_peer(self, peer: Peer, reason: str) -> Host | None:
+        """A manager is gone. Returns the handle that it served, or had served when that was given back."""
         self.idle.pop(peer.identity, None)
         if self.closing.pop(peer.identity, None) is not None:
             self._check_closed()
+        host = self._given_back.pop(peer.identity, None)
         if isinstance(peer.host, Host):
-            self._lose(peer.host, reason)
+            host = peer.host
+            self._lose(host, reason)
             self.changed()
+        return host
+
+    def _await_clearing(self, host: Host) -> None:
+        """ROSTER-4: from now on it, at the latest, hears nothing of us."""
+        rules = self.fleet.rules
+        longest = max(rules.loss_seconds + rules.orphan_grace_seconds, FROZEN_SECONDS)
+        self._uncleared.pop(host, None)
+        self._uncleared[host] = time.monotonic() + longest + rules.kill_grace_seconds + _CLEAR_SLACK_SECONDS
+
+    def _clear(self, host: Host) -> None:
+        if self._uncleared.pop(host, None) is not None:
+            host._cleared.set_result(time.time())
+
+    def close(self) -> None:
+        """No more is learned: whoever waits for a host to be cleared is told so. After the bus has ended."""
+        for host in list(self.hosts.values()):
+            host._cleared.set_exception(
+                ContextClosed("the context was shut down: what still runs on the host is not known")
+            )
 
     def turn(self, now: float) -> float:
-        """Give up whoever was expected and did not come."""
+        """Do what is due: give up whoever was expected and did not come, and call hosts cleared."""
+        while self._uncleared:
+            host, at = next(iter(self._uncleared.items()))
+            if at > now:
+                return min(at, self._give_up_expected(now))
+            self._clear(host)
+        return self._give_up_expected(now)
+
+    def _give_up_expected(self, now: float) -> float:
         if not self.expected:
             return _FOREVER
         if now < self.expect_until:
@@ -269,6 +315,7 @@ class HostRoster:
         return _FOREVER
 
     def _lose(self, host: Host, reason: str) -> None:
+        self._await_clearing(host)
         error = host._lose(reason)
         self._events.say("host lost", host=error.hostname, number=host.number, reason=reason)
         self.crew.take_loss(host, error)
