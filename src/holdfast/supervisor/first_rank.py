@@ -73,6 +73,7 @@ def run_first_rank(
         if member.term_grace_seconds is not None:
             manager += ["--term-grace", str(member.term_grace_seconds)]
         first = _FirstRank(
+            folder,
             command,
             {**environ, RUN_VARIABLE: str(folder / "run.json")},
             manager,
@@ -84,15 +85,17 @@ def run_first_rank(
 
 
 class _FirstRank:
-    """The two children and what happens to them."""
+    """The two children and what happens to them. `folder` is the script's."""
 
     def __init__(
         self,
+        folder: Path,
         command: Sequence[str],
         environ: Mapping[str, str],
         manager: Sequence[str],
         manager_environ: Mapping[str, str],
     ) -> None:
+        self._folder = folder
         self._command = list(command)
         self._environ = environ
         self._manager_command = list(manager)
@@ -114,6 +117,7 @@ class _FirstRank:
             self._look_after_manager()
             waits = self._again_at is not None and not self._stopping
             self._wait((self._again_at or 0.0) - time.monotonic() if waits else None)
+        shutil.rmtree(self._folder, ignore_errors=True)  # at once: of the rest a drain's KILL may be the end
         self._end_manager()
         code = script.returncode
         return code if code >= 0 else 128 - code

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 EXIT_WARDEN_DIED = 74
 _ALIVE_SECONDS = 1.0
 _GOODBYE_SECONDS = 2.0
+_SIGNALLED_GOODBYE_SECONDS = (
+    0.5  # whoever sends TERM sends KILL soon, and at a drain the supervisor may be gone already
+)
 _FRAMES_PER_TURN = 512
 _OUTBOX_BYTES = 64 << 20  # beyond this processes wait until the supervisor has taken what they said
 _READ_BYTES = 1 << 20
@@ -239,7 +242,8 @@ class _HostManager:
             order = self._session.ending
             assert order is not None
             self._session.say_bye(order.reason, order.code)
-            self._bye_at = now + (_GOODBYE_SECONDS if self._session.link is not None else 0.0)
+            patience = _SIGNALLED_GOODBYE_SECONDS if order.code > 128 else _GOODBYE_SECONDS
+            self._bye_at = now + (patience if self._session.link is not None else 0.0)
             return False
         return self._session.settled or now >= self._bye_at
 
