@@ -62,6 +62,8 @@ def test_hard_and_plain_drains_and_undrain(stub: Stub) -> None:
     assert (done.exit_code, len(stub.requests), sent(stub)) == (0, 2, {"hard": True})
     assert stub.run("hosts", "drain", "box-7").exit_code == 0
     assert sent(stub) == {}
+    assert stub.run("hosts", "drain", "box-7", "--scale-down", "--deadline", "1h").exit_code == 0
+    assert sent(stub) == {"scale_down": True, "deadline_seconds": 3600.0}
     assert stub.run("hosts", "undrain", "box-7").stdout == "box-7  active\n"
 
 
@@ -71,6 +73,7 @@ def test_hard_and_plain_drains_and_undrain(stub: Stub) -> None:
         (["--deadline", "soon"], "--deadline: 'soon' is not a duration"),
         (["--deadline", "0"], "--hard stops what runs now"),
         (["--deadline", "1h", "--hard"], "Give one of them"),
+        (["--scale-down", "--hard"], "Leave --hard out"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_sent(stub: Stub, words: list[str], sentence: str) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from holdfast.controller.logs import JsonFormatter
 from holdfast.controller.loops.sweeps import HostDrainsLoop, ReservationsLoop
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts
@@ -141,6 +143,10 @@ async def drain_host_later(pair: Pair) -> None:
             await asyncio.sleep(0.01)
 
 
+async def scale_down(pair: Pair) -> None:
+    await pair.call("/v1/hosts/h0/drain", scale_down=True)
+
+
 async def terminate_host(pair: Pair) -> None:
     await pair.call("/v1/hosts/h0/terminate")
     pair.silent.add("h0")
@@ -187,6 +193,7 @@ REASONS: list[tuple[Ask, str, int, bool]] = [
     (preempt, "preempted", 2, False),
     (drain_host_hard, "host_drained", 2, False),
     (drain_host_later, "host_drained", 2, False),
+    (scale_down, "scaled_down", 2, False),
     (late_start, "start_timeout", 2, False),
 ]
 
@@ -209,6 +216,8 @@ async def test_every_drain_is_told_in_the_same_lines(
     found = {name: getattr(started, name) for name in ("cause", "moved", "attempt")}
     assert found == {"cause": cause, "moved": moved, "attempt": 1}
     assert (started.rank is not None) is failed  # type: ignore[attr-defined]  # its `extra`
+    shown = msgspec.json.decode(JsonFormatter().format(started))
+    assert (shown["cause"], shown["moved"], shown["epoch"]) == (cause, moved, 1), "what nobody can read is not told"
     gone = {line.rank for line in lines if line.getMessage().startswith("task preempted")}  # type: ignore[attr-defined]  # its `extra`
     assert len(gone) == moved
     assert started.rank not in gone  # type: ignore[attr-defined]  # its `extra`

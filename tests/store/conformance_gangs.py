@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
-from holdfast.core.states import JobState, TaskState
+from holdfast.core.states import HostState, JobState, TaskState
 from tests.store.rig import OK, STOPPED, Rig
 
 STOPPED_SECONDS = 45
@@ -61,6 +63,37 @@ async def test_a_draining_host_stops_its_work_at_the_deadline_and_once(rig: Rig)
     assert (await rig.store.get_host("h1")).drain_deadline is None
     await rig.store.move_host("h1", "undrain", "", now=rig.now)
     assert waiting in await rig.admit()
+
+
+@pytest.mark.parametrize("deadline", [None, 60.0])
+async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(rig: Rig, deadline: float | None) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    host = await rig.store.move_host("h1", "drain", "too many", scale_down=True, deadline_seconds=deadline, now=rig.now)
+    assert host.state is HostState.DRAINING
+    if deadline is not None:
+        assert (await rig.job(job_id)).state is JobState.RUNNING
+        rig.tick(deadline + 1)
+        assert await rig.store.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.SCALED_DOWN)
+    assert "host name-h1 is scaled down" in (job.drain_reason or "")
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.cause, order.hard, order.operator_stop) == (Cause.SCALED_DOWN, False, False)
+    await rig.sync(ended=[(key, TaskFacts(signal=15, stopped=True))])
+    await rig.complete()
+    job = await rig.job(job_id)
+    assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (JobState.QUEUED, Cause.SCALED_DOWN, 0, 0)
+    assert await rig.admit() == [], "nothing new starts there"
+    (moved,) = [e for e in await rig.events() if e.kind == "host.moved"]
+    assert (moved.data["event"], moved.data["cause"]) == ("drain", "scaled_down")
+    # It is called back, and then drained for another reason: that one counts.
+    await rig.store.move_host("h1", "undrain", "", now=rig.now)
+    assert job_id in await rig.admit()
+    await rig.store.move_host("h1", "drain", "", deadline_seconds=60.0, now=rig.now)
+    rig.tick(61)
+    assert job_id in (await rig.store.drain_due_hosts(now=rig.now))["h1"]
+    assert (await rig.job(job_id)).drain_cause is Cause.HOST_DRAINED
 
 
 async def test_a_second_drain_of_a_host_changes_its_deadline_or_ends_the_waiting(rig: Rig) -> None:

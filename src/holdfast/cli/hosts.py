@@ -79,10 +79,14 @@ def _slots(host: HostView, kind: str) -> str:
 
 
 def _act(
-    face: Face, names: Sequence[str], verb: str, reason: str, hard: bool, deadline_seconds: float | None = None
-) -> None:
+    face: Face, names: Sequence[str], verb: str, reason: str, hard: bool,
+    deadline_seconds: float | None = None, scale_down: bool = False,
+) -> None:  # fmt: skip
     with face.client() as client:
-        done = [client.act_on_host(name, verb, reason, hard=hard, deadline_seconds=deadline_seconds) for name in names]
+        done = [
+            client.act_on_host(name, verb, reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down)
+            for name in names
+        ]
     text = "\n".join(f"{h.name}  {paint(h.state.value)}  {_say_reason(h)}".rstrip() for h in done)
     face.show(done[0] if len(done) == 1 else done, text)
 
@@ -92,22 +96,29 @@ def _act(
 @click.option("--reason", default="", help="Kept with the host.")
 @click.option("--deadline", metavar="TIME", help="How long running work may go on, as 1h; for ever otherwise.")
 @click.option("--hard", is_flag=True, help="Stop what runs there now, at no charge to its jobs.")
+@click.option(
+    "--scale-down", is_flag=True, help="The host is not needed any more: stop what runs there with its grace."
+)
 @talks
-def drain(face: Face, names: Sequence[str], reason: str, deadline: str | None, hard: bool) -> None:
+def drain(face: Face, names: Sequence[str], reason: str, deadline: str | None, hard: bool, scale_down: bool) -> None:
     """Give hosts nothing new, and let what runs there end.
 
     Without --deadline it runs until it ends by itself. When a deadline has come, what is left is stopped as in any drain
     (TERM, grace, KILL) and queued again at no charge; a gang goes whole. A second drain changes the deadline.
+    --scale-down stops it now, or at the deadline, and its jobs say that their host was scaled down.
     HOST is a name or an id.
 
     \b
     Examples:
       holdfast hosts drain gpu-box-7
       holdfast hosts drain gpu-box-7 gpu-box-8 --deadline 1h --reason "new driver"
+      holdfast hosts drain rented-3 --scale-down
       holdfast hosts undrain gpu-box-7
     """
     if deadline is not None and hard:
         raise click.UsageError("--hard stops what runs now; --deadline says when. Give one of them")
+    if scale_down and hard:
+        raise click.UsageError("--scale-down stops what runs by itself, each task with its grace. Leave --hard out")
     seconds = None
     if deadline is not None:
         from holdfast.core.settings import parse_duration
@@ -120,7 +131,7 @@ def drain(face: Face, names: Sequence[str], reason: str, deadline: str | None, h
             raise ValidationError(
                 "--deadline: it is over as it begins; --hard stops what runs now", field="deadline_seconds"
             )
-    _act(face, names, "drain", reason, hard, seconds)
+    _act(face, names, "drain", reason, hard, seconds, scale_down)
 
 
 def _make_action(verb: str, sentence: str) -> click.Command:

@@ -382,11 +382,16 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         return await self.call(calls.host(host))
 
     async def act_on_host(
-        self, host: str, action: str, reason: str = "", *, hard: bool = False, deadline_seconds: float | None = None
-    ) -> HostView:
+        self, host: str, action: str, reason: str = "",
+        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False,
+    ) -> HostView:  # fmt: skip
         """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there, now;
-        `deadline_seconds`, with drain, lets it run for so long."""
-        return await self.call(calls.act_on_host(host, action, reason, hard=hard, deadline_seconds=deadline_seconds))
+        `deadline_seconds`, with drain, lets it run for so long. scale_down, with drain: the host is not needed any more; what
+        runs there is stopped with its grace, now or at the deadline."""
+        call = calls.act_on_host(
+            host, action, reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
+        )
+        return await self.call(call)
 
     # ---- settings
     async def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:

@@ -329,10 +329,13 @@ def host(host_name: str) -> Call[HostView]:
 
 
 def act_on_host(
-    host_name: str, action: str, reason: str = "", *, hard: bool = False, deadline_seconds: float | None = None
-) -> Call[HostView]:
+    host_name: str, action: str, reason: str = "",
+    *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False,
+) -> Call[HostView]:  # fmt: skip
     """drain, undrain, quarantine, release, terminate."""
-    body = _encode(HostActionRequest(reason=reason, hard=hard, deadline_seconds=deadline_seconds))
+    body = _encode(
+        HostActionRequest(reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down)
+    )
     return Call("POST", f"/v1/hosts/{_part(host_name)}/{_part(action)}", _reader(HostView), body=body)
 
 

@@ -377,11 +377,16 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         return self.call(calls.host(host))
 
     def act_on_host(
-        self, host: str, action: str, reason: str = "", *, hard: bool = False, deadline_seconds: float | None = None
-    ) -> HostView:
+        self, host: str, action: str, reason: str = "",
+        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False,
+    ) -> HostView:  # fmt: skip
         """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there, now;
-        `deadline_seconds`, with drain, lets it run for so long."""
-        return self.call(calls.act_on_host(host, action, reason, hard=hard, deadline_seconds=deadline_seconds))
+        `deadline_seconds`, with drain, lets it run for so long. scale_down, with drain: the host is not needed any more; what
+        runs there is stopped with its grace, now or at the deadline."""
+        call = calls.act_on_host(
+            host, action, reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
+        )
+        return self.call(call)
 
     # ---- settings
     def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:

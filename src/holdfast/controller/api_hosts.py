@@ -48,12 +48,16 @@ async def act_on_host(call: Call) -> Response:
     if action not in ACTIONS:
         raise NotFound(f"a host takes {', '.join(ACTIONS)}, not {action[:64]!r}")
     host = await _find(call)
-    reason = request.reason or f"{action} by {call.caller.name or call.caller.id}"
+    word = "scaled down" if request.scale_down else action
+    reason = request.reason or f"{word} by {call.caller.name or call.caller.id}"
     if request.deadline_seconds is not None and action != "drain":
         raise ValidationError("a deadline is for drain alone", field="deadline_seconds")
+    if request.scale_down and (action != "drain" or request.hard):
+        raise ValidationError("scale_down is for drain alone, and stops what runs there by itself", field="scale_down")
     moved = await controller.store.move_host(
-        host.id, action, reason, hard=request.hard, deadline_seconds=request.deadline_seconds
-    )
+        host.id, action, reason, hard=request.hard, deadline_seconds=request.deadline_seconds,
+        scale_down=request.scale_down,
+    )  # fmt: skip
     if action == HostEvent.TERMINATE:
         controller.guard.forget()
     controller.poke("drain", "admit", "events", f"host:{host.id}")

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import msgspec
 
-FIELDS = ("job", "attempt", "epoch", "host", "queue", "loop", "request")
+FIELDS = ("job", "attempt", "epoch", "rank", "cause", "moved", "host", "queue", "loop", "request")
 
 
 class JsonFormatter(logging.Formatter):

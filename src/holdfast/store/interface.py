@@ -276,14 +276,16 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
 
     async def move_host(
         self, host_id: str, event: str, reason: str,
-        *, hard: bool = False, deadline_seconds: float | None = None, now: datetime | None = None,
+        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False, now: datetime | None = None,
     ) -> HostRecord:  # fmt: skip
         """Apply a HostEvent (drain, undrain, quarantine, release, terminate). With drain, `deadline_seconds` says how long running
         work may go on. `hard` drains what runs there now
-        (cause host_drained, operator stop). Raises Conflict naming what the state accepts. terminate loses its tasks at once (host_gone)."""
+        (cause host_drained, operator stop). scale_down, with drain: the host is not needed any more; what runs there drains with
+        cause scaled_down, each task with its grace, now or when the deadline comes.
+        Raises Conflict naming what the state accepts. terminate loses its tasks at once (host_gone)."""
 
     async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
-        """Hosts being drained whose deadline has come: what still runs there drains (host_drained, at no charge), once.
+        """Hosts being drained whose deadline has come: what still runs there drains (host_drained or scaled_down, at no charge), once.
         Returns host id → jobs."""
 
     async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:

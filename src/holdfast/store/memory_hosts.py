@@ -16,6 +16,7 @@ from holdfast.store import asked, moves
 from holdfast.store.interface import DrainSnapshot, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.store.memory_state import MemoryHost, MemoryState
 from holdfast.store.registration import (
+    cause_of,
     dead_event,
     deadline_of,
     deadline_reason,
@@ -28,6 +29,7 @@ from holdfast.store.registration import (
     no_host,
     register_reason,
     register_state,
+    stop_work,
 )
 from holdfast.store.reports import Draft, apply_reports, group_syncs, note_beat, order_preempt, recovered_event
 from holdfast.store.rows import NewEvent, TaskRow
@@ -106,30 +108,34 @@ class MemoryHosts:
 
     async def move_host(
         self, host_id: str, event: str, reason: str,
-        *, hard: bool = False, deadline_seconds: float | None = None, now: datetime | None = None,
+        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False, now: datetime | None = None,
     ) -> HostRecord:  # fmt: skip
         """See `Store.move_host`."""
         s, at = self.state, self.state.at(now)
         if host_id not in s.hosts:
             raise no_host(host_id)
         host = s.hosts[host_id]
-        self._move(host, move_state(host.name, host.state, event), event, reason, at, hard=hard)
+        state = move_state(host.name, host.state, event)
+        cause = cause_of(state, scale_down=scale_down)
+        self._move(host, state, event, reason, at, hard=hard, cause=cause)
         host.drain_deadline = deadline_of(host.state, deadline_seconds, at)
         if host.state is HostState.TERMINATED:
             lost = self._lose(host_id, "host_gone", at)
             s.log(lost_event(host_id, host.name, "host_gone", lost), at)
-        elif hard:
+        elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
             m = s.load([t.job_id for t in s.live_tasks(host_id)], at)
-            drain_jobs_for(m, Cause.HOST_DRAINED, reason or "its host was drained by an operator", host_id)
+            stop_work(m, host_id, host.name, cause, reason)
             s.commit(m)
         return s.host_record(host)
 
     def _move(
-        self, host: MemoryHost, after: HostState, event: str, reason: str, at: datetime, *, hard: bool = False
-    ) -> None:
+        self, host: MemoryHost, after: HostState, event: str, reason: str, at: datetime,
+        *, hard: bool = False, cause: Cause = Cause.HOST_DRAINED,
+    ) -> None:  # fmt: skip
         before, host.state, host.reason = host.state, after, reason
-        host.drain_deadline = None
-        self.state.log([moved_event(host.id, host.name, before, after, event, reason, hard)], at)
+        host.drain_deadline, host.drain_cause = None, cause
+        scaled = cause is Cause.SCALED_DOWN
+        self.state.log([moved_event(host.id, host.name, before, after, event, reason, hard, scaled=scaled)], at)
 
     async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
         """See `Store.drain_due_hosts`."""
@@ -139,7 +145,7 @@ class MemoryHosts:
                 host.drain_deadline = None
                 m = s.load([t.job_id for t in s.live_tasks(host.id)], at)
                 drained[host.id] = drain_jobs_for(
-                    m, Cause.HOST_DRAINED, deadline_reason(host.name), host.id, stop=False
+                    m, host.drain_cause, deadline_reason(host.name, host.drain_cause), host.id, stop=False
                 )
                 s.commit(m)
         return drained

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.causes import Cause
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import Capacity
@@ -71,6 +72,7 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     heartbeat_at: datetime
     flagged_dead_at: datetime | None = None
     drain_deadline: datetime | None = None
+    drain_cause: Cause = Cause.HOST_DRAINED
     earlier_incarnations: tuple[str, ...] = ()
 
 
@@ -265,7 +267,9 @@ class MemoryState:
         """A host as readers see it; busy from live leases."""
         live = self.live_tasks(host.id)
         fields: dict[str, Any] = {
-            n: getattr(host, n) for n in host.__struct_fields__ if n not in ("key_hash", "earlier_incarnations")
+            n: getattr(host, n)
+            for n in host.__struct_fields__
+            if n not in ("key_hash", "earlier_incarnations", "drain_cause")
         }
         return HostRecord(
             **fields, busy_cpu_slots=sum(t.cpu_slots for t in live), busy_memory_bytes=sum(t.memory_bytes for t in live),

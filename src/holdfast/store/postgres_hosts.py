@@ -17,6 +17,7 @@ from holdfast.store.interface import LiveTask
 from holdfast.store.postgres_moves import load_moves, write_events, write_moves
 from holdfast.store.postgres_session import Session, Tx, to_json
 from holdfast.store.registration import (
+    cause_of,
     dead_event,
     deadline_of,
     deadline_reason,
@@ -29,6 +30,7 @@ from holdfast.store.registration import (
     no_host,
     register_reason,
     register_state,
+    stop_work,
 )
 from holdfast.store.rows import NewEvent
 from holdfast.wire.agent import HostFacts
@@ -95,7 +97,7 @@ class HostsPart:
 
     async def move_host(
         self, host_id: str, event: str, reason: str,
-        *, hard: bool = False, deadline_seconds: float | None = None, now: datetime | None = None,
+        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False, now: datetime | None = None,
     ) -> HostRecord:  # fmt: skip
         """See `Store.move_host`."""
 
@@ -107,15 +109,16 @@ class HostsPart:
                 raise no_host(host_id)
             before = HostState(row["state"])
             state = move_state(row["name"], before, event)
+            cause = cause_of(state, scale_down=scale_down)
             await set_host_state(
                 tx, host_id, row["name"], before, state, event, reason, at, hard=hard,
-                deadline=deadline_of(state, deadline_seconds, at),
+                deadline=deadline_of(state, deadline_seconds, at), cause=cause,
             )  # fmt: skip
             if state is HostState.TERMINATED:
                 lost = await lose_host_tasks(tx, host_id, "host_gone", at)
                 await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
-            elif hard:
-                await _drain_host_tasks(tx, host_id, reason, at)
+            elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
+                await _drain_host_tasks(tx, host_id, row["name"], cause, reason, at)
             return await read_host(tx, host_id)
 
         return await self.session.transact(work)
@@ -163,11 +166,13 @@ class HostsPart:
 
 async def set_host_state(
     tx: Tx, host_id: str, name: str, before: HostState, after: HostState, event: str, reason: str, at: datetime,
-    *, hard: bool = False, deadline: datetime | None = None,
+    *, hard: bool = False, deadline: datetime | None = None, cause: Cause = Cause.HOST_DRAINED,
 ) -> None:  # fmt: skip
     """Write a host's new state and its event. The caller holds the host's lock."""
-    await tx.run("move_host", {"id": host_id, "state": str(after), "reason": reason, "deadline": deadline})
-    await write_events(tx, [moved_event(host_id, name, before, after, event, reason, hard)], at)
+    params = {"id": host_id, "state": str(after), "reason": reason, "deadline": deadline, "cause": str(cause)}
+    await tx.run("move_host", params)
+    scaled = cause is Cause.SCALED_DOWN
+    await write_events(tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at)
 
 
 async def lose_host_tasks(tx: Tx, host_id: str, lost: str, at: datetime, *, keep: str | None = None) -> list[str]:
@@ -184,7 +189,8 @@ async def lose_host_tasks(tx: Tx, host_id: str, lost: str, at: datetime, *, keep
 async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list[str]:
     at = await tx.now(now)
     await tx.value("lock_host", {"id": host_id})
-    if host_id not in [row["id"] for row in await tx.rows("find_drain_deadlines", {"now": at})]:
+    causes = {row["id"]: Cause(row["drain_cause"]) for row in await tx.rows("find_drain_deadlines", {"now": at})}
+    if host_id not in causes:
         return []
     await tx.run("clear_drain_deadline", {"id": host_id})
     row = await tx.one("read_host_state", {"id": host_id})
@@ -192,17 +198,17 @@ async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list
     m = await load_moves(
         tx, [r["job_id"] for r in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})], at
     )
-    begun = drain_jobs_for(m, Cause.HOST_DRAINED, deadline_reason(name), host_id, stop=False)
+    begun = drain_jobs_for(m, causes[host_id], deadline_reason(name, causes[host_id]), host_id, stop=False)
     await write_moves(tx, m)
     return begun
 
 
-async def _drain_host_tasks(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
+async def _drain_host_tasks(tx: Tx, host_id: str, name: str, cause: Cause, reason: str, at: datetime) -> None:
     ids = [row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})]
     if not ids:
         return
     m = await load_moves(tx, ids, at)
-    drain_jobs_for(m, Cause.HOST_DRAINED, reason or "its host was drained by an operator", host_id)
+    stop_work(m, host_id, name, cause, reason)
     await write_moves(tx, m)
 
 

@@ -79,10 +79,20 @@ def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEv
 
 
 def moved_event(
-    host_id: str, name: str, before: HostState, after: HostState, event: str, reason: str, hard: bool
+    host_id: str,
+    name: str,
+    before: HostState,
+    after: HostState,
+    event: str,
+    reason: str,
+    hard: bool,
+    *,
+    scaled: bool = False,
 ) -> NewEvent:
-    """The event of a host that an operator or the evidence moved."""
+    """The event of a host that an operator or the evidence moved. scaled: it is scaled down."""
     data = {"name": name, "event": event, "from": str(before), "to": str(after), "hard": hard}
+    if scaled:
+        data["cause"] = str(Cause.SCALED_DOWN)
     return NewEvent(kind="host.moved", host_id=host_id, message=reason or f"host {name}: {event}", data=data)
 
 
@@ -104,9 +114,23 @@ def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime)
     return now + timedelta(seconds=deadline_seconds)
 
 
-def deadline_reason(name: str) -> str:
+def cause_of(state: HostState, *, scale_down: bool) -> Cause:
+    """What is kept with a host's move: why its work will be stopped, if it is."""
+    return Cause.SCALED_DOWN if scale_down and state is HostState.DRAINING else Cause.HOST_DRAINED
+
+
+def deadline_reason(name: str, cause: Cause) -> str:
     """The sentence of work that a host's drain has caught up with."""
-    return f"host {name} is being drained, and its deadline has come"
+    what = "scaled down" if cause is Cause.SCALED_DOWN else "being drained"
+    return f"host {name} is {what}, and its deadline has come"
+
+
+def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> list[str]:
+    """What runs on a host is stopped now: by an operator, or because the host is scaled down. Returns the jobs."""
+    if cause is Cause.SCALED_DOWN:
+        sentence = f"host {name} is scaled down: {reason}" if reason else f"host {name} is scaled down"
+        return drain_jobs_for(m, cause, sentence, host_id, stop=False)
+    return drain_jobs_for(m, cause, reason or "its host was drained by an operator", host_id)
 
 
 def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True) -> list[str]:

@@ -250,10 +250,14 @@ class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may go on; then it is stopped."""
+    """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may go on; then it is stopped.
+
+    scale_down, with drain: the host is not needed any more. What runs there is stopped now, or when the deadline comes, with its
+    grace and the cause `scaled_down`, charged to nothing.
+    """
 
     deadline_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-
+    scale_down: bool = False
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
 

@@ -63,11 +63,11 @@ on conflict (host_id) do update set
 
 -- name: move_host
 update hosts set state = %(state)s, reason = %(reason)s,
-       drain_deadline = case when %(state)s = 'draining' then %(deadline)s::timestamptz end
+       drain_deadline = case when %(state)s = 'draining' then %(deadline)s::timestamptz end, drain_cause = %(cause)s
 where id = %(id)s;
 
 -- name: find_drain_deadlines
-select id from hosts where state = 'draining' and drain_deadline <= %(now)s order by id;
+select id, drain_cause from hosts where state = 'draining' and drain_deadline <= %(now)s order by id;
 
 -- name: clear_drain_deadline
 update hosts set drain_deadline = null where id = %(id)s;
