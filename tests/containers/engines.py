@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.containers.runtimes import Kind, find_runtime
-from holdfast.process.table import read_children, read_table
+from holdfast.process.table import read_table
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
@@ -132,14 +132,15 @@ class Docker(Engine):
         assert self._process is not None
         return self._process.pid
 
-    def start(self, *options: str) -> None:
-        """Start the daemon and wait until it answers. Raises CannotServe."""
+    def start(self, *options: str, path: str | None = None) -> None:
+        """Start the daemon (with another PATH) and wait until it answers. Raises CannotServe."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["dockerd", "--config-file", str(self._write_config()), "--data-root", f"{self.folder}/data",
                  "--exec-root", f"{self.folder}/exec", "--pidfile", f"{self.folder}/pid", "--host", f"unix://{self.folder}/socket",
                  "--storage-driver=vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", *options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, "PATH": path or os.environ["PATH"]},
             )  # fmt: skip
         give_up_at = time.monotonic() + START_SECONDS
         while subprocess.run(self.runtime.call("info"), capture_output=True, check=False).returncode:
@@ -158,16 +159,28 @@ class Docker(Engine):
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)
+        # Where the first process of a machine reaps nobody, a zombie's pid makes the next daemon wait for the old containerd.
+        (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
     def _own_pids(self) -> list[int]:
         if self._process is None:
             return []
-        return [self._process.pid, *(read_children(self._process.pid) or [])]
+        pid = self._process.pid
+        return [pid, *(entry.pid for entry in read_table().values() if entry.ppid == pid)]
 
     def _list_mounts(self) -> list[str]:
         """All but the two that the daemon makes for itself."""
         own = (f" {self.folder}/data ", f" {self.folder}/exec/netns/default ")
         return [line for line in _read_mounts() if str(self.folder) in line and not any(word in line for word in own)]
+
+    def stop(self) -> None:
+        """TERM to the daemon, which ends its containers."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def close(self) -> None:
         if self._process is None:
@@ -175,11 +188,7 @@ class Docker(Engine):
         if self._process.poll() is None:
             names = self.containers()
             self.run("rm", "--force", *names, check=False) if names else None
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.kill()
+            self.stop()
         for line in _read_mounts():
             if f" {self.folder}/" in line:
                 subprocess.run(["umount", line.split()[1]], check=False)

@@ -158,6 +158,10 @@ def test_the_runner_s_own_end_is_no_task_s() -> None:
     )
     found = facts_of(Status(phase="ended", pull_error="hush-hush is no password"), Ended(key=KEY, exit_code=125))
     assert (found.exit_code, found.pull_error) == (None, "*** is no password")
+    found = facts_of(
+        Status(phase="ended", lost="the engine of hush-hush went", removed=True), Ended(key=KEY, exit_code=125)
+    )
+    assert (found.exit_code, found.lost, found.runtime_error) == (None, "the engine of *** went", None)
     found = facts_of(Status(phase="ended", stopped=True), Ended(key=KEY, exit_code=143, stopped=True))
     assert (found.stopped, found.pull_error, found.runtime_error) == (True, None, None)
     found = facts_of(Status(phase="running", pid=4), Ended(key=KEY, exit_code=1))

@@ -295,6 +295,10 @@ def add_container_facts(
         facts, unkillable=facts.unkillable or unkillable, runtime_seconds=lived, max_memory_bytes=status.max_memory_bytes,
         memory_limit_bytes=task.order.memory_bytes if task.order else 0,
     )  # fmt: skip
+    if status.lost is not None and facts.trip is None:
+        return msgspec.structs.replace(
+            facts, exit_code=None, signal=None, lost=task.redactor.mask_text(status.lost)[:4096]
+        )
     if status.exit_code is not None:
         return msgspec.structs.replace(
             facts, exit_code=status.exit_code, signal=None, oom=facts.oom or status.oom,

@@ -44,7 +44,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     pid: the container's first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0 before it runs.
     exit_code, oom, runtime_seconds, max_memory_bytes: of a container that ran to its end.
-    stopped: it was told to stop before it ran. The errors say why it never ran. removed: nothing of it is left (BOX-3).
+    stopped: it was told to stop before it ran. The errors say why it never ran. lost: why it did not run to an end of its own.
+    removed: nothing of it is left (BOX-3).
     """
 
     phase: Literal["preparing", "pulling", "starting", "running", "ended"] = "preparing"
@@ -58,6 +59,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pull_error: str | None = None
     runtime_error: str | None = None
     start_error: str | None = None
+    lost: str | None = None
     removed: bool = False
 
     @property

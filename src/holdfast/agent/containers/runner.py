@@ -54,6 +54,9 @@ _NO_PROGRAM = (
 )
 
 
+_NO_TOOLKIT = "could not select device driver"  # all that docker says of it
+
+
 class _Failed(Exception):
     """Nothing will run; `status` says why."""
 
@@ -74,6 +77,7 @@ class Runner:
         self._started_at = 0.0
         self._peak_bytes = 0
         self._passed_on = False  # TERM was delivered
+        self._unanswered = False  # the engine was away while it ran
         self._inside: Inside | None = None  # who is told to stop besides the main program
 
     def live(self) -> Status:
@@ -244,6 +248,11 @@ class Runner:
             text = self._read_since(offset)[-2000:]
             if "failed to exec pid1" in text or "[FATAL tini" in text:
                 raise _Failed(_blame(read_last_words(text)))
+        if self._unanswered and self._ended_with_engine():
+            return Status(
+                phase="ended", pid=self._pid, started_at=self._started_at, runtime_seconds=runtime_seconds,
+                lost=f"{self._plan.runtime.kind}'s engine was stopped under its container, which ended then, with {code & 0xFF}",
+            )  # fmt: skip
         killed = code == _KILLED and count_oom_kills_of_host() > oom_kills
         return Status(
             phase="ended", pid=self._pid, started_at=self._started_at, exit_code=code & 0xFF, runtime_seconds=runtime_seconds,
@@ -316,6 +325,7 @@ class Runner:
                 and state.get("Status") not in ("running", "stopping", "paused")
             ):
                 return state
+            self._unanswered = state is None  # where it answers that it runs, it goes on
             if not said:
                 said = True
                 say(f"{self._plan.runtime.kind}'s client is gone and the container is not; waiting for it")
@@ -323,6 +333,14 @@ class Runner:
                 code, _ = self._children.run(self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS)
                 self._passed_on = code == 0
             self._children.turn(1.0)
+
+    def _ended_with_engine(self) -> bool:
+        """An engine that stops, or starts again, ends what runs, and a program that handles TERM then ends with any code."""
+        asked = self._plan.runtime.ask_restore()
+        if asked is None or self._children.stop_asked:
+            return False
+        code, text = self._children.run(asked, _STEP_SECONDS)
+        return code != 0 or text.strip() != "true"
 
     def _inspect(self) -> dict[str, Any] | None:
         code, text = self._children.run(self._plan.runtime.inspect(self._plan.name), _STEP_SECONDS)
@@ -365,6 +383,8 @@ def _fail(sentence: str) -> Status:
 
 def _blame(words: str) -> Status:
     """A program or folder that the image has not is the job's error; anything else the runtime's."""
+    if _NO_TOOLKIT in words:
+        words += "; docker reaches NVIDIA devices by the NVIDIA container toolkit, and this host's engine knows of none"
     if any(mark in words for mark in _NO_PROGRAM):
         return Status(phase="ended", start_error=f"in its container: {words}")
     return _fail(words)

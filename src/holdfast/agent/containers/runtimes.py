@@ -54,6 +54,10 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Prints what became of it, as JSON."""
         return self.call("inspect", "--type", "container", name)
 
+    def ask_restore(self) -> list[str] | None:
+        """Prints "true" where containers outlive their engine; None where there is no engine that they could outlive."""
+        return self.call("info", "--format", "{{.LiveRestoreEnabled}}") if self.kind == "docker" else None
+
     def kill(self, name: str, signal_name: str) -> list[str]:
         """Signals its first process."""
         return self.call("kill", "--signal", signal_name, name)
