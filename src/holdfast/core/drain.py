@@ -49,7 +49,9 @@ def plan_completion(
     if any(task.state.holds_lease for task in tasks):
         return None
     failures = _find_failures(job, tasks, rules)
-    asked = job.drain_cause is not None and (job.trigger_rank is None or job.drain_cause is Cause.START_TIMEOUT)
+    asked = job.drain_cause is not None and (
+        job.trigger_rank is None or (job.drain_cause is Cause.START_TIMEOUT and not _is_fallen_member(job, tasks))
+    )
     trigger = find_trigger(tasks, failures, asked=asked)
     members = tuple(_member(task, trigger, failures) for task in tasks)
     before = RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
@@ -82,11 +84,21 @@ def _find_failures(job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[
     if not job.spec.supervised:
         return failures
     # MEMBER-4: the others would have been replaced, and none of them began this fall.
-    found = {rank: failure for rank, failure in failures.items() if rank in (0, job.trigger_rank)}
+    found = {rank: failure for rank, failure in failures.items() if rank == 0}
     for task in tasks:
-        if task.rank > 0 and task.rank == job.trigger_rank:
+        # A rank that was only waited for at the start (`store.asked.run_out`) has no failure of its own.
+        if (
+            task.rank > 0
+            and task.rank == job.trigger_rank
+            and (task.rank in failures or _is_fallen_member(job, [task]))
+        ):
             found[task.rank] = find_member_cause(task, rules)
     return found
+
+
+def _is_fallen_member(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    """Whether the drain began because a member of a supervised job, past its start barrier, was given up (MEMBER-2)."""
+    return job.spec.supervised and any(t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks)
 
 
 def _find_cause(

@@ -8,8 +8,8 @@ MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain
 MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used again in this attempt.
           A trip is charged to the rank's watchdog budget, all else to its infrastructure budget: a host manager's end
           is never the training's. A rank over its budget ends the job.
-MEMBER-3  A rank that falls again and again soon after its start comes back ever later, so that a host which cannot run it
-          is not asked in a circle.
+MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever later, so that hosts which cannot
+          run it are not asked in a circle.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
 def plan_replacement(job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]) -> Replacement:
     """Return what becomes of `task`, a member of the supervised `job` that has failed or was stopped by itself."""
     found = find_member_cause(task, rules)
-    case = _Case(job, task, found)
+    case = _Case(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == "replaced":
         return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
     budget = CHARGED_TO[found.cause]
@@ -72,24 +72,36 @@ def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classi
     """Why a member fell. What any other task would be charged retries for is infrastructure here (MEMBER-2)."""
     facts = task.facts or TaskFacts()
     if task.state is TaskState.PREEMPTED and task.stop_cause is not None:
-        return Classified(
-            cause=task.stop_cause, rule="asked", message=task.stop_reason or str(task.stop_cause), exit_code=None
-        )
-    found = classify(facts, rules)
-    if facts.exit_code == EXIT_REPLACED and facts.trip is None:
-        message = "its host manager ended with 72: the script gave this host up"
-        return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message)
+        message = task.stop_reason or str(task.stop_cause)
+        found = Classified(cause=task.stop_cause, rule="asked", message=message, exit_code=None)
+    else:
+        found = classify(facts, rules)
+        if is_given_up(facts):
+            message = "its host manager ended with 72: the script gave this host up"
+            return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message)
     if CHARGED_TO[found.cause] is Budget.RETRIES:
         return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
     return found
 
 
+def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
+    """Whether its end is evidence against its host, also where the script was the first to notice."""
+    return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
+
+
+def is_given_up(facts: TaskFacts) -> bool:
+    """Whether its host manager ended because the script gave its host up: a 72 of its own, not in a stop or a trip."""
+    foreign = facts.trip is not None or facts.stopped or facts.malformed is not None or facts.lost is not None
+    return facts.exit_code == EXIT_REPLACED and not foreign
+
+
 class _Case:
     """One member's fall, with what every decision about it shares."""
 
-    def __init__(self, job: JobRecord, task: TaskRecord, found: Classified) -> None:
+    def __init__(self, job: JobRecord, task: TaskRecord, found: Classified, *, is_proof: bool) -> None:
         self._task = task
         self._found = found
+        self._is_proof = is_proof
         self._charges = job.rank_charges.get(str(task.rank), RankCharges())
         facts = task.facts
         self._ran = 0.0 if facts is None else facts.runtime_seconds
@@ -113,11 +125,11 @@ class _Case:
             self._charges = msgspec.structs.replace(self._charges, watchdog=spent + 1)
         else:
             self._charges = msgspec.structs.replace(self._charges, infra=spent + 1)
-        return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven", failures=spent)
+        return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
 
-    def go_on(self, budget: Budget, why: str, *, failures: int | None = None, bar_host: bool = False) -> Replacement:
-        """Another host stands in. failures: how many there were before, where they count; else how often it was replaced."""
-        count = self._task.replaced if failures is None else failures
+    def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
+        """Another host stands in, later the more often one did (MEMBER-3). The script that gave a host up sets its own pace."""
+        count = self._task.replaced
         steady = bar_host or self._ran >= STEADY_SECONDS or count == 0
         delay = 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
         when = f" in {delay:.0f} s" if delay else ""
@@ -133,5 +145,5 @@ class _Case:
         return Replacement(
             go_on=go_on, cause=found.cause, rule=found.rule, reason=f"rank {task.rank}{where}: {found.message}; {why}",
             exit_code=found.exit_code, charged_to=budget, charges=self._charges, delay_seconds=delay, bar_host=bar_host,
-            quarantine_host=found.rule in PROOF_AGAINST_HOST,
+            quarantine_host=self._is_proof,
         )  # fmt: skip
