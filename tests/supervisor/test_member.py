@@ -265,3 +265,19 @@ group[0].returncode().result()
     assert rank.wait(PATIENCE) == 128 + signal.SIGTERM
     assert (tmp_path / "saved").read_text() == "saved"
     wait_gone(members, "all of it")
+
+
+def test_nothing_outlives_the_parent_where_nobody_clears_its_tree(start: Start, tmp_path: Path) -> None:
+    """FIRST-4: kill -9 of the parent alone, with no guardian above it."""
+    rank = start("""
+with Context() as ctx:
+    (host,) = ctx.request_hosts(1)
+    group = ctx.create_process_group([host], ["sleep", "6000"])
+    tell("pid", group[0].pid().result(60))
+    group[0].returncode().result()
+""")
+    pid = read(tmp_path / "pid")
+    below = find_descendants(rank.pid)
+    assert len({*below, pid}) >= 4  # the script, the host manager, its warden, the process
+    rank.kill()
+    wait_gone([*below, pid], "all of it")

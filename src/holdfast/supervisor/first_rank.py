@@ -7,6 +7,8 @@ FIRST-2  While the script lives its own machine cannot be replaced, so its host 
          unless the script gave the host back (exit 0) or the job is being stopped.
 FIRST-3  A TERM is the drain's, whose sender has told every process here already: nothing is passed on, and the manager's
          processes have their whole grace.
+FIRST-4  Neither child outlives this process, not even where its guardian died with it and nobody is left to clear the tree:
+         a script that went on would meet the next attempt.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.process.syscalls import set_parent_death_signal
 from holdfast.supervisor.given import RUN_VARIABLE, GivenRun, write_given
 from holdfast.supervisor.keys import KEY_VARIABLE
 from holdfast.supervisor.member import Member
@@ -109,7 +112,7 @@ class _FirstRank:
 
     def run(self) -> int:
         try:
-            script = subprocess.Popen(self._command, env=dict(self._environ))
+            script = self._start(self._command, self._environ)
         except OSError as error:
             _say(f"the script cannot be started: {error}")
             return EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
@@ -121,6 +124,16 @@ class _FirstRank:
         self._end_manager()
         code = script.returncode
         return code if code >= 0 else 128 - code
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+
+        def die_with_parent() -> None:  # FIRST-4; this process has one thread, so code may run between fork and exec
+            set_parent_death_signal(signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(EXIT_NOT_EXECUTABLE)
+
+        return subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     # ---- the host manager
 
@@ -142,9 +155,7 @@ class _FirstRank:
         if self._again_at is not None and now >= self._again_at and not self._stopping:
             self._again_at = None
             self._began = now
-            self._manager = subprocess.Popen(
-                self._manager_command, env=dict(self._manager_environ), stdin=subprocess.DEVNULL
-            )
+            self._manager = self._start(self._manager_command, self._manager_environ)
 
     def _end_manager(self) -> None:
         """FIRST-1. A drain's KILL comes from whoever drains."""
