@@ -151,6 +151,21 @@ def test_a_lost_client_does_not_end_its_container(
     assert (facts.exit_code, facts.stopped) == (5, True)
 
 
+def test_a_container_that_somebody_removes_has_not_succeeded(
+    controller: FakeController, host: Host, image: str, engine: Engine
+) -> None:
+    """`rm --force` by hand: nobody knows its exit code, and nothing is made up."""
+    key = controller.launch("saver", image=image)
+    pid = controller.wait_running(key)
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
+    (name,) = engine.containers(mark_of(host))
+    engine.run("rm", "--force", name)
+    facts = controller.wait_end(key, SECONDS)
+    assert not facts.succeeded
+    assert "removed by somebody else" in (facts.runtime_error or ""), facts
+    assert not is_running(pid)
+
+
 def test_a_container_never_outlives_its_lease(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:

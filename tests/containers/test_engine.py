@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.causes import Cause
+from holdfast.core.classify import classify
 from holdfast.core.gpus import Gpu
 from holdfast.process.table import read_children
 from tests.agent.conftest import Host, is_running, poll
@@ -56,6 +58,7 @@ def test_a_daemon_that_goes_takes_its_containers_along_and_none_of_them_has_succ
     assert not facts.succeeded
     assert (facts.exit_code, facts.stopped, facts.runtime_error) == (None, False, None)
     assert "docker's engine was stopped under its container, which ended then, with 0" in (facts.lost or "")
+    assert classify(facts).cause is Cause.AGENT_TRANSIENT
     assert not is_running(pid)
     assert fresh.containers(mark_of(host)) == []
 
@@ -109,6 +112,7 @@ def test_gpus_are_asked_for_by_number_and_a_missing_toolkit_is_named(
     facts = controller.wait_end(bare, SECONDS)
     assert facts.exit_code is None
     assert "NVIDIA container toolkit" in (facts.runtime_error or ""), facts
+    assert classify(facts).cause is Cause.NONZERO_EXIT, "it costs a retry: there is no loop"
     tools = tmp_path / "tools"
     tools.mkdir()
     hook = tools / "nvidia-container-runtime-hook"

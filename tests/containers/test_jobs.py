@@ -11,7 +11,7 @@ import pytest
 
 from tests.containers.conftest import Registry
 from tests.containers.engines import Engine
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, is_alive
 from tests.e2e.conftest import make_cluster
 from tests.proxy import Proxy, wait_until
 from tests.store.pg_fixture import PgServer
@@ -106,3 +106,37 @@ def test_an_image_that_is_nowhere_names_the_host_s_lack(cluster: Cluster, engine
     ended = cluster.until(job, "failed", seconds=30)
     assert ended.cause == "image_pull_failure"
     assert "localhost/nowhere:v1 is not on this host" in ended.reason
+
+
+def test_a_container_over_its_memory_fails_with_the_evidence(
+    cluster: Cluster, engine: Engine, image: str, limits_memory: None
+) -> None:
+    queue = lane(cluster, engine, "greedy")
+    job = cluster.submit("eat", image=image, runtime=engine.kind, queue=queue, memory_bytes=48 << 20)
+    ended = cluster.until(job, "failed", seconds=60)
+    (attempt,) = cluster.client.attempts(job)
+    assert (ended.cause, attempt.cause, attempt.exit_code) == ("oom_killed", "oom_killed", 137)
+    assert attempt.rule == "oom-counter", attempt.reason
+    (member,) = attempt.members
+    assert member.facts is not None
+    assert member.facts.oom
+    assert 0 < int(member.evidence["max_memory_bytes"] or 0) <= 48 << 20
+
+
+def test_a_killed_guardian_s_container_runs_again_and_the_next_incarnation_tells(
+    cluster: Cluster, engine: Engine, image: str
+) -> None:
+    queue = lane(cluster, engine, "orphaned")
+    job = cluster.submit("wedge-once", image=image, runtime=engine.kind, queue=queue)
+    wait_until(lambda: cluster.client.job(job).step == 3, 30, what="its beats")
+    host = cluster.hosts["orphaned"]
+    pids = host.task_pids(job)
+    assert pids
+    host.kill_guardian()
+    wait_until(lambda: not [pid for pid in pids if is_alive(pid)], 30, what="all of it to be gone")
+    host.start()
+    cluster.until(job, "succeeded", seconds=60)
+    first, second = cluster.client.attempts(job)
+    assert (first.outcome, first.cause, first.charged_to) == ("requeued", "agent_transient", "infra")
+    assert (second.outcome, second.number) == ("succeeded", 2)
+    assert engine.containers(host.mark) == []

@@ -430,7 +430,7 @@ def main(argv: list[str]) -> int:
     write_status(folder, status)
     if status.exit_code is not None:
         return status.exit_code
-    for sentence in (status.pull_error, status.runtime_error, status.start_error):
+    for sentence in (status.pull_error, status.runtime_error, status.start_error, status.lost):
         if sentence:
             say(sentence)
     return EXIT_STOPPED if status.stopped else EXIT_NEVER_RAN
