@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.causes import Cause
+from holdfast.core.decide import Policy
 from holdfast.core.facts import TaskFacts
+from holdfast.core.placement import plan_admission
 from holdfast.core.records import TaskRecord
+from holdfast.core.replace import plan_replacement
 from holdfast.core.states import JobState, Outcome, TaskState
 from holdfast.errors import Stale
 from holdfast.store.interface_checkpoints import NewCheckpoint
@@ -285,3 +288,180 @@ async def test_a_member_counts_against_no_limit_of_its_queue(rig: Rig) -> None:
     await rig.replace()
     assert await rig.admit() == [job_id], "its job runs already; the other waits for its turn"
     assert (await rig.job(other)).state is JobState.QUEUED
+
+
+async def test_a_member_that_falls_at_the_start_keeps_no_one_waiting(rig: Rig) -> None:
+    """The others run and the script decides: the job runs too, and no start timeout takes them down for the one that is missing."""
+    for host in ("h1", "h2", "h3"):
+        await rig.host(host, slots=1)
+    job_id = await rig.submit(tasks=3, placement="spread", supervised=True)
+    await rig.admit()
+    tasks = await rig.store.list_tasks(job_id)
+    for task in tasks:
+        await rig.sync(str(task.host_id))
+    for task in tasks:
+        await rig.sync(str(task.host_id), claimed=[(task.key, 4711 if task.rank == 0 else 0)])
+    for task in tasks[:2]:
+        await rig.sync(str(task.host_id), live=[task.key], started=[task.key])
+    await rig.sync(str(tasks[2].host_id), ended=[(tasks[2].key, TaskFacts(start_error="no such program"))])
+    assert (await rig.job(job_id)).state is JobState.RESERVED, "nobody has decided yet"
+    assert len(await rig.replace()) == 1
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == (JobState.RUNNING, None)
+    assert await rig.store.expire_reservations(0.0, now=rig.tick(60)) == []
+    (attempt,) = await rig.store.list_attempts(job_id)
+    assert attempt.state == "running"
+    assert attempt.started_at is not None
+    for task in tasks[:2]:
+        await rig.sync(str(task.host_id), live=[task.key])
+    await rig.sync(str(tasks[2].host_id))
+    await _seat(rig, job_id, 2)
+
+
+async def test_a_member_that_falls_before_the_barrier_opens_is_a_failed_start(rig: Rig) -> None:
+    """GANG-1: nothing of the gang runs yet, so there is nothing to go on with."""
+    for host in ("h1", "h2"):
+        await rig.host(host, slots=1)
+    job_id = await rig.submit(tasks=2, placement="spread", supervised=True)
+    await rig.admit()
+    for host in ("h1", "h2"):
+        await rig.sync(host)
+    await rig.host(await rig.where(job_id, 1), slots=1)
+    assert (await rig.job(job_id)).state is JobState.DRAINING
+    assert await rig.replace() == []
+
+
+async def test_falls_are_decided_together_and_before_slow_starts_are_looked_at(rig: Rig) -> None:
+    job_id, keys = await rig.supervised(hosts=("h1", "h2", "h3", "h4"))
+    await rig.host("h5", slots=1)
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    assert job_id in await rig.admit()
+    for rank in (3, 2):
+        await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], KILLED)])
+    found = [(m.task.rank, m.fallen) for m in await rig.store.list_members(100)]
+    assert found == [(2, True), (3, True), (1, False)], "who has a place keeps nobody waiting who has none"
+    assert [m.task.rank for m in await rig.store.list_members(1)] == [2]
+    assert len(await rig.replace()) == 2
+    blocked = [t.rank for t in await rig.store.list_tasks(job_id) if t.state is TaskState.BLOCKED]
+    assert blocked == [2, 3]
+    epoch = (await rig.job(job_id)).epoch
+    assert job_id in await rig.admit()
+    seated = [(await _task(rig, job_id, rank)).epoch for rank in (2, 3)]
+    assert seated == [epoch + 1, epoch + 1], "members placed together share an epoch"
+
+
+async def test_a_fall_is_decided_once_whoever_leads(rig: Rig) -> None:
+    """Two leaders for a moment: what the second has read is no longer so when it writes."""
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    (seen,) = await rig.store.list_members(100)
+    plan = plan_replacement(seen.job, seen.task, Policy(), ())
+    assert await rig.store.replace_members([(seen.task.key, plan)] * 2, now=rig.now) == [seen.task.key]
+    assert await rig.store.replace_members([(seen.task.key, plan)], now=rig.now) == []
+    job = await rig.job(job_id)
+    assert (job.rank_charges["1"].infra, job.infra_charged) == (1, 1)
+    snapshot = await rig.store.read_admission(100, now=rig.now)
+    placed = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas).placements
+    assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == [job_id]
+    assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == []
+    task = await _task(rig, job_id, 1)
+    await rig.sync("h4")
+    await rig.sync("h4", ended=[(task.key, KILLED)])
+    await rig.replace()
+    rig.tick(10)
+    for other in ("h1", "h2", "h3", "h4"):
+        await rig.sync(other)
+    assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == [], (
+        "a plan of an earlier life of the rank"
+    )
+    assert await rig.store.replace_members([(seen.task.key, plan)], now=rig.now) == []
+
+
+async def test_the_budget_of_one_rank_ends_the_job_and_the_rest_of_the_batch_is_left(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    for rank in (1, 2):
+        await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], KILLED)])
+    assert len(await rig.replace(infra_cap=0)) == 1
+    job = await rig.job(job_id)
+    assert (job.state, job.trigger_rank) == (JobState.DRAINING, 1)
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], STOPPED)])
+    assert await rig.complete(infra_cap=0) == [job_id]
+    assert (await rig.job(job_id)).state is JobState.FAILED
+    (attempt,) = await rig.store.list_attempts(job_id)
+    assert [m.trigger for m in attempt.members] == [False, True, False]
+
+
+async def test_evidence_against_its_host_quarantines_it_and_the_member_goes_elsewhere(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    host = await rig.where(job_id, 1)
+    await rig.sync(host, ended=[(keys[1], TaskFacts(exit_code=72, xids=(79,), runtime_seconds=9.0))])
+    await rig.replace()
+    assert (await rig.store.get_host(host)).state == "quarantined"
+    assert (await _seat(rig, job_id, 1)).host_id == "h4"
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+
+
+async def test_a_failed_job_that_is_run_again_has_forgotten_what_was_barred(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], GIVEN_UP)])
+    await rig.replace()
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], fails(3))])
+    await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
+    assert await rig.complete() == [job_id]
+    assert (await rig.job(job_id)).state is JobState.FAILED
+    assert await rig.store.list_tasks(job_id) == [], "no blocked row outlives its attempt"
+    await rig.store.revive_job(job_id, "again", now=rig.now)
+    assert job_id in await rig.admit(), "it needs all three hosts, the barred one too"
+    assert [t.replaced for t in await rig.store.list_tasks(job_id)] == [0, 0, 0]
+
+
+async def test_a_late_word_of_an_earlier_life_is_settled_after_the_job_too(rig: Rig) -> None:
+    """Acknowledged or refused, its agent lets go of it; and the end on record stays as it is."""
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    first = await rig.where(job_id, 1)
+    await rig.sync(first, ended=[(keys[1], KILLED)])
+    await rig.replace()
+    task = await _seat(rig, job_id, 1)
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], OK)])
+    await rig.sync("h4", ended=[(task.key, STOPPED)])
+    await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
+    await rig.complete()
+    before = (await rig.job(job_id), await rig.store.list_attempts(job_id))
+    for host, key in ((first, keys[1]), ("h4", task.key)):
+        for _ in range(2):
+            answer = await rig.sync(host, ended=[(key, KILLED)])
+            assert (*answer.acked, *answer.refused) == (key,)
+    assert (await rig.job(job_id), await rig.store.list_attempts(job_id)) == before
+
+
+async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: Rig) -> None:
+    """Of a fallen rank on the same host neither its place nor its devices are told: they may be another job's by now."""
+    for host, gpus in (("h1", 1), ("h2", 3)):
+        await rig.host(host, slots=8, gpus=gpus)
+    job_id = await rig.submit(tasks=4, queue="gpu", gpus=1, supervised=True)
+    await rig.admit()
+    tasks = await rig.store.list_tasks(job_id)
+    for host in ("h1", "h2"):
+        await rig.sync(host)
+    for host in ("h1", "h2"):
+        await rig.sync(host, claimed=[(t.key, 4711 if t.rank == 0 else 0) for t in tasks if t.host_id == host])
+    for host in ("h1", "h2"):
+        keys = [t.key for t in tasks if t.host_id == host]
+        await rig.sync(host, live=keys, started=keys)
+    here = [t for t in tasks if t.rank > 0 and sum(o.host_id == t.host_id for o in tasks) > 1]
+    again, gone = here[0], here[1]
+    host = str(again.host_id)
+    await rig.sync(host, ended=[(again.key, KILLED)])
+    await rig.replace()
+    assert job_id in await rig.admit()
+    await rig.sync(host, ended=[(gone.key, KILLED)])
+    await rig.replace()
+    (offer,) = (
+        await rig.sync(host, live=[t.key for t in tasks if t.host_id == host and t not in (again, gone)])
+    ).offers
+    assert offer.task.rank == again.rank
+    assert [seat.rank for seat in offer.seats] == [t.rank for t in tasks if t.rank != gone.rank]

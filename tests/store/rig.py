@@ -73,13 +73,10 @@ class Rig:
 
     async def replace(self, **policy: Any) -> list[str]:
         """What the leader does with fallen members: the sentence of each decision that was carried out."""
-        said = []
-        for member in await self.store.list_members(100):
-            if member.fallen:
-                plan = plan_replacement(member.job, member.task, Policy(**policy), ())
-                if await self.store.replace_member(member.task.key, plan, now=self.now):
-                    said.append(plan.reason)
-        return said
+        found = [m for m in await self.store.list_members(100) if m.fallen]
+        plans = [(m.task.key, plan_replacement(m.job, m.task, Policy(**policy), ())) for m in found]
+        done = await self.store.replace_members(plans, now=self.now)
+        return [plan.reason for key, plan in plans if key in done]
 
     async def supervised(self, hosts: Sequence[str] = ("h1", "h2", "h3"), **spec: Any) -> tuple[str, list[TaskKey]]:
         """A supervised job that runs, one rank on each host."""

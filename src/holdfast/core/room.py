@@ -19,7 +19,14 @@ Chosen = list[tuple["HostRoom", int]]
 
 def shape_of(job: Candidate) -> Shape:
     """What decides where one task of a job fits."""
-    return (job.queue, job.gpus, job.cpu_slots, job.memory_bytes, tuple(sorted(job.host_labels.items())), job.barred_hosts)
+    return (
+        job.queue,
+        job.gpus,
+        job.cpu_slots,
+        job.memory_bytes,
+        tuple(sorted(job.host_labels.items())),
+        job.barred_hosts,
+    )
 
 
 class HostRoom:
@@ -146,11 +153,12 @@ def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Cho
     if sum(count for count, _ in fitting) < job.tasks:
         return None
     choose = choose_spread if job.placement == "spread" else choose_pack
-    liked = [(count, host) for count, host in fitting if host.host_id not in job.avoid_hosts]
+    avoid = frozenset(job.avoid_hosts)
+    liked = [(count, host) for count, host in fitting if host.host_id not in avoid]
     good = sum(count for count, _ in liked)
     if good >= job.tasks:
         return choose(job.tasks, liked)
-    avoided = [(count, host) for count, host in fitting if host.host_id in job.avoid_hosts]
+    avoided = [(count, host) for count, host in fitting if host.host_id in avoid]
     return [(host, count) for count, host in liked] + choose(job.tasks - good, avoided)
 
 

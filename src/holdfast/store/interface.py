@@ -237,10 +237,12 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
     async def list_members(self, limit: int) -> list[Member]:
         """Members about which something is to be decided: those that fell, and replacements that have not started yet."""
 
-    async def replace_member(self, key: TaskKey, plan: Replacement, *, now: datetime | None = None) -> bool:
-        """Carry out what was decided of a fallen member: `blocked` until it has another host (event task.replaced), its charge and
-        a barred host on record; or, where it does not go on, the drain of its job with it as the trigger. False where the job
-        drains, or somebody else has decided."""
+    async def replace_members(
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+    ) -> list[TaskKey]:
+        """Carry out what was decided of fallen members, in their order and all at once: each is `blocked` until it has another host
+        (event task.replaced), its charge and a barred host on record; or, where it does not go on, the drain of its job begins with
+        it as the trigger. Returns those it was carried out for: not where the job drains, or somebody else has decided."""
 
     async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
         """Stop one live member while the others run on. False where it is none, or is being stopped already."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
+from holdfast.core.ids import TaskKey
 from holdfast.core.placement import JobPlacement
 from holdfast.core.replace import Replacement
 from holdfast.core.states import JobState, TaskEvent, TaskState
@@ -45,6 +46,16 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: Room) -> bool
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
     return room.take(placement, (waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes))
+
+
+def list_avoided(
+    avoid_hosts: Sequence[str], first: str | None, earlier: Sequence[str], peers: Sequence[str]
+) -> tuple[str, ...]:
+    """The hosts that come last for a blocked member: those its job avoids, those it was on, and those of the other members.
+
+    One machine is to be one host of the script's, where there is a choice.
+    """
+    return tuple(dict.fromkeys((*avoid_hosts, *((first,) if first else ()), *earlier, *peers)))
 
 
 def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
@@ -87,6 +98,25 @@ def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str)
     return True
 
 
+def replace_members(m: Moves, plans: Sequence[tuple[TaskKey, Replacement]]) -> tuple[list[TaskKey], dict[str, str]]:
+    """Carry out decisions in their order; the first that ends its job leaves nothing to decide of the others.
+
+    Returns those that were carried out, and the hosts there is evidence against, each with the reason.
+    """
+    done: list[TaskKey] = []
+    suspects: dict[str, str] = {}
+    for key, plan in plans:
+        job = m.jobs.get(key.job_id)
+        task = None if job is None else find_fallen(m, job, key.rank, key.epoch)
+        if job is None or task is None:
+            continue
+        if plan.quarantine_host and task.host_id is not None:
+            suspects[task.host_id] = plan.reason
+        replace_member(m, job, task, plan)
+        done.append(key)
+    return done, suspects
+
+
 def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> None:
     """Carry out what was decided of a fallen member: it waits for another host, or the job falls with it."""
     before = job.rank_charges.get(str(task.rank))
@@ -110,6 +140,7 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
     task.ready_at = m.now + timedelta(seconds=plan.delay_seconds)
     task.replaced += 1
     m.rewrite(task)
+    moves.start_job(m, job)
 
 
 def seat_members(m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: float, names: dict[str, str]) -> None:

@@ -64,7 +64,7 @@ class MemoryAdmission(MemoryMembers):
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
         return AdmissionSnapshot(
             candidates=(
-                *self.list_blocked(at),
+                *self.list_blocked(at, limit),
                 *(_candidate(job, at) for job in sorted((j for top in tops for j in top), key=_order)),
             ),
             hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev, quotas=quotas,

@@ -12,7 +12,7 @@ from holdfast.core.placement import Size
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostEvent, HostState, JobState, TaskState
 from holdfast.core.transitions import HOST, sources, step
-from holdfast.store import asked, moves
+from holdfast.store import asked, members, moves
 from holdfast.store.interface import DrainSnapshot, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.store.memory_state import MemoryHost, MemoryState
 from holdfast.store.registration import (
@@ -249,7 +249,8 @@ class MemoryHosts:
                 rank=t.rank, host_id=t.host_id or "", host_name=s.hosts[t.host_id or ""].name,
                 address=s.hosts[t.host_id or ""].address, devices=tuple(t.devices), port=t.port,
             )
-            for _, t in sorted(s.tasks[task.job_id].items()) if t.host_id is not None
+            for _, t in sorted(s.tasks[task.job_id].items())
+            if t.host_id is not None and t.state not in members.FALLEN
         )  # fmt: skip
         d.offers.append(
             TaskOffer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -32,7 +33,7 @@ class MemoryMembers:
     async def list_members(self, limit: int) -> list[Member]:
         """See `Store.list_members`."""
         s, at, found = self.state, self.state.at(None), []
-        for task in self._tasks():
+        for task in sorted(self._tasks(), key=lambda t: (t.state is TaskState.RESERVED, t.job_id, t.rank)):
             starting = task.state is TaskState.RESERVED and task.replaced > 0
             if task.state in members.FALLEN or starting:
                 since = (task.reserved_at if starting else task.ended_at) or at
@@ -44,24 +45,30 @@ class MemoryMembers:
                 )  # fmt: skip
         return found[:limit]
 
-    def list_blocked(self, at: datetime) -> list[Candidate]:
-        """Members that wait for another host, whose time has come, the most important jobs' first."""
+    def list_blocked(self, at: datetime, limit: int) -> list[Candidate]:
+        """Members that wait for another host, whose time has come, the most important jobs' first and `limit` of each."""
         s = self.state
         waiting = [
             t for t in self._tasks() if t.state is TaskState.BLOCKED and t.ready_at is not None and t.ready_at <= at
         ]
         waiting.sort(key=lambda t: (-s.jobs[t.job_id].priority, s.jobs[t.job_id].ord, t.rank))
-        return [self._candidate(task, at) for task in waiting]
+        taken: Counter[str] = Counter()
+        found = []
+        for task in waiting:
+            taken[task.job_id] += 1
+            if taken[task.job_id] <= limit:
+                found.append(self._candidate(task, at))
+        return found
 
     def _candidate(self, task: TaskRow, at: datetime) -> Candidate:
         s, job = self.state, self.state.jobs[task.job_id]
-        others = [t.host_id for t in s.tasks[task.job_id].values() if t.state.holds_lease]
+        peers = sorted({t.host_id for t in s.tasks[task.job_id].values() if t.state.holds_lease and t.host_id})
         earlier = [
             r.host_id for r in s.replacements
             if (r.job_id, r.rank, r.attempt) == (task.job_id, task.rank, task.attempt)
         ]  # fmt: skip
         first = s.attempts[task.job_id][-1].host_ids[task.rank]
-        avoided = tuple(dict.fromkeys(h for h in (*job.row.avoid_hosts, first, *others, *earlier) if h))
+        avoided = members.list_avoided(job.row.avoid_hosts, first, sorted(set(earlier)), peers)
         limit = job.spec.time_limit_seconds
         return Candidate(
             job_id=task.job_id, member=task.rank, epoch=job.row.epoch, queue=job.row.queue, project=job.row.project,
@@ -71,22 +78,21 @@ class MemoryMembers:
             waited_seconds=max(0.0, (at - (task.ready_at or at)).total_seconds()),
         )  # fmt: skip
 
-    async def replace_member(self, key: TaskKey, plan: Replacement, *, now: datetime | None = None) -> bool:
-        """See `Store.replace_member`."""
+    async def replace_members(
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+    ) -> list[TaskKey]:
+        """See `Store.replace_members`."""
         s, at = self.state, self.state.at(now)
-        m = s.load([key.job_id], at)
-        job = m.jobs.get(key.job_id)
-        task = None if job is None else members.find_fallen(m, job, key.rank, key.epoch)
-        if job is None or task is None:
-            return False
-        host = s.hosts.get(task.host_id or "")
-        members.replace_member(m, job, task, plan)
+        m = s.load([key.job_id for key, _ in plans], at)
+        done, suspects = members.replace_members(m, plans)
         s.commit(m)
-        if plan.quarantine_host and host is not None and host.state in sources(HOST, HostEvent.QUARANTINE):
-            before, host.state = host.state, step(HOST, host.state, HostEvent.QUARANTINE)
-            host.reason = plan.reason
-            s.log([moved_event(host.id, host.name, before, host.state, "quarantine", plan.reason, False)], at)
-        return True
+        for host_id, reason in sorted(suspects.items()):
+            host = s.hosts[host_id]
+            if host.state in sources(HOST, HostEvent.QUARANTINE):
+                before, host.state = host.state, step(HOST, host.state, HostEvent.QUARANTINE)
+                host.reason = reason
+                s.log([moved_event(host.id, host.name, before, host.state, "quarantine", reason, False)], at)
+        return done
 
     async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
         """See `Store.stop_member`."""

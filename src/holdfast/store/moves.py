@@ -115,8 +115,14 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
     task.lease_until = max(task.lease_until or m.now, m.now + timedelta(seconds=task.lease_ttl_seconds))
     if task.replaced:
         m.log("task.started", job, f"rank {task.rank} runs again, on {task.host_name}", task=task)
-    others = m.tasks[job.id].values()
-    if job.state is JobState.RESERVED and all(t.state in (TaskState.RUNNING, TaskState.DONE) for t in others):
+    start_job(m, job)
+
+
+def start_job(m: Moves, job: JobRow) -> None:
+    """A reserved job all of whose tasks have started runs. A member that is being replaced keeps nobody waiting."""
+    tasks = m.tasks[job.id].values()
+    ready = all(t.state in (TaskState.RUNNING, TaskState.DONE) or t.replaced for t in tasks)
+    if job.state is JobState.RESERVED and ready:
         job.started_at = m.now
         m.move_attempt(job, job.state, AttemptEvent.START).started_at = m.now
         m.move_job(job, JobEvent.START, started_reason(job.attempts))

@@ -12,7 +12,7 @@ from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft
 from holdfast.core.settings import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
-from holdfast.store import asked
+from holdfast.store import asked, members
 from holdfast.store.postgres_jobs import read_jobs
 from holdfast.store.postgres_moves import load_moves, write_moves
 from holdfast.store.postgres_projects import lock_quotas, read_quotas, read_quotas_left
@@ -56,12 +56,11 @@ class AdmissionPart:
             if revision["limited"] or sets_quota(self.environment):
                 queued = [row["name"] for row in await tx.rows("list_queued_projects")]
                 quotas = await read_quotas_left(tx, await read_quotas(tx, queued, self.environment))
-            rows: Rows = []
-            if revision["anything_blocked"]:  # what runs already goes first
-                rows += await tx.rows("read_blocked", {"limit": limit, "now": revision["now"]})
-            rows += await _read_candidates(tx, names, quotas, limit, revision["now"]) if names else []
+            # What runs already goes first.
+            blocked = await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
+            rows = await _read_candidates(tx, names, quotas, limit, revision["now"]) if names else []
             return AdmissionSnapshot(
-                candidates=tuple(msgspec.convert(row, Candidate) for row in rows), hosts=tuple(hosts),
+                candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)), hosts=tuple(hosts),
                 headroom=headroom, settings_rev=revision["settings_rev"], quotas=quotas,
                 lowest_preemptible=revision["lowest_preemptible"],
             )  # fmt: skip
@@ -224,3 +223,18 @@ def _reservation_rows(
                 }
             )  # fmt: skip
     return jobs, tasks
+
+
+async def _read_blocked(tx: Tx, limit: int, now: datetime) -> list[Candidate]:
+    """Blocked members whose time has come, as candidates. Where the other members are is read once for each job."""
+    rows = await tx.rows("read_blocked", {"limit": limit, "now": now})
+    if not rows:
+        return []
+    found = await tx.rows("read_member_hosts", {"ids": sorted({row["job_id"] for row in rows})})
+    peers = {row["job_id"]: row["host_ids"] for row in found}
+    candidates = []
+    for row in rows:
+        avoided = row.pop("avoid_hosts"), row.pop("first_host"), row.pop("earlier_hosts")
+        hosts = members.list_avoided(*avoided, peers.get(row["job_id"], ()))
+        candidates.append(msgspec.convert({**row, "avoid_hosts": hosts}, Candidate))
+    return candidates

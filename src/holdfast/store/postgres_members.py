@@ -47,28 +47,23 @@ class MembersPart:
 
         return await self.session.single(work)
 
-    async def replace_member(self, key: TaskKey, plan: Replacement, *, now: datetime | None = None) -> bool:
-        """See `Store.replace_member`."""
+    async def replace_members(
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+    ) -> list[TaskKey]:
+        """See `Store.replace_members`."""
+        if not plans:
+            return []
 
-        async def work(tx: Tx) -> bool:
-            suspect = None
-            if plan.quarantine_host:
-                for row in await tx.rows("read_tasks", {"ids": [key.job_id]}):  # its host's lock comes before the job's
-                    if row["rank"] == key.rank and row["host_id"] is not None:
-                        suspect = row["host_id"]
-                        await tx.value("lock_host", {"id": suspect})
+        async def work(tx: Tx) -> list[TaskKey]:
+            locked = await _lock_suspects(tx, plans)
             at = await tx.now(now)
-            m = await load_moves(tx, [key.job_id], at)
-            job = m.jobs.get(key.job_id)
-            task = None if job is None else members.find_fallen(m, job, key.rank, key.epoch)
-            if job is None or task is None:
-                return False
-            host_id = task.host_id
-            members.replace_member(m, job, task, plan)
+            m = await load_moves(tx, [key.job_id for key, _ in plans], at)
+            done, suspects = members.replace_members(m, plans)
             await write_moves(tx, m)
-            if suspect is not None and suspect == host_id:
-                await quarantine_host(tx, suspect, plan.reason, at)
-            return True
+            for host_id, reason in sorted(suspects.items()):
+                if host_id in locked:
+                    await quarantine_host(tx, host_id, reason, at)
+            return done
 
         return await self.session.transact(work)
 
@@ -127,3 +122,17 @@ class MembersPart:
             return released
 
         return await self.session.transact(work)
+
+
+async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -> set[str]:
+    """Lock the hosts there is evidence against: hosts' locks come before jobs'. A fallen member's host does not change."""
+    keys = {key for key, plan in plans if plan.quarantine_host}
+    if not keys:
+        return set()
+    rows = await tx.rows("read_tasks", {"ids": sorted({key.job_id for key in keys})})
+    found = {
+        row["host_id"] for row in rows
+        if row["host_id"] is not None and TaskKey(row["job_id"], row["rank"], row["epoch"]) in keys
+    }  # fmt: skip
+    await tx.rows("lock_hosts", {"ids": sorted(found)})
+    return found

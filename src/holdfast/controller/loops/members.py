@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
@@ -31,31 +32,35 @@ class MembersLoop:
         if not found:
             return {}
         settings = await controller.settings.current()
-        replaced = late = 0
+        by_job: dict[str, list[Member]] = {}
         for member in found:
             if member.fallen:
-                replaced += await self._replace(member, settings)
-            else:
-                late += await self._stop_late(member, settings)
+                by_job.setdefault(member.job.id, []).append(member)
+        replaced = sum([await self._replace(members, settings) for members in by_job.values()])
+        late = sum([await self._stop_late(member, settings) for member in found if not member.fallen])
         released = await controller.store.release_members(settings.number("reservation_seconds"))
         if replaced or released:
             controller.poke("admit", "drain", "events")
         return {"replaced": replaced, "late": late, "released": len(released)} if replaced or late or released else {}
 
-    async def _replace(self, member: Member, settings: Settings) -> bool:
-        job, task = member.job, member.task
-        extra = {"job": job.id, "attempt": job.attempts, "epoch": task.epoch, "host": task.host_id}
-        try:
-            plan = plan_replacement(job, task, settings.policy(job.queue, job.spec), settings.rules)
-            done = await self._controller.store.replace_member(task.key, plan)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # One member that cannot be decided must not keep the others from being.
-            log.exception("the fall of rank %d could not be decided", task.rank, extra=extra)
-            return False
-        if done and plan.go_on:
-            self._controller.metrics.members_replaced.labels(str(plan.cause)).inc()
-            log.info("member replaced: %s", plan.reason, extra=extra)
-        return done
+    async def _replace(self, fallen: Sequence[Member], settings: Settings) -> int:
+        """Decide the falls of one job's members; a thousand that fall together are one transaction."""
+        controller = self._controller
+        plans = {}
+        for member in fallen:
+            job, task = member.job, member.task
+            try:
+                plans[task.key] = plan_replacement(job, task, settings.policy(job.queue, job.spec), settings.rules)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                # One member that cannot be decided must not keep the others from being.
+                log.exception("the fall of rank %d could not be decided", task.rank, extra=_about(member))
+        done = await controller.store.replace_members(list(plans.items()))
+        for member in fallen:
+            plan = plans.get(member.task.key)
+            if plan is not None and plan.go_on and member.task.key in done:
+                controller.metrics.members_replaced.labels(str(plan.cause)).inc()
+                log.info("member replaced: %s", plan.reason, extra=_about(member))
+        return len(done)
 
     async def _stop_late(self, member: Member, settings: Settings) -> bool:
         """A replacement that does not start: its host may be the trouble, and another one takes its turn."""
@@ -68,3 +73,10 @@ class MembersLoop:
         if stopped:
             self._controller.poke(f"host:{task.host_id}", "events")
         return stopped
+
+
+def _about(member: Member) -> dict[str, object]:
+    task = member.task
+    return {
+        "job": task.job_id, "attempt": task.attempt, "epoch": task.epoch, "rank": task.rank, "host": task.host_id
+    }  # fmt: skip

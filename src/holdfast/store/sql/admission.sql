@@ -89,22 +89,30 @@ from cluster c cross join (
 ) w;
 
 -- name: read_blocked
--- Members of supervised jobs that wait for another host, whose time has come. They keep away from the hosts of the others,
--- where there is a choice: one machine is to be one host of the script's.
-select t.job_id, t.rank as member, j.epoch, j.queue, j.project, j.priority, 1 as tasks, t.gpus, t.cpu_slots, t.memory_bytes,
-       j.barred_hosts, j.avoid_hosts || a.host_ids[t.rank + 1] || coalesce((
-         select array_agg(distinct o.host_id) from tasks o
-         where o.job_id = t.job_id and o.state in ('reserved', 'running', 'preempting')), '{}') || coalesce((
-         select array_agg(distinct r.host_id) from replacements r
-         where r.job_id = t.job_id and r.rank = t.rank and r.attempt = t.attempt), '{}') as avoid_hosts,
+-- Members of supervised jobs that wait for another host, whose time has come, and the hosts that come last for each. So many
+-- of each job: one that waits for room that is not there must not hide the others'.
+select b.job_id, b.rank as member, j.epoch, j.queue, j.project, j.priority, 1 as tasks, b.gpus, b.cpu_slots, b.memory_bytes,
+       j.barred_hosts, j.avoid_hosts, a.host_ids[b.rank + 1] as first_host, coalesce((
+         select array_agg(distinct r.host_id order by r.host_id) from replacements r
+         where r.job_id = b.job_id and r.rank = b.rank and r.attempt = b.attempt), '{}') as earlier_hosts,
        (j.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        coalesce(j.spec->'host_labels', '{}') as host_labels,
-       greatest(0, extract(epoch from %(now)s::timestamptz - t.ready_at))::double precision as waited_seconds
-from tasks t join jobs j on j.id = t.job_id join attempts a on a.job_id = t.job_id and a.number = t.attempt
-where t.state = 'blocked' and t.ready_at <= %(now)s and j.state in ('reserved', 'running')
-order by j.priority desc, j.ord, t.rank
-limit %(limit)s;
+       greatest(0, extract(epoch from %(now)s::timestamptz - b.ready_at))::double precision as waited_seconds
+from (select distinct job_id from tasks where state = 'blocked') w
+join jobs j on j.id = w.job_id and j.state in ('reserved', 'running')
+cross join lateral (
+  select t.* from tasks t where t.job_id = w.job_id and t.state = 'blocked' and t.ready_at <= %(now)s
+  order by t.rank
+  limit %(limit)s
+) b
+join attempts a on a.job_id = b.job_id and a.number = b.attempt
+order by j.priority desc, j.ord, b.rank;
+
+-- name: read_member_hosts
+select o.job_id, array_agg(distinct o.host_id order by o.host_id) as host_ids from tasks o
+where o.job_id = any(%(ids)s) and o.state in ('reserved', 'running', 'preempting') and o.host_id is not null
+group by o.job_id;
 
 -- name: share_queues
 -- Before the hosts and jobs: a pause waits for reservations under way, and sees them.

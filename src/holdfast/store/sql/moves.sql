@@ -96,7 +96,7 @@ select t.job_id, t.rank, t.state <> 'reserved' as fallen,
 from tasks t join jobs j on j.id = t.job_id
 where j.state in ('reserved', 'running')
   and (t.state in ('failed', 'preempted') or (t.state = 'reserved' and t.replaced > 0))
-order by t.job_id, t.rank
+order by t.state = 'reserved', t.job_id, t.rank -- who has a place keeps nobody waiting who has none
 limit %(limit)s;
 
 -- name: find_unoffered_members

@@ -167,7 +167,7 @@ where not exists (
 -- Every rank of these gangs and how its host is reached, for the launch orders of all of them.
 select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.devices, t.port
 from tasks t join hosts h on h.id = t.host_id
-where t.job_id = any(%(ids)s)
+where t.job_id = any(%(ids)s) and t.state not in ('failed', 'preempted') -- a fallen member is nowhere, and its devices are free
 order by t.job_id, t.rank;
 
 -- name: commit_for_good
