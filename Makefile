@@ -4,7 +4,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo test ddp tools lint types imports bench soak clean env
+.PHONY: help demo test ddp slurm tools lint types imports bench soak clean env
 
 help:           ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -24,8 +24,8 @@ demo: env       ## the whole story on this machine, in under a minute
 test: env       ## every test that fits in ten minutes
 	@$(RUN)/python -m pytest -q -n 2 --dist worksteal
 
-ddp: env .venv-torch/.ready ## PyTorch DDP under torchrun and under Holdfast; brings its own torch
-	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py
+ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
+	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py tests/supervisor/test_ddp_faults.py
 
 # torch is no dependency of the project. Where pip's own index has only builds with CUDA (2 GB and more), pass the CPU one:
 #   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'
@@ -38,8 +38,18 @@ TORCH_INDEX ?=
 	  echo "torch could not be had; a CPU build: make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'"; exit 1; }
 	@touch .venv-torch/.ready
 
-tools:          ## podman and a registry for the container tests, where root and apt-get are there
+slurm: env      ## the supervisor under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
+	@tests/slurm/install.sh
+	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
+
+# What a process needs beside Holdfast's own code to talk to a policy script.
+.venv-torch/.supervised: .venv-torch/.ready
+	@.venv-torch/bin/pip install --quiet --disable-pip-version-check msgspec
+	@touch .venv-torch/.supervised
+
+tools:          ## podman and a registry for the container tests, and Slurm, where root and apt-get are there
 	@tests/containers/install.sh
+	@tests/slurm/install.sh
 
 lint: env       ## ruff
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
