@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -22,6 +23,7 @@ from holdfast.agent.guardian_home import GuardianHome, read_group_homes, sweep_a
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
 from holdfast.process.sweep import sweep
+from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import ProcessEntry
 from holdfast.process.tree import Signaller
 from holdfast.wire.frames import FrameReader, encode_frame
@@ -216,7 +218,21 @@ class SparingSignaller(Signaller):
 def _be_guardian(text: str) -> int:
     raw = json.loads(text)
     raw["state_dir"] = Path(raw["state_dir"])
-    return run_guardian(GuardianConfig(**raw), signaller=SparingSignaller())
+    for name, (soft, hard) in raw.pop("limits", {}).items():
+        resource.setrlimit(getattr(resource, name), (soft, hard))
+    if "join" in raw:
+        Path(raw.pop("join")).write_text("0")  # a control group made by the test
+    asleep = raw.pop("asleep", None)
+    clock = read_boottime if asleep is None else (lambda: read_boottime() + _read_sleep(asleep))
+    return run_guardian(GuardianConfig(**raw), signaller=SparingSignaller(), read_clock=clock)
+
+
+def _read_sleep(path: str) -> float:
+    """How long the host of a test has slept: what its file holds, in seconds."""
+    try:
+        return float(Path(path).read_text() or 0)
+    except OSError:
+        return 0.0
 
 
 def _be_agent(relay_path: str) -> int:

@@ -15,6 +15,7 @@ from holdfast.agent.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.transfers import Transfers
 from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.classify import classify
 from holdfast.core.ids import TaskKey
 from holdfast.core.lease import host_deadline
 from holdfast.core.watchdogs.verdicts import make_trip
@@ -42,6 +43,16 @@ def test_lapsed_is_a_lost_lease() -> None:
     assert facts.trip is not None
     assert facts.trip.exit_code == 77
     assert not facts.stopped
+
+
+def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
+    """END-3: a fork that failed is charged to the host, and a program that is not there to the job."""
+    for hosts_fault in (True, False):
+        ended = Ended(key=KEY, start_error="Resource temporarily unavailable", hosts_fault=hosts_fault)
+        facts = make_facts(ended, **PLAIN)
+        cause = classify(facts).cause
+        assert (facts.lost is not None, facts.start_error is not None) == (hosts_fault, not hosts_fault)
+        assert cause is (Cause.AGENT_TRANSIENT if hosts_fault else Cause.NONZERO_EXIT)
 
 
 def test_a_host_that_stops_says_so_unless_the_controller_asked() -> None:

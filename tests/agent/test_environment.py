@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.agent.environment import MAX_PEERS_BYTES, make_task_environment
+from holdfast.agent.environment import MAX_PEERS_BYTES, describe_host, make_task_environment
 from holdfast.agent.peers import PEERS_FILE, GangPeers, find_peers
 from holdfast.core.ids import TaskKey
+from holdfast.core.watch_settings import WatchSettings
 from holdfast.wire.agent import Gang, GangHost, LaunchOrder
 
 
@@ -43,6 +44,21 @@ def test_ranks_are_named_as_torchrun_names_them() -> None:
     }  # fmt: skip
     assert expected.items() <= env.items()
     assert "HOLDFAST_PEERS" not in env
+
+
+def test_a_task_is_told_where_it_is_and_how_long_its_end_may_take() -> None:
+    words = describe_host("box-1", {"zone": "a"})
+    order = make_order(watch=WatchSettings(grace_seconds=90.0))
+    env = make_task_environment(
+        order, {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w", host_gpus=0, host_words=words
+    )
+    assert (env["HOLDFAST_GRACE"], env["HOLDFAST_HOST_NAME"]) == ("90", "box-1")
+    assert json.loads(env["HOLDFAST_HOST_LABELS"]) == {"zone": "a"}
+    user = make_task_environment(
+        make_order(env={"HOLDFAST_HOST_NAME": "mine"}), {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w",
+        host_gpus=0, host_words=words,
+    )  # fmt: skip
+    assert user["HOLDFAST_HOST_NAME"] == "box-1"  # ENV-2
 
 
 TWO = [{"rank": 0, "host": "a", "address": "10.0.0.1"}, {"rank": 1, "host": "b", "address": "10.0.0.2"}]

@@ -428,3 +428,51 @@ def test_a_turn_that_is_over_leaves_the_rest_for_the_next() -> None:
     found = forest.find_living(tree)
     assert (found.members, bool(found.unclear), found.gone) == ([], True, False)
     assert len(kernel.processes) - before < 10, "it looked on after its time"
+
+
+def make_two(kernel: Kernel) -> tuple[Forest, Tree, Tree]:
+    """Two tasks without groups, each with its first process and a child of that."""
+    forest = Forest(HOST, proc=kernel, reaper=REAPER)
+    trees = []
+    for pid, task in ((400, FAMILY), (500, TWIN)):
+        kernel.put(pid, REAPER, task=task)
+        kernel.put(pid + 1, pid, task=task)
+        trees.append(Tree(Mark(task, HOST), Child(pid, -1, -1, kernel.now / 100), None))
+        forest.add(trees[-1])
+    return forest, trees[0], trees[1]
+
+
+def test_an_orphan_that_could_be_two_tasks_is_the_last_ones() -> None:
+    """With a cleared environment, in one scan that both endings share: what the first could not be charged with, the second is."""
+    kernel = Kernel(Random(0), grouped=False, moves=0)
+    forest, tree, twin = make_two(kernel)
+    kernel.now += 10
+    kernel.put(600, REAPER, task="")  # in whoever's name it was started, it says nothing
+    for pid in (400, 401, 500, 501):
+        del kernel.processes[pid]
+    for pid in (400, 500):
+        forest.note_exit(pid)
+    assert forest.find_living(tree).gone
+    forest.remove(tree)
+    assert [entry.pid for entry in forest.find_living(twin).members] == [600]
+    assert kernel.scans == 1
+
+
+def test_a_scan_that_broke_off_proves_nothing_to_those_that_share_it() -> None:
+    class Failing(Kernel):
+        broken = False
+
+        def read_environ(self, pid: int) -> bytes | None:
+            if self.broken:
+                raise OSError(errno.ENFILE, "file table overflow")
+            return super().read_environ(pid)
+
+    kernel = Failing(Random(0), grouped=False, moves=0)
+    forest, tree, twin = make_two(kernel)
+    assert len(forest.find_living(tree).members) == 2
+    kernel.put(700, REAPER, task="stranger")
+    kernel.broken = True
+    with pytest.raises(OSError, match="overflow"):
+        forest.find_living(tree)
+    kernel.broken = False
+    assert {entry.pid for entry in forest.find_living(twin).members} == {500, 501}

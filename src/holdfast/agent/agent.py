@@ -38,9 +38,10 @@ from holdfast.agent.identity import Registrar
 from holdfast.agent.journal import open_journal
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.logs import LogShipper, read_log_tail
+from holdfast.agent.missed import find_missed
 from holdfast.agent.sync import SyncLoop
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, START_TOLD_SECONDS, AgentTask, TaskTable
-from holdfast.agent.ties import Ties, read_ties
+from holdfast.agent.ties import Ties, read_ties, wait_for_guardians_end
 from holdfast.agent.transfers import Transfers
 from holdfast.agent.watching import WatchRunner
 from holdfast.core.causes import Watchdog
@@ -71,7 +72,7 @@ class Agent:
         self._over = asyncio.Event()
         self._told = asyncio.Event()
         self._snapshot = asyncio.Event()
-        self._orphaned = False
+        self.line_lost = False  # the line to the guardian ended
         self._host_stops = False
         self._replaced = False
         self._held_back = False
@@ -92,7 +93,7 @@ class Agent:
         self._watching = WatchRunner(
             self._table, self._probe, trip=self._end_by_trip, first_beat=self._report, saved=self._checkpoints.poke
         )
-        self._shipper = LogShipper(self._calls, self._note_shipped)
+        self._shipper = LogShipper(self._calls, self._settle)
         self._keeper = Housekeeper(self._table, config)
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, self._hold)
@@ -107,11 +108,6 @@ class Agent:
         )  # fmt: skip
         self._asides: set[asyncio.Task[None]] = set()
 
-    @property
-    def orphaned(self) -> bool:
-        """Whether the guardian was lost."""
-        return self._orphaned
-
     async def run(self) -> int:
         """Serve until told to go. Returns the exit status."""
         loop = asyncio.get_running_loop()
@@ -121,7 +117,9 @@ class Agent:
         self._table.open()
         work = self._config.state_path / "work"
         make_private_folder(work)
-        self._link = await GuardianLink.open(self._ties.guardian_fd, self._hear, self._lose_guardian)
+        self._link = await GuardianLink.open(
+            self._ties.guardian_fd, self._hear, self._lose_line, incarnation=self._ties.incarnation
+        )
         places = TaskPlaces(
             host_mark=self._ties.host_mark, beat_socket=self._ties.beat_socket, work_folder=work,
             inherited=inherit_environment(os.environ),
@@ -129,7 +127,7 @@ class Agent:
         )  # fmt: skip
         self._commands = Commands(
             self._table, self._link, places, changed=self._report, launched=self._shipper.follow,
-            poked=self._watching.poke, forgotten=self._note_acked, containers=self._containers,
+            poked=self._watching.poke, forgotten=self._settle, containers=self._containers,
             checkpoints=self._checkpoints,
         )  # fmt: skip
         loops = [asyncio.create_task(part) for part in (self._say_alive(), self._serve())]
@@ -141,14 +139,14 @@ class Agent:
         for part in loops[1:]:
             part.cancel()
         await asyncio.gather(*loops[1:], return_exceptions=True)
-        if not self._orphaned and failed is None:
+        if not self.line_lost and failed is None:
             await self._part()
         loops[0].cancel()
         self._save_all()
         await self._checkpoints.close()
         await self._probe.close()
         self._client.close()
-        return EXIT_DONE if failed is None else 1
+        return EXIT_DONE if failed is None and not self.line_lost else 1
 
     async def _serve(self) -> None:
         await self._snapshot.wait()
@@ -189,26 +187,33 @@ class Agent:
             self._take_start(answer)
         elif isinstance(answer, Ended):
             self._take_end(answer)
-        else:
-            assert isinstance(answer, Stopping)
+        elif isinstance(answer, Stopping):
             log.info("the host shuts down; its tasks are being stopped")
             self._host_stops = self._commands.closing = True
             self._commands.stop_fetches()
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         now = read_boottime()
+        if self._snapshot.is_set():
+            self._catch_up(snapshot)
+            return
         for status in snapshot.tasks:
             task = self._table.restore(status.key, now)
             self._take_status(task, status)
-        for key in self._table.find_kept():
-            if self._table.get(key) is None:  # its guardian is gone or has forgotten it: only the logs are left
-                try:
-                    self._keeper.take_leftover(key, now, self._shipper.follow)
-                except ValidationError:
-                    continue
+        self._keeper.take_leftovers(now, self._shipper.follow)
         if snapshot.tasks:
             log.info(f"goes on with {len(snapshot.tasks)} tasks")
         self._snapshot.set()
+
+    def _catch_up(self, snapshot: Snapshot) -> None:
+        missed = find_missed(snapshot, self._table, self._link.must_be_held)
+        self._link.ack(missed.acked)
+        for started in missed.started:
+            self._take_start(started)
+        for ended in missed.ended:
+            self._take_end(ended)
+        for task in missed.unheld:
+            self._commands.give_up(task, "the guardian does not hold it, though it was told to launch it")
 
     def _take_status(self, task: AgentTask, status: TaskStatus) -> None:
         task.pid, task.started_at = status.pid, status.started_at
@@ -309,9 +314,9 @@ class Agent:
         self._told.set()
         self._over.set()
 
-    def _lose_guardian(self) -> None:
+    def _lose_line(self) -> None:
         self._told.set()
-        self._orphaned = True
+        self.line_lost = True
         self._over.set()
 
     # ---- the controller's word
@@ -412,12 +417,6 @@ class Agent:
 
     # ---- when a task is done with
 
-    def _note_acked(self, task: AgentTask) -> None:
-        self._settle(task)
-
-    def _note_shipped(self, task: AgentTask) -> None:
-        self._settle(task)
-
     def _settle(self, task: AgentTask) -> None:
         """Forget a task whose end is on record and whose logs are; until then remember on disk how far it got."""
         if task.saved.acked and task.saved.shipped_whole:
@@ -474,11 +473,15 @@ def run_agent(config: AgentConfig) -> int:
     async def serve() -> tuple[int, bool]:
         agent = Agent(config, ties)
         status = await agent.run()
-        return status, agent.orphaned
+        return status, agent.line_lost
 
     # Not `asyncio.run`: it waits for the loop's threads, and a name look-up or a stuck read may hold one for long.
-    status, orphaned = asyncio.new_event_loop().run_until_complete(serve())
-    if orphaned:
+    status, line_lost = asyncio.new_event_loop().run_until_complete(serve())
+    if line_lost and not wait_for_guardians_end(ties):
+        log.error(
+            "the line to the guardian ended, but the guardian lives; its tasks go on, and its next agent with them"
+        )
+    elif line_lost:
         log.error("the guardian is gone; ending what its tasks left behind")
         survivors = sweep_after_guardian(os.environ)
         if survivors:

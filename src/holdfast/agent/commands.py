@@ -251,6 +251,11 @@ class Commands:
         task.facts = TaskFacts(lost=f"it could not prepare the task: {sentence}"[:4096])
         self._launched(task)
 
+    def give_up(self, task: AgentTask, sentence: str) -> None:
+        """What was launched never began: the host's failure, told as such."""
+        self._fail_start(task.key, sentence, read_boottime())
+        self._changed()
+
     def _preempt(self, order: PreemptOrder) -> bool:
         self.claims.drop(order.key)
         task = self._table.get(order.key)

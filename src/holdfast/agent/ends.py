@@ -24,6 +24,7 @@ def make_facts(
     """Return the facts of an end.
 
     END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work: the trip is void.
+    END-3  What could not be started for want of something of the host's is the host's failure, and no start of the job's.
     END-2  `stopped` is for drains. What a watchdog killed was not drained, whatever the guardian had to send for it;
            an operator's stop is both.
     """
@@ -32,6 +33,7 @@ def make_facts(
     if trip is None and ended.lapsed:
         trip = make_trip(Watchdog.LOST_LEASE, LAPSED, {"source": "the guardian's clock"})
     stopped = ended.stopped and not ended.lapsed and (trip is None or stop_asked)
+    start_error = ended.start_error[:4096] if ended.start_error and not ended.lapsed else None
     own_code = ended.exit_code if ended.exit_code is None or 0 <= ended.exit_code <= 255 else 255
     return TaskFacts(
         exit_code=own_code,
@@ -41,7 +43,8 @@ def make_facts(
         stopped=stopped,
         stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,
         unkillable=ended.unkillable,
-        start_error=ended.start_error[:4096] if ended.start_error and not ended.lapsed else None,
+        start_error=None if ended.hosts_fault else start_error,
+        lost=f"it could not start the task: {start_error}"[:4096] if start_error and ended.hosts_fault else None,
         log_tail=log_tail,
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),

@@ -2,14 +2,18 @@
 
 It parents the tasks, so that an agent may crash, freeze or be upgraded under them. To its agent it hands, in the
 environment: HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET (the beat
-socket and its path, which outlive agents so that beats queue meanwhile), HOLDFAST_INCARNATION, HOLDFAST_HOST_MARK
-and HOLDFAST_GROUPS (for `guardian_home.sweep_after_guardian`).
+socket and its path, which outlive agents so that beats queue meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID,
+HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for `guardian_home.sweep_after_guardian`).
 
 One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing else, except:
 
 GUARD-5  One guardian per folder (a lock); at its start nothing of an earlier one lives (`process.sweep`),
          and it is a new incarnation of the host, which tells the controller that the earlier one's tasks
          are dead.
+GUARD-7  Nothing that goes wrong with one request, one descriptor or one part of a turn ends the loop or keeps the other parts from
+         being done; it is noted with its traceback.
+GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of that clock: a host that wakes up ends what lapsed
+         in its sleep in its first turn. An extension that waits to be obeyed counts from when it is heard.
 GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for the
          ends to be acknowledged), by parent-death signal and sweep when it is killed.
 
@@ -24,9 +28,12 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -35,8 +42,9 @@ from holdfast.agent.guardian_home import GuardianHome, Notifier, read_group_home
 from holdfast.agent.guardian_tasks import HostTasks
 from holdfast.errors import Conflict
 from holdfast.process.groups import open_group_home
+from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.process.sweep import sweep
-from holdfast.process.syscalls import become_subreaper, read_boottime, set_parent_death_signal
+from holdfast.process.syscalls import BootTimer, become_subreaper, read_boottime, set_parent_death_signal
 from holdfast.process.tree import Ending, Forest, Signaller
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import Ack, Alive, Extend, Hello, Launch, Request, Stop, Stopping
@@ -50,9 +58,11 @@ _IDLE_SECONDS = 5.0
 _LAUNCHES_PER_TURN = 4
 _REQUESTS_PER_TURN = 256
 _PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
-# Timers of epoll stand still while the host is suspended, deadlines do not: look at least this often.
-_BUSY_SECONDS = 1.0
+_BUSY_SECONDS = 1.0  # orphans are reaped at least this often (WATCH-2)
+_MISHAP_SECONDS = 0.1  # the pause after something went wrong, so that what always does costs no processor
+_MISHAPS_NOTED = 200
 _GUARDIAN_OOM_SCORE = -900
+T = TypeVar("T")
 
 
 class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +86,13 @@ class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
     die_with_parent: bool = False
 
 
-def run_guardian(config: GuardianConfig, *, signaller: Signaller | None = None) -> int:
+def run_guardian(
+    config: GuardianConfig, *, signaller: Signaller | None = None, read_clock: Callable[[], float] = read_boottime
+) -> int:
     """Serve the host until told to stop. Returns the exit status: 0, or `EXIT_ALREADY_SERVED`.
 
     The calling process becomes the guardian: it must be single-threaded and have no children of its own to
-    wait for.
+    wait for. `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
     """
     if config.die_with_parent:
         parent = os.getppid()
@@ -93,7 +105,7 @@ def run_guardian(config: GuardianConfig, *, signaller: Signaller | None = None) 
         write_note(error.message)
         return EXIT_ALREADY_SERVED
     try:
-        return _Guardian(config, home, signaller or Signaller()).run()
+        return _Guardian(config, home, signaller or Signaller(), read_clock).run()
     finally:
         home.close()
 
@@ -111,8 +123,13 @@ def write_note(sentence: str, **fields: object) -> None:
 class _Guardian:
     """The loop and what it holds."""
 
-    def __init__(self, config: GuardianConfig, home: GuardianHome, signaller: Signaller) -> None:
+    def __init__(
+        self, config: GuardianConfig, home: GuardianHome, signaller: Signaller, read_clock: Callable[[], float]
+    ) -> None:
         self._config = config
+        self._read_clock = read_clock
+        self._mishaps = 0
+        self._descriptor_limit = raise_descriptor_limit()
         self._signaller = signaller
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._poll = select.epoll()
@@ -133,6 +150,8 @@ class _Guardian:
         home.record_group_folder(self._groups.path if self._groups else "")
         self._beats, beat_path = home.open_beat_socket()
         self._handle(self._watcher.fileno(), lambda _: None)  # being woken is all: every turn collects
+        self._timer = BootTimer()
+        self._handle(self._timer.fileno(), lambda _: self._timer.clear())
         self._agent = self._make_agent(beat_path)
         self._tasks = HostTasks(
             forest=self._forest,
@@ -140,6 +159,8 @@ class _Guardian:
             group_home=self._groups,
             kill_limit_seconds=config.kill_limit_seconds,
             oom_score_adj=shield_from_oom(),
+            descriptor_limit=self._descriptor_limit,
+            read_clock=read_clock,
             signaller=signaller,
             tell=self._agent.tell,
             note=write_note,
@@ -157,6 +178,7 @@ class _Guardian:
             "HOLDFAST_BEAT_FD": str(self._beats.fileno()),
             "HOLDFAST_BEAT_SOCKET": beat_path,
             "HOLDFAST_INCARNATION": self._incarnation,
+            "HOLDFAST_GUARDIAN_PID": str(os.getpid()),
             "HOLDFAST_HOST_MARK": self._config.host_id,
             "HOLDFAST_GROUPS": self._groups.path if self._groups else "",
         }
@@ -165,6 +187,7 @@ class _Guardian:
             env=env,
             pass_fds=(self._beats.fileno(),),
             host=self._config.host_id,
+            descriptor_limit=self._descriptor_limit,
             frozen_seconds=self._config.frozen_seconds,
             backoff_seconds=self._config.agent_backoff_seconds,
             forest=self._forest,
@@ -192,37 +215,61 @@ class _Guardian:
             for fd, events in self._poll.poll(wait_seconds):
                 handler = self._handlers.get(fd)
                 if handler is not None:
-                    handler(events)
+                    self._survive(partial(handler, events), None)
             turned_at = slept_from
         if self._groups is not None:
             self._groups.close()
         self._beats.close()
         self._watcher.close()
+        self._timer.close()
         write_note("the guardian is done")
         return 0
 
     def _turn(self) -> float:
-        """Do what is due; return how long nothing will be."""
-        reaped = self._collect()
-        launches = 0
-        for _ in range(min(_REQUESTS_PER_TURN, len(self._asked))):
-            request = self._asked.popleft()
-            self._obey(request)
-            launches += isinstance(request, Launch)
-            if launches == _LAUNCHES_PER_TURN:
-                break
-        now, boot_now = time.monotonic(), read_boottime()
+        """Do what is due, each part for itself (GUARD-7); return how long nothing will be."""
+        mishaps = self._mishaps
+        reaped = self._survive(self._collect, False)
+        self._survive(self._obey_some, None)
+        self._survive(self._tasks.end_lapsed, None)
+        now, boot_now = time.monotonic(), self._read_clock()
         self._notifier.turn(now)
-        self._step_agent_endings(boot_now)
-        self._close_further(now)
+        self._survive(lambda: self._step_agent_endings(boot_now), None)
+        self._survive(lambda: self._close_further(now), None)
+        tasks_at = self._survive(lambda: self._tasks.turn(boot_now), boot_now)
+        agent_at = self._survive(lambda: self._agent.turn(now), now)
+        self._timer.set(tasks_at)
         waits = [
             _BUSY_SECONDS if self._tasks.count_running else _IDLE_SECONDS,
-            self._tasks.turn(boot_now) - boot_now,
-            self._agent.turn(now) - now,
+            tasks_at - boot_now,
+            agent_at - now,
             self._notifier.next_at - now,
             *(ending.next_at - boot_now for ending in self._agent_endings),
         ]
+        if self._mishaps > mishaps:
+            return _MISHAP_SECONDS
         return 0.0 if self._asked or reaped else max(0.0, min(waits))
+
+    def _survive(self, act: Callable[[], T], otherwise: T) -> T:
+        """GUARD-7."""
+        try:
+            return act()
+        except Exception:
+            self._mishaps += 1
+            if self._mishaps <= _MISHAPS_NOTED:
+                write_note(f"a part of the guardian failed and is passed over: {traceback.format_exc()}")
+            return otherwise
+
+    def _obey_some(self) -> None:
+        launches = 0
+        for _ in range(min(_REQUESTS_PER_TURN, len(self._asked))):
+            request = self._asked.popleft()
+            mishaps = self._mishaps
+            self._survive(partial(self._obey, request), None)
+            if self._mishaps > mishaps:
+                self._agent.refuse(f"the guardian failed to carry out a {type(request).__name__}")
+            launches += isinstance(request, Launch)
+            if launches == _LAUNCHES_PER_TURN:
+                break
 
     # ---- what comes in
 
@@ -268,7 +315,11 @@ class _Guardian:
         if events & select.EPOLLOUT:
             self._agent.flush()
         if events & ~select.EPOLLOUT:
-            self._asked.extend(self._agent.read())
+            heard = self._agent.read()
+            for request in heard:
+                if isinstance(request, Extend):
+                    self._tasks.extend(request.deadlines)  # and once more in its turn, after the launches before it
+            self._asked.extend(heard)
 
     def _obey(self, request: Request) -> None:
         if isinstance(request, Launch):
@@ -280,7 +331,7 @@ class _Guardian:
         elif isinstance(request, Ack):
             self._tasks.ack(request.keys)
         elif isinstance(request, Hello):
-            self._agent.greet(self._tasks.make_snapshot(self._incarnation))
+            self._agent.greet(self._tasks.make_snapshot(self._incarnation, request.number))
             if self._closing:
                 self._agent.tell(Stopping())
         else:
@@ -301,7 +352,7 @@ class _Guardian:
         ending = Ending(
             agent_tree,
             self._forest,
-            now=read_boottime(),
+            now=self._read_clock(),
             grace_seconds=0.0,
             kill_limit_seconds=self._config.kill_limit_seconds,
             signaller=self._signaller,

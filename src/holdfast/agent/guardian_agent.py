@@ -4,6 +4,8 @@ AGENT-1  An agent that died is started again at once; one that keeps dying, afte
 AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be stopped, or
          stuck in a driver. Before its first word each in a row has twice the time of the one before, eight times at
          most: on a machine with little to spare the start itself takes long, and killing it earlier never helps.
+AGENT-4  What an agent says and nobody can read is refused (LINE-1), and is no sign of life: an agent that says nothing else is
+         replaced as a silent one is.
 AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its successor;
          the successor asks for a snapshot instead.
 """
@@ -23,10 +25,14 @@ from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Watcher
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from holdfast.wire.guardian import Answer, Hello, Request, decode_request, encode
+from holdfast.wire.guardian import Answer, Hello, Request, Unread, decode_request, encode
 
 _READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent told to go may take
+_SPARE_DESCRIPTORS = 6  # an agent may have most of what tasks must leave (SPAWN-4)
+_SHOWN_BYTES = 32
+_MAX_REASON = 1024
+_NOTED_REFUSALS = 20  # of one agent
 _STEADY_SECONDS = 10.0  # an agent that lived this long has earned an immediate restart
 INF = float("inf")
 
@@ -41,6 +47,7 @@ class AgentChild:
         env: Mapping[str, str],
         pass_fds: tuple[int, ...],
         host: str,
+        descriptor_limit: tuple[int, int] | None,
         frozen_seconds: float,
         backoff_seconds: tuple[float, float],
         forest: Forest,
@@ -53,6 +60,7 @@ class AgentChild:
         self._env = dict(env)
         self._pass_fds = pass_fds
         self._host = host
+        self._descriptor_limit = descriptor_limit
         self._frozen_seconds = frozen_seconds
         self._backoff_seconds = backoff_seconds
         self._forest = forest
@@ -62,6 +70,7 @@ class AgentChild:
         self._drop_interest = drop_interest
         self._number = 0
         self._failures = 0
+        self._refused = 0  # messages of this agent
         self._mute = 0  # agents in a row that were killed before their first word
         self._child: Child | None = None
         self._request: SpawnRequest | None = None
@@ -90,6 +99,8 @@ class AgentChild:
             if now < self._start_at:
                 return self._start_at
             self._start(now)
+            if self._child is None:
+                return self._start_at
         if now >= self._kill_at:
             self._kill("it did not go when told")
         elif now - self._heard_at >= self._patience_seconds and self._kill_at == INF:
@@ -140,7 +151,7 @@ class AgentChild:
             self._signal(signal.SIGKILL)
 
     def read(self) -> list[Request]:
-        """What the agent said. A stream that ends or makes no sense costs the agent its life."""
+        """What the agent said. A stream that ends or cannot be cut into messages costs the agent its life."""
         if self._channel is None:
             return []
         try:
@@ -154,16 +165,30 @@ class AgentChild:
             if not self._wanted_gone:  # else it is on its way out, as it was told, and has its time for that
                 self._kill("it closed its line to the guardian")
             return []
-        self._heard_at = time.monotonic()
         try:
-            requests = [decode_request(frame) for frame in self._reader.feed(data)]
-        except (ValidationError, msgspec.MsgspecError) as error:
+            frames = self._reader.feed(data)
+        except ValidationError as error:
             self._kill(f"it sent what is no message: {error}")
             self._close_channel()
             return []
+        requests: list[Request] = []
+        for frame in frames:
+            try:
+                requests.append(decode_request(frame))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self.refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
+        if requests:
+            self._heard_at = time.monotonic()
         if any(isinstance(request, Hello) for request in requests):
             self._read_exec()
         return requests
+
+    def refuse(self, reason: str) -> None:
+        """Say that a message could not be read or carried out (AGENT-4)."""
+        self._refused += 1
+        if self._refused <= _NOTED_REFUSALS:
+            self._note(f"a message of the agent is refused: {reason}", count=self._refused)
+        self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
 
     def flush(self) -> None:
         """The channel takes more now."""
@@ -198,7 +223,11 @@ class AgentChild:
         return True
 
     def _start(self, now: float) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            self._put_off(now, error)
+            return
         self._number += 1
         mark = Mark(f"agent-{self._number}", self._host)
         request = SpawnRequest(
@@ -207,21 +236,19 @@ class AgentChild:
             pass_fds=(theirs.fileno(), *self._pass_fds),
             # It outlives us by the moment it needs to sweep our tasks, and must be awake for that.
             parent_death_signal=signal.SIGCONT,
+            descriptor_limit=self._descriptor_limit,
         )
         try:
-            child = spawn(request)
+            child = spawn(request, spare_descriptors=_SPARE_DESCRIPTORS)
         except OSError as error:
             ours.close()
-            self._failures += 1
-            self._start_at = now + self._backoff_seconds[1]
-            self._heard_at = now
-            self._note(f"the agent could not be started: {error}", again_in_seconds=self._backoff_seconds[1])
+            self._put_off(now, error)
             return
         finally:
             theirs.close()
         ours.setblocking(False)
         self._child, self._request, self._channel = child, request, ours
-        self._reader, self._unsent, self._greeted = FrameReader(), bytearray(), False
+        self._reader, self._unsent, self._greeted, self._refused = FrameReader(), bytearray(), False, 0
         self._started_at = self._heard_at = now
         self._kill_at = INF
         self._wanted_gone = False
@@ -230,6 +257,13 @@ class AgentChild:
         self._forest.add(self.tree)
         self._set_interest(ours.fileno(), False)
         self._note("the agent was started", pid=child.pid, number=self._number)
+
+    def _put_off(self, now: float, error: OSError) -> None:
+        """The kernel has nothing left for an agent now."""
+        self._failures += 1
+        self._start_at = now + self._backoff_seconds[1]
+        self._heard_at = now
+        self._note(f"the agent could not be started: {error}", again_in_seconds=self._backoff_seconds[1])
 
     def _read_exec(self) -> str:
         """The sentence of a failed exec, if it failed."""

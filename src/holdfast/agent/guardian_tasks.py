@@ -14,6 +14,7 @@ the work is over, so there is nothing to save, but a server in the background ma
 from __future__ import annotations
 
 import heapq
+import math
 import signal
 from collections.abc import Callable
 
@@ -22,7 +23,6 @@ from holdfast.errors import ValidationError
 from holdfast.process.groups import GroupHome, TaskGroup, count_oom_kills_of_host
 from holdfast.process.punch import Punched, punch_file
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
-from holdfast.process.syscalls import read_boottime
 from holdfast.process.tree import Ending, Forest, Mark, Signaller, Tree
 from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.guardian import Answer, Ended, Launch, Snapshot, Started, TaskStatus
@@ -35,6 +35,7 @@ _FIRST_SCAN_SECONDS = 0.2  # reading all of /proc must not compete with the star
 _PUNCH_SECONDS = 1.0
 _FLOOD_SECONDS = 0.1  # while some log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
+_MAX_SENTENCE = 4096  # a program's name may be as long as the kernel allows, and goes into every snapshot
 # Of one turn, for ending trees. A fork bomb is hunted turn after turn; in between the guardian hears, reaps and is watched.
 _HUNT_SECONDS = 0.1
 
@@ -50,6 +51,7 @@ class _Task:
         "exit",
         "exited_at",
         "grace_seconds",
+        "hosts_fault",
         "key",
         "lapsed",
         "log_disk_bytes",
@@ -73,6 +75,7 @@ class _Task:
         self.child: Child | None = None
         self.tree: Tree | None = None
         self.start_error: str | None = None
+        self.hosts_fault = False
         self.exit: Exit | None = None
         self.exited_at = 0.0
         self.ending: Ending | None = None
@@ -95,7 +98,7 @@ class _Task:
 
 
 class HostTasks:
-    """All tasks of the host. Every time is CLOCK_BOOTTIME, given by the caller."""
+    """All tasks of the host. Every time is CLOCK_BOOTTIME, of `read_clock`."""
 
     def __init__(
         self,
@@ -105,6 +108,8 @@ class HostTasks:
         group_home: GroupHome | None,
         kill_limit_seconds: float,
         oom_score_adj: int | None,
+        descriptor_limit: tuple[int, int] | None,
+        read_clock: Callable[[], float],
         signaller: Signaller,
         tell: Callable[[Answer], None],
         note: Callable[..., None],
@@ -116,6 +121,8 @@ class HostTasks:
         self._group_home = group_home
         self._kill_limit_seconds = kill_limit_seconds
         self._oom_score_adj = oom_score_adj
+        self._descriptor_limit = descriptor_limit
+        self._read_clock = read_clock
         self._signaller = signaller
         self._tell = tell
         self._note = note
@@ -127,6 +134,7 @@ class HostTasks:
         self._deadlines: list[tuple[float, TaskKey]] = []
         self._tombstones: dict[TaskKey, None] = {}
         self._full_groups: list[TaskGroup] = []
+        self._unheard: list[_Task] = []  # whose start no poll tells, for want of memory
         self._closing = False
         self._said: set[str] = set()
         self._scan_at = self._punch_at = self._tidy_at = 0.0
@@ -145,7 +153,10 @@ class HostTasks:
             task = self._tasks[launch.key] = _Task(launch)
             if self._closing:
                 self._refuse(task, "the host is shutting down")
-            elif launch.deadline <= read_boottime():
+            elif not math.isfinite(launch.deadline):
+                task.hosts_fault = True
+                self._refuse(task, f"{launch.deadline} is no time at which a lease ends")
+            elif launch.deadline <= self._read_clock():
                 task.lapsed = True
                 self._refuse(task, "its lease had ended before it could be started")
             else:
@@ -155,7 +166,7 @@ class HostTasks:
         """Move deadlines later; an earlier one changes nothing (GUARD-2)."""
         for key, deadline in deadlines:
             task = self._tasks.get(key)
-            if task is not None and deadline > task.deadline:
+            if task is not None and task.deadline < deadline < math.inf:
                 task.deadline = deadline
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
@@ -184,9 +195,11 @@ class HostTasks:
             if len(self._tombstones) > MAX_TOMBSTONES:
                 del self._tombstones[next(iter(self._tombstones))]
 
-    def make_snapshot(self, incarnation: str) -> Snapshot:
+    def make_snapshot(self, incarnation: str, number: int) -> Snapshot:
         """Everything held now."""
-        return Snapshot(incarnation=incarnation, tasks=[task.as_status() for task in self._tasks.values()])
+        return Snapshot(
+            incarnation=incarnation, number=number, tasks=[task.as_status() for task in self._tasks.values()]
+        )
 
     # ---- what the guardian itself asks
 
@@ -214,7 +227,7 @@ class HostTasks:
         if task is None:
             return False
         task.exit = found
-        task.exited_at = read_boottime()
+        task.exited_at = self._read_clock()
         self._read_start(task)
         if task.ended is not None:
             return True  # given up as unkillable; it died after all
@@ -233,8 +246,10 @@ class HostTasks:
 
     def turn(self, now: float) -> float:
         """Do everything that is due; return when to be called again (infinity: when something happens)."""
-        self._end_lapsed(now)
         self._step_endings(now)
+        for task in self._unheard:
+            self._read_start(task)
+        self._unheard = [task for task in self._unheard if task.request is not None]
         if self._by_pid:
             if now >= self._scan_at and any(t.tree and t.tree.group is None for t in self._by_pid.values()):
                 # Without groups a runaway is only known if it was seen while its parents lived.
@@ -254,6 +269,8 @@ class HostTasks:
             due.append(self._punch_at)
         if self._full_groups:
             due.append(self._tidy_at)
+        if self._unheard:
+            due.append(now + _TIDY_SECONDS)
         return min(due, default=float("inf"))
 
     # ---- how
@@ -269,13 +286,15 @@ class HostTasks:
             stderr=launch.stderr,
             group_procs=group.procs_path if group else None,
             oom_score_adj=self._oom_score_adj,
+            descriptor_limit=self._descriptor_limit,
         )
         try:
             child = spawn(request)
         except (ValidationError, OSError) as error:
             if group is not None:
                 group.remove()
-            self._refuse(task, str(error))
+            task.hosts_fault = isinstance(error, OSError)
+            self._refuse(task, f"no process can be made: {error}" if task.hosts_fault else str(error))
             return
         task.request, task.child = request, child
         task.oom_kills_before = self._read_oom_kills()
@@ -286,7 +305,10 @@ class HostTasks:
         self._by_pid[child.pid] = task
         self._watcher.watch_child(child.pid, child.pidfd)
         heapq.heappush(self._deadlines, (task.deadline, task.key))
-        self._watch_start(child.error_fd, lambda: self._read_start(task))
+        try:
+            self._watch_start(child.error_fd, lambda: self._read_start(task))
+        except OSError:
+            self._unheard.append(task)
 
     def _make_group(self, memory_bytes: int) -> TaskGroup | None:
         home = self._group_home
@@ -308,7 +330,7 @@ class HostTasks:
 
     def _read_oom_kills(self) -> int:
         """The kernel's count, read at most once a second: a burst of launches need not read it each time."""
-        now = read_boottime()
+        now = self._read_clock()
         if now >= self._oom_read_at + 1.0:
             self._oom_kills, self._oom_read_at = count_oom_kills_of_host(), now
         return self._oom_kills
@@ -325,7 +347,8 @@ class HostTasks:
         self._unwatch_start(error_fd)
         task.request = None
         if sentence:
-            task.start_error = sentence  # said when the child is reaped, which is now
+            task.hosts_fault = child.hosts_fault
+            task.start_error = sentence[:_MAX_SENTENCE]  # said when the child is reaped, which is now
         else:
             self._tell(Started(key=task.key, pid=child.pid, started_at=child.started_at))
 
@@ -336,7 +359,10 @@ class HostTasks:
             self._drop_group(task.tree.group)
         self._endings.pop(task.key, None)
         task.ending = None
-        task.ended = Ended(key=task.key, start_error=sentence, stopped=task.stopped, lapsed=task.lapsed)
+        task.ended = Ended(
+            key=task.key, start_error=sentence[:_MAX_SENTENCE], hosts_fault=task.hosts_fault, stopped=task.stopped,
+            lapsed=task.lapsed,
+        )  # fmt: skip
         self._tell(task.ended)
 
     def _answer_known(self, task: _Task) -> None:
@@ -347,19 +373,21 @@ class HostTasks:
 
     def _end(self, task: _Task, grace_seconds: float) -> None:
         """Begin to end it. The turn does the rest, for all that are ended together (TREE-5)."""
+        if not 0.0 <= grace_seconds < math.inf:
+            grace_seconds = 0.0  # of what is no time none is given, or it would never be over
         if task.exit is None:
             task.stopped = True
         if task.ending is None:
             self._begin_ending(task, grace_seconds)
         else:
-            task.ending.hasten(read_boottime() + grace_seconds)
+            task.ending.hasten(self._read_clock() + grace_seconds)
 
     def _begin_ending(self, task: _Task, grace_seconds: float) -> None:
         assert task.tree is not None
         task.ending = Ending(
             task.tree,
             self._forest,
-            now=read_boottime(),
+            now=self._read_clock(),
             grace_seconds=grace_seconds,
             kill_limit_seconds=self._kill_limit_seconds,
             signaller=self._signaller,
@@ -415,7 +443,7 @@ class HostTasks:
             lapsed=task.lapsed,
             unkillable=bool(survivors),
             survivors=survivors,
-            runtime_seconds=(task.exited_at or read_boottime()) - task.child.started_at,
+            runtime_seconds=(task.exited_at or self._read_clock()) - task.child.started_at,
             max_memory_bytes=peak_bytes or (found.max_rss_bytes if found else 0),
         )
         self._tell(task.ended)
@@ -436,8 +464,9 @@ class HostTasks:
         if group is not None and not group.remove():
             self._full_groups.append(group)
 
-    def _end_lapsed(self, now: float) -> None:
+    def end_lapsed(self) -> None:
         """GUARD-2: KILL what is past its deadline. An entry whose deadline was moved since goes back in."""
+        now = self._read_clock()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
             task = self._tasks.get(key)

@@ -18,6 +18,7 @@ from holdfast.agent.config import AgentConfig
 from holdfast.agent.logs import STREAMS
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
+from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 
 log = logging.getLogger("holdfast.agent.housekeeping")
@@ -54,8 +55,17 @@ class Housekeeper:
         except OSError:
             pass
 
-    def take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
-        """A folder whose task no guardian knows: ship what is not shipped, then put it away. Raises ValidationError."""
+    def take_leftovers(self, now: float, follow: Callable[[AgentTask], None]) -> None:
+        """Folders whose tasks no guardian knows, because it is gone or has forgotten them: only the logs are left."""
+        for key in self._table.find_kept():
+            if self._table.get(key) is None:
+                try:
+                    self._take_leftover(key, now, follow)
+                except ValidationError:
+                    continue
+
+    def _take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
+        """Ship what is not shipped, then put it away. Raises ValidationError."""
         task = self._table.restore(key, now)
         if not any(task.path_of(stream).exists() for stream in STREAMS):
             # An agent died between writing the order down and asking for the launch: it will be offered again.

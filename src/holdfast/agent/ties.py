@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -12,6 +14,7 @@ from holdfast.errors import ValidationError
 class Ties(msgspec.Struct, frozen=True, kw_only=True):
     """What the guardian gave this agent through its environment."""
 
+    guardian_pid: int
     guardian_fd: int
     beat_fd: int
     beat_socket: str
@@ -23,6 +26,8 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
     """Read the guardian's gifts. Raises ValidationError where this process is no guardian's child."""
     try:
         return Ties(
+            # A guardian of an earlier version does not say it; it is the parent, unless it died in this very moment.
+            guardian_pid=int(environ.get("HOLDFAST_GUARDIAN_PID") or os.getppid()),
             guardian_fd=int(environ["HOLDFAST_GUARDIAN_FD"]),
             beat_fd=int(environ["HOLDFAST_BEAT_FD"]),
             beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
@@ -31,3 +36,16 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
         )
     except (KeyError, ValueError) as error:
         raise ValidationError(f"{error}: the agent is started by its guardian; use `holdfast agent`") from None
+
+
+def wait_for_guardians_end(ties: Ties, seconds: float = 10.0) -> bool:
+    """Whether the guardian is gone, or goes within `seconds`: a process lets go of its sockets a moment before it is.
+
+    Only its own child can ask: whose parent has died has another.
+    """
+    give_up_at = time.monotonic() + seconds
+    while os.getppid() == ties.guardian_pid:
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(0.02)
+    return True

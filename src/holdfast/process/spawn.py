@@ -8,12 +8,17 @@ SPAWN-1  Between fork and exec the child is blocked from every signal until its 
          handler of the parent that ran there would write into the parent's wake-up pipe.
 SPAWN-2  The parent-death signal is set before anything that may block, and the parent is checked after it,
          so no child survives a parent that died in between.
+SPAWN-3  A child that was forked is always returned. Whatever else fails after the fork fails without it: a child nobody
+         knows of would run beside the one that is started in its place.
+SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able to look for, signal and reap what it has
+         started. A start that would use them up fails as if there were none.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 from collections.abc import Mapping
 from typing import NoReturn
@@ -27,6 +32,12 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CHILD_FAILED = 127
 _PIPE_BYTES = 4096
+SPARE_DESCRIPTORS = 16
+# What the machine lacks, whichever program it was.
+_SHORTAGES = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS
+})  # fmt: skip
+_OWN_STAGES = frozenset({"prepare", "group", "stdin", "stdout", "stderr"})  # of these the program has no part
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +49,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     group_procs: path of the `cgroup.procs` to join before the exec. oom_score_adj: written when not None.
     pass_fds: descriptors to inherit under the same numbers. Everything else is closed.
     parent_death_signal: sent to the child when the caller dies; 0 for a child that outlives it.
+    descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for the caller's.
     """
 
     argv: tuple[str, ...]
@@ -49,21 +61,24 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     oom_score_adj: int | None = None
     pass_fds: tuple[int, ...] = ()
     parent_death_signal: int = signal.SIGKILL
+    descriptor_limit: tuple[int, int] | None = None
 
 
 class Child:
     """A child that was forked. `pidfd` stays valid, whatever happens to the number, until it is closed.
 
-    Whoever watches the child (`process.watch`) closes `pidfd`; `read_start` closes `error_fd`.
+    pidfd is -1 where none could be had (SPAWN-3). hosts_fault: `read_start` found that the machine, not the program, is why
+    it did not start. Whoever watches the child (`process.watch`) closes `pidfd`; `read_start` closes `error_fd`.
     """
 
-    __slots__ = ("error_fd", "pid", "pidfd", "started_at")
+    __slots__ = ("error_fd", "hosts_fault", "pid", "pidfd", "started_at")
 
     def __init__(self, pid: int, pidfd: int, error_fd: int, started_at: float) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.error_fd = error_fd
         self.started_at = started_at  # CLOCK_BOOTTIME seconds
+        self.hosts_fault = False
 
 
 class _Plan:
@@ -110,17 +125,17 @@ def _check_word(word: str, field: str) -> None:
         raise ValidationError("half of a surrogate pair cannot be passed to a program", field=field) from None
 
 
-def spawn(request: SpawnRequest) -> Child:
-    """Fork a child that becomes `request`'s program, leader of its own session and process group.
+def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) -> Child:
+    """Fork a child that becomes `request`'s program, leader of its own session and process group (SPAWN-4).
 
     Raises:
         ValidationError: see `check_request`.
-        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE).
+        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE, SPAWN-4). Nothing was started.
     """
     check_request(request)
     plan = _Plan(request)
     parent = os.getpid()
-    error_fd, child_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    error_fd, child_fd = _open_pipe(spare_descriptors)
     old_mask = syscalls.block_all_signals()
     try:
         started_at = syscalls.read_boottime()
@@ -133,7 +148,36 @@ def spawn(request: SpawnRequest) -> Child:
     finally:
         os.close(child_fd)
         syscalls.restore_signals(old_mask)
-    return Child(pid, os.pidfd_open(pid), error_fd, started_at)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        pidfd = -1
+    return Child(pid, pidfd, error_fd, started_at)
+
+
+def _open_pipe(spare: int) -> tuple[int, int]:
+    """The pipe of a start. The kernel gives the lowest free numbers, so they tell how many are left (SPAWN-4)."""
+    error_fd, child_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY or max(error_fd, child_fd) + spare < limit:
+        return error_fd, child_fd
+    os.close(error_fd)
+    os.close(child_fd)
+    raise OSError(errno.EMFILE, f"of {limit} descriptors only the last {spare} are free, and those are kept")
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Let this process have as many descriptors as it may; return the limit it had, for its children.
+
+    Those keep it: a program that uses `select` breaks above 1024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass  # "unlimited" may be more than this kernel gives
+    return soft, hard
 
 
 def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
@@ -155,6 +199,8 @@ def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
             os.set_inheritable(fd, True)
         syscalls.reset_signal_handlers()
         syscalls.unblock_all_signals()
+        if request.descriptor_limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, request.descriptor_limit)
         if request.oom_score_adj is not None:
             _write_oom_score(request.oom_score_adj)
         if request.group_procs is not None:
@@ -238,6 +284,7 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
     if not data:
         return ""
     stage, _, code = data.decode(errors="replace").partition("\0")
+    child.hosts_fault = int(code or 0) in _SHORTAGES or stage in _OWN_STAGES
     return _describe(stage, int(code or 0), request)
 
 

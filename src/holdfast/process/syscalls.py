@@ -28,6 +28,11 @@ _NO_SIGNALS = ctypes.create_string_buffer(_SIGSET_BYTES)
 _SIG_SETMASK = 2
 _execve = _quick.execve
 _execve.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p]
+_timerfd_create = _quick.timerfd_create
+_timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
+_timerfd_settime = _quick.timerfd_settime
+_timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+_TFD_TIMER_ABSTIME = 1
 _fallocate = _slow.fallocate
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 # glibc has close_range since 2.34; an older libc is served by Python's own close-on-exec default.
@@ -48,6 +53,44 @@ def _check(result: int, what: str) -> None:
 def read_boottime() -> float:
     """Seconds of CLOCK_BOOTTIME: one clock for all processes of the host, which counts suspension too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class BootTimer:
+    """A timer of CLOCK_BOOTTIME: unlike the time-out of a poll it runs on while the host is suspended, and is due at once when it
+    wakes. Readable when due; nest it in any poll. Raises OSError.
+    """
+
+    def __init__(self) -> None:
+        self._fd: int = _timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK)
+        if self._fd < 0:
+            _check(self._fd, "timerfd_create")
+        self._due: float | None = None
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        return self._fd
+
+    def set(self, due: float) -> None:
+        """Be readable from `due` on, seconds of CLOCK_BOOTTIME; never, for infinity."""
+        if due == self._due:
+            return
+        self._due = due
+        # A zero time would switch it off: what is due already is due a nanosecond after the boot.
+        nanoseconds = 0 if due == float("inf") else max(1, int(due * 1e9))
+        when = (ctypes.c_long * 4)(0, 0, *divmod(nanoseconds, 1_000_000_000))
+        _check(_timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, when, None), "timerfd_settime")
+
+    def clear(self) -> None:
+        """Be readable no more until the next `set`."""
+        self._due = None
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        os.close(self._fd)
 
 
 def set_parent_death_signal(number: int) -> None:

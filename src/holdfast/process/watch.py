@@ -5,6 +5,7 @@ WATCH-2  Orphans re-parented to a sub-reaper are reaped by the same `collect`; t
          pidfd here, so nothing wakes for them: whoever is a sub-reaper calls `collect` from time to time as well.
 WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits faster than it is reaped must not hold
          up its reaper for ever. What is left comes with the next call.
+WATCH-4  A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an orphan: with the next call.
 
 `collect` waits for *any* child, so the process that watches must have no other library waiting for children.
 """
@@ -43,9 +44,15 @@ class Watcher:
         return self._epoll.fileno()
 
     def watch_child(self, pid: int, pidfd: int) -> None:
-        """Watch a child; the watcher owns `pidfd` from here on."""
-        self._children[pid] = pidfd
-        self._epoll.register(pidfd, select.EPOLLIN)
+        """Watch a child; the watcher owns `pidfd` from here on. -1: WATCH-4."""
+        if pidfd < 0:
+            return
+        try:
+            self._epoll.register(pidfd, select.EPOLLIN)
+        except OSError:
+            os.close(pidfd)
+        else:
+            self._children[pid] = pidfd
 
     def collect(self) -> list[Exit]:
         """Reap children that have ended, without waiting, `MAX_EXITS` at most (WATCH-3), and return how they ended."""

@@ -2,6 +2,11 @@
 
 All times are seconds of CLOCK_BOOTTIME, which every process of the host shares and which counts suspension.
 Every request is idempotent: the agent may die at any line, come back, ask for a `Snapshot` and go on.
+
+LINE-1  A message that cannot be read (of an unknown kind, of another shape) is refused, counted and named, and costs neither side
+        its life: a guardian outlives upgrades of its agent, so the two may be of different versions. Who missed something asks
+        for a `Snapshot`. A frame that announces more than the limit leaves no way to find the next one: that line is given up
+        and the next agent gets a new one.
 """
 
 from __future__ import annotations
@@ -19,9 +24,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_def
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """An agent began; the guardian answers with a `Snapshot`."""
+    """An agent began, or missed something; the guardian answers with a `Snapshot` of the same number."""
 
     pid: int
+    number: int = 0
 
 
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):
@@ -96,6 +102,7 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     stopped: a `Stop` had been sent, or the deadline had passed, before the process ended.
     lapsed: the guardian ended it at its lease deadline.
     unkillable: processes of it survived SIGKILL for the kill limit; `survivors` are their pids.
+    hosts_fault: it did not start for want of something of the host's (descriptors, processes, memory, disk), not of its own.
     """
 
     key: TaskKey
@@ -107,6 +114,7 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     unkillable: bool = False
     survivors: list[int] = []
     start_error: str | None = None
+    hosts_fault: bool = False
     runtime_seconds: float = 0.0
     max_memory_bytes: int = 0
 
@@ -133,10 +141,18 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Snapshot(Message, frozen=True, kw_only=True, tag="snapshot"):
-    """Everything the guardian holds: the answer to `Hello`."""
+    """Everything the guardian holds: the answer to the `Hello` of this number (0 from a guardian that does not count)."""
 
     incarnation: str
     tasks: list[TaskStatus]
+    number: int = 0
+
+
+class Unread(Message, frozen=True, kw_only=True, tag="unread"):
+    """So many messages of this agent could not be read or carried out so far (LINE-1); why the last one could not."""
+
+    count: int
+    reason: str
 
 
 class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
@@ -144,7 +160,7 @@ class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
 
 
 Request = Hello | Alive | Launch | Extend | Stop | Ack
-Answer = Ended | Started | Snapshot | Stopping
+Answer = Ended | Started | Snapshot | Stopping | Unread
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -1,0 +1,40 @@
+"""What an agent missed when a message was lost to it: what its guardian holds, beside what the agent believes (LINK-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from holdfast.agent.tasks import AgentTask
+from holdfast.core.ids import TaskKey
+from holdfast.wire.guardian import Ended, Snapshot, Started
+
+
+class Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """acked: ends the guardian should have forgotten by now. unheld: live tasks that it was told to launch and does not hold."""
+
+    acked: list[TaskKey] = []
+    ended: list[Ended] = []
+    started: list[Started] = []
+    unheld: list[AgentTask] = []
+
+
+def find_missed(snapshot: Snapshot, tasks: Iterable[AgentTask], must_be_held: Callable[[TaskKey, int], bool]) -> Missed:
+    """Compare. `must_be_held`: whether a task's launch was said before the hello of this number, so the snapshot knows it."""
+    known = {task.key: task for task in tasks}
+    missed = Missed(acked=[], ended=[], started=[], unheld=[])
+    for status in snapshot.tasks:
+        task = known.get(status.key)
+        if task is None or not task.live:
+            if status.ended is not None and (task is None or task.saved.acked):
+                missed.acked.append(status.key)
+        elif status.ended is not None:
+            missed.ended.append(status.ended)
+        elif status.pid and task.state == "starting":
+            missed.started.append(Started(key=status.key, pid=status.pid, started_at=status.started_at))
+    held = {status.key for status in snapshot.tasks}
+    for key, task in known.items():
+        if task.live and key not in held and must_be_held(key, snapshot.number):
+            missed.unheld.append(task)
+    return missed
