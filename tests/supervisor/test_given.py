@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import logging
 import socket
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor import Context
 from holdfast.supervisor.given import RUN_VARIABLE, GivenRun, parse_listen, read_given, write_given
 from holdfast.supervisor.keys import derive_keys, parse_manager_key
+from tests.proxy import wait_until
 from tests.supervisor.rig import PATIENCE, Managers, local_context
 
 KEYS = derive_keys(b"s" * 32, "job", 1)
@@ -110,6 +112,18 @@ def test_holdfast_decides_which_machines_come_back(give: Any, managers: Managers
         (fresh,) = ctx.replace_hosts([host])
         managers.start(ctx, name="box")
         assert fresh.hostname().result(PATIENCE) == "box"
+
+
+def test_a_lost_host_is_not_cleared_while_a_drain_may_let_its_processes_save(give: Any, managers: Managers) -> None:
+    give(term_grace_seconds=1000.0)
+    with local_context() as ctx:
+        manager = managers.start(ctx, name="box")
+        (host,) = ctx.request_hosts(1)
+        host.hostname().result(PATIENCE)
+        manager.kill()
+        host.time_connection_lost().result(PATIENCE)
+        (until,) = wait_until(lambda: list(ctx._roster._uncleared.values()), PATIENCE)
+        assert until - time.monotonic() > 1000
 
 
 # ---- metrics

@@ -117,7 +117,9 @@ class Context:
         first = self._state.epoch * _NUMBERS_PER_EPOCH
         self._crew = CrewRoster(fleet, self._events, first)
         self._roster = HostRoster(fleet, self._crew, self._events)
-        self._roster.bars_machines = self._given is None
+        if self._given is not None:
+            self._roster.bars_machines = False
+            self._roster.term_grace_seconds = self._given.term_grace_seconds
         self._next_host = self._state.next_host
         self._next_group = first
         self._metrics: MetricsServer | None = None

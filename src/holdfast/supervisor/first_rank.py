@@ -54,7 +54,10 @@ def run_first_rank(
     folder = Path(tempfile.mkdtemp(prefix=".supervise-", dir=work))
     try:
         keys = member.make_keys()
-        given = GivenRun(keys=keys, port=member.port, address=member.address, hosts=member.hosts, metrics=metrics)
+        given = GivenRun(
+            keys=keys, port=member.port, address=member.address, hosts=member.hosts, metrics=metrics,
+            term_grace_seconds=member.term_grace_seconds or 0.0,
+        )  # fmt: skip
         write_given(folder / "run.json", given)
         manager = [
             sys.executable,

@@ -23,13 +23,15 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a supervised job, as its script's context needs it.
 
     port, address: where managers dial; the address is this machine's as the other hosts reach it. hosts: how many the job has.
-    metrics: where to serve metrics, `PORT` or `ADDRESS:PORT`; empty where not.
+    term_grace_seconds: what processes have when their manager gets TERM. metrics: where to serve metrics, `PORT` or
+    `ADDRESS:PORT`; empty where not.
     """
 
     keys: RunKeys
     port: int
     address: str
     hosts: int
+    term_grace_seconds: float = 0.0
     metrics: str = ""
 
     def choose_bind(self, bind: str) -> str:

@@ -46,6 +46,7 @@ class HostRoster:
         self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
         self.expect_until = 0.0
         self.bars_machines = True
+        self.term_grace_seconds = 0.0  # what processes have of a manager that gets TERM, where that is known
         self.changed: Callable[[], None] = lambda: None  # the state file listens
         self.ending = False
         self._given_back: dict[bytes, Host] = {}  # by manager, until it says goodbye or falls silent
@@ -279,7 +280,8 @@ class HostRoster:
         rules = self.fleet.rules
         longest = max(rules.loss_seconds + rules.orphan_grace_seconds, FROZEN_SECONDS)
         self._uncleared.pop(host, None)
-        self._uncleared[host] = time.monotonic() + longest + rules.kill_grace_seconds + _CLEAR_SLACK_SECONDS
+        grace = max(rules.kill_grace_seconds, self.term_grace_seconds)
+        self._uncleared[host] = time.monotonic() + longest + grace + _CLEAR_SLACK_SECONDS
 
     def _clear(self, host: Host) -> None:
         if self._uncleared.pop(host, None) is not None:
