@@ -38,14 +38,14 @@ TORCH_INDEX ?=
 	  echo "torch could not be had; a CPU build: make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'"; exit 1; }
 	@touch .venv-torch/.ready
 
-slurm: env      ## the supervisor under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
-	@tests/slurm/install.sh
-	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
-
 # What a process needs beside Holdfast's own code to talk to a policy script.
 .venv-torch/.supervised: .venv-torch/.ready
 	@.venv-torch/bin/pip install --quiet --disable-pip-version-check msgspec
 	@touch .venv-torch/.supervised
+
+slurm: env      ## the supervisor under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
+	@tests/slurm/install.sh
+	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
 
 tools:          ## podman and a registry for the container tests, and Slurm, where root and apt-get are there
 	@tests/containers/install.sh

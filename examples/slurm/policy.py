@@ -3,7 +3,7 @@
     python policy.py --run DIR --hosts 8 --per-host 4 -- python train.py
 
 DIR is on a file system that all nodes share. There this script writes `manager-command`, the words that start a host manager
-(`supervised.sbatch` and `hosts.sbatch` run them on the nodes), and the ranks' output. Killed and started again
+(`supervised.sbatch` and `hosts.sbatch` run them on the nodes; it is empty once the run is over), and the ranks' output. Killed and started again
 with the same DIR it finds its hosts and ranks as they are. TERM ends the run in order: the ranks get TERM, and --grace seconds.
 
 Copy it and edit it: `replace_bad` says which host has to go.
@@ -130,7 +130,7 @@ def main() -> int:
             for group in ctx.groups():
                 end_group(group, options.grace)
             code = EXIT_TOLD_TO_END
-        words.unlink()
+        words.write_text("")  # the run is over
     return code
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.process.table import read_entry
 from tests.slurm.cluster import PATIENCE, Cluster, wait_for
 from tests.supervisor.rig import alive
 
@@ -90,6 +91,14 @@ def run(examples: Path, slurm: Cluster) -> Run:
     return Run(examples, slurm)
 
 
+def find_manager(rank: int) -> int:
+    """The host manager above a rank: its child, the warden, is the rank's parent."""
+    entry = read_entry(rank)
+    warden = read_entry(entry.ppid) if entry is not None else None
+    assert warden is not None
+    return warden.ppid
+
+
 def kill_policy(slurm: Cluster, run: Run) -> None:
     """kill -9 of the script, and of nothing else."""
     found = [
@@ -143,8 +152,13 @@ def test_a_bad_node_is_not_used_again_in_its_allocation(slurm: Cluster, run: Run
     bad = ranks[0].node
     (run.folder / "bad").write_text(bad)
     os.kill(ranks[1].pid, signal.SIGKILL)  # one failure is not its own: attempts 1 and 2 are
-    assert bad not in {rank.node for rank in run.wait_began(3)}
+    after = run.wait_began(3)
+    assert bad not in {rank.node for rank in after}
     wait_for(lambda: f"the manager on {bad} ended with 72" in run.read_output(), "the end of the bad node's manager")
+    killed = next(rank for rank in after if rank.node != slurm.describe_job(job)["BatchHost"])
+    os.kill(find_manager(killed.pid), signal.SIGKILL)  # it is started again later than one on the bad node would be
+    assert bad not in {rank.node for rank in run.wait_began(4)}
+    assert run.read_output().count(f'"host":"{killed.node}"') == 2
     run.finish()
     assert slurm.wait_job(job, "COMPLETED")["ExitCode"] == "0:0", run.read_output()
     assert run.read_output().count(f'"host":"{bad}"') == 1, "one manager was ever started there"
@@ -252,3 +266,5 @@ def test_a_bad_hosts_job_fails_with_72_and_another_takes_its_place(slurm: Cluste
     policy.finish()
     wait_for(lambda: not slurm.ask("squeue", "--noheader"), "the end of the jobs")
     assert slurm.describe_job(heir["JobId"])["ExitCode"] == "0:0"
+    late = slurm.submit(run.folder, "--array=3", "hosts.sbatch", str(policy.folder))
+    assert slurm.wait_job(late, "COMPLETED")["ExitCode"] == "0:0", "the run is over: no node is held for it"

@@ -34,7 +34,15 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
 
 
 def start_managers(slurm: Cluster, ctx: Context, log: Path, nodes: int, *more: str) -> subprocess.Popen[bytes]:
-    words = [f"--nodes={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--job-name=managers", *more]
+    words = [
+        f"--nodes={nodes}",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--no-kill",
+        "--job-name=managers",
+        *more,
+    ]
     return slurm.start_srun(log, *words, *ctx.manager_command())
 
 
