@@ -150,12 +150,18 @@ def make_task_environment(
     env |= host_words
     env |= _name_peers(peers)
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
-    if order.gpus or host_gpus:
-        devices = ",".join(str(index) for index in order.visible_gpus or order.gpus)
-        env |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
-    if order.gpus:
-        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which `gpus` are counted
+    env |= _name_devices(order, host_gpus)
     return {name: value for name, value in env.items() if name and "=" not in name and "\0" not in name + value}
+
+
+def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
+    """Which devices it sees (ENV-3, ENV-4)."""
+    if not order.gpus and not host_gpus:
+        return {}
+    devices = ",".join(str(index) for index in order.visible_gpus or order.gpus)
+    found = {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
+    # NVML's order, in which `gpus` are counted.
+    return found | ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if order.gpus else {})
 
 
 def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
