@@ -780,7 +780,7 @@ async def test_hosts_are_found(rig: Rig) -> None:
 async def test_a_gpu_fault_quarantines_the_host(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    await rig.sync(ended=[(key, TaskFacts(signal=9, unkillable=True))])
+    await rig.sync(ended=[(key, TaskFacts(exit_code=1, gpu_lost="fell off the bus"))])
     await rig.complete()
     assert (await rig.job(job_id)).avoid_hosts == ("h1",)
     assert (await rig.store.get_host("h1")).state is HostState.QUARANTINED

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import HostState, JobState, TaskState
-from tests.store.rig import OK, STOPPED, Rig
+from tests.store.rig import OK, STOPPED, Rig, fails
 
 STOPPED_SECONDS = 45
 
@@ -32,6 +32,49 @@ async def test_a_drain_is_forced_once_and_only_what_is_left_of_it(rig: Rig) -> N
     assert (await rig.kinds(job_id)).count("task.force_drained") == 1
     assert await rig.complete() == [], "GANG-3: a task that has not confirmed its end holds its place"
     assert [t.state for t in await rig.store.list_tasks(job_id)] == [TaskState.PREEMPTING]
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked to go", "another rank fell"])
+async def test_a_rank_that_survives_sigkill_takes_its_host_out_of_service_at_once(rig: Rig, asked: bool) -> None:
+    """GANG-3: not even while the rest of its gang still ends is its place given to anybody."""
+    for name in ("h1", "h2", "h3"):
+        await rig.host(name, slots=1)
+    job_id = await rig.submit(tasks=3)
+    assert job_id in await rig.admit()
+    keys = [task.key for task in await rig.store.list_tasks(job_id)]
+    where = [await rig.where(job_id, rank) for rank in range(3)]
+    for name in where:
+        await rig.sync(name)
+    for name, key in zip(where, keys, strict=True):
+        await rig.sync(name, claimed=[(key, 4711)])
+    for name, key in zip(where, keys, strict=True):
+        await rig.sync(name, live=[key], started=[key])
+    if asked:
+        await rig.store.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+        await rig.sync(where[0], ended=[(keys[0], STOPPED)])
+    else:
+        await rig.sync(where[0], ended=[(keys[0], fails(7))])
+    rig.tick(60)
+    await rig.sync(where[1], ended=[(keys[1], TaskFacts(stopped=True, unkillable=True))])
+    assert (await rig.store.get_host(where[1])).state is HostState.QUARANTINED
+    assert (await rig.job(job_id)).state is JobState.DRAINING, "the third has not ended yet"
+    await rig.sync(where[0])
+    small = [await rig.submit() for _ in range(2)]
+    assert len(await rig.admit()) == 1, "the first host's place is free, the stuck one's is not"
+    await rig.sync(where[2], ended=[(keys[2], STOPPED)])
+    await rig.complete(max_retries=1)
+    job = await rig.job(job_id)
+    (attempt,) = await rig.store.list_attempts(job_id)
+    guilty = 1 if asked else 0
+    assert (job.ended_at, attempt.trigger_rank) == (None, guilty)
+    assert attempt.cause == (Cause.GPU_FAULT if asked else Cause.NONZERO_EXIT)
+    charged = {rank: (c.retries, c.infra) for rank, c in job.rank_charges.items()}
+    assert charged == ({"1": (0, 1)} if asked else {"0": (1, 0)})
+    assert [m.state for m in attempt.members][1] is TaskState.FAILED
+    assert where[1] not in {t.host_id for i in small for t in await rig.store.list_tasks(i)}
+    moved = [e for e in await rig.events() if e.kind == "host.moved"]
+    assert [e.data["event"] for e in moved] == ["quarantine"], "once"
+    assert f"rank 1 of job {job_id} survive SIGKILL" in moved[0].message
 
 
 async def test_a_drain_job_under_another_epoch_changes_nothing(rig: Rig) -> None:

@@ -132,21 +132,8 @@ def make_task_environment(
         "HOLDFAST_GRACE": f"{order.watch.grace_seconds:g}",
         "HOLDFAST_BEAT_SOCKET": beat_socket,
         "HOLDFAST_WORK": work_folder,
-        "RANK": str(key.rank),
-        "WORLD_SIZE": str(order.world_size),
-        "LOCAL_RANK": str(order.local_rank),
-        "LOCAL_WORLD_SIZE": str(order.local_world_size),
-        "GROUP_RANK": str(order.group_rank),
-        "GROUP_WORLD_SIZE": str(order.group_world_size),
-        "ROLE_RANK": str(key.rank),
-        "ROLE_WORLD_SIZE": str(order.world_size),
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": order.master_addr,
-        "TORCHELASTIC_RUN_ID": key.job_id,
-        "TORCHELASTIC_RESTART_COUNT": str(order.attempt - 1),
     }
-    if order.master_port:
-        env["MASTER_PORT"] = str(order.master_port)
+    env |= _name_rank(order)
     env |= host_words
     env |= _name_peers(peers)
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
@@ -167,6 +154,27 @@ def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
 def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Where a task is: the host's name as Holdfast knows it, and its labels as JSON."""
     return {"HOLDFAST_HOST_NAME": name, "HOLDFAST_HOST_LABELS": json.dumps(dict(labels))}
+
+
+def _name_rank(order: LaunchOrder) -> dict[str, str]:
+    """Its place among the ranks and the rendezvous, in torchrun's words."""
+    env = {
+        "RANK": str(order.key.rank),
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_RANK": str(order.local_rank),
+        "LOCAL_WORLD_SIZE": str(order.local_world_size),
+        "GROUP_RANK": str(order.group_rank),
+        "GROUP_WORLD_SIZE": str(order.group_world_size),
+        "ROLE_RANK": str(order.key.rank),
+        "ROLE_WORLD_SIZE": str(order.world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": order.master_addr,
+        "TORCHELASTIC_RUN_ID": order.key.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(order.attempt - 1),
+    }
+    if order.master_port:
+        env["MASTER_PORT"] = str(order.master_port)
+    return env
 
 
 def _name_peers(path: Path | None) -> dict[str, str]:

@@ -31,7 +31,15 @@ from holdfast.store.registration import (
     register_state,
     stop_work,
 )
-from holdfast.store.reports import Draft, apply_reports, group_syncs, note_beat, order_preempt, recovered_event
+from holdfast.store.reports import (
+    Draft,
+    apply_reports,
+    find_stuck,
+    group_syncs,
+    note_beat,
+    order_preempt,
+    recovered_event,
+)
 from holdfast.store.rows import NewEvent, TaskRow
 from holdfast.store.values import ClaimRow, Seat
 from holdfast.wire.agent import HostFacts
@@ -184,6 +192,10 @@ class MemoryHosts:
         s.commit(m)
         for d, key in repeats:
             (d.acked if self._ended_here(d.sync.host_id, key) else d.refused).append(key)
+        for d in drafts:
+            host, stuck = s.hosts[d.sync.host_id], find_stuck(d)
+            if stuck is not None and host.state in sources(HOST, HostEvent.QUARANTINE):
+                self._move(host, step(HOST, host.state, HostEvent.QUARANTINE), "quarantine", stuck, at)
         for d in drafts:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:

@@ -175,7 +175,7 @@ def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
                 begin_drain(
                     m, job, Cause.SIBLING_DRAINED, "the policy script has ended, and its host managers end with it"
                 )
-    elif task.state is TaskState.PREEMPTING and facts.stopped:
+    elif task.state is TaskState.PREEMPTING and facts.stopped and not facts.unkillable:
         _confirm_task(m, job, task)
     else:
         _fail_task(m, job, task)

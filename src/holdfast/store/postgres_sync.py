@@ -19,11 +19,12 @@ from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.store import asked, moves
+from holdfast.store.postgres_drains import quarantine_host
 from holdfast.store.postgres_hosts import lose_host_tasks, set_host_state
 from holdfast.store.postgres_moves import load_moves, write_events, write_moves
 from holdfast.store.postgres_session import Session, Tx, to_json
 from holdfast.store.registration import lost_event
-from holdfast.store.reports import Draft, apply_reports, group_syncs, order_preempt, recovered_event
+from holdfast.store.reports import Draft, apply_reports, find_stuck, group_syncs, order_preempt, recovered_event
 from holdfast.store.rows import clean_text
 from holdfast.store.values import ClaimRow, HostSync, HostSynced, PreemptRow, Seat, TaskOffer
 
@@ -92,6 +93,10 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
         tx, [recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at) for d in flagged], at
     )
     moved = await _take_moves(tx, fresh, at)
+    for d in fresh:
+        stuck = find_stuck(d)
+        if stuck is not None:
+            await quarantine_host(tx, d.sync.host_id, stuck, at)
     await _renew(tx, fresh, at)
     for d in fresh:
         if d.sync.leaving:

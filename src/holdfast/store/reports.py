@@ -155,6 +155,16 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
     return repeats
 
 
+def find_stuck(draft: Draft) -> str | None:
+    """Why a host is to be given nothing more: a task it was rid of only on paper. The process holds its devices, and others of its
+    attempt may take long to end, so this does not wait for the decision on the job. A report that is stale is true all the same.
+    """
+    for key, facts in draft.ended():
+        if facts.unkillable:
+            return f"processes of rank {key.rank} of job {key.job_id} survive SIGKILL and hold what they hold"
+    return None
+
+
 def note_beat(task: TaskRow, beat: Beat | None, now: datetime) -> None:
     """Keep a task's beat. It comes with the report of its end too: a short task may never have told of it before."""
     if beat is None:
