@@ -134,15 +134,17 @@ def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> l
 
 
 def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True) -> list[str]:
-    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an operator's hard stop."""
+    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an operator's hard stop.
+
+    Of a supervised job only the members on that host are stopped, where its script runs elsewhere. Returns all these jobs.
+    """
     begun = []
     for job in m.jobs.values():
         here = host_id is None or any(t.host_id == host_id and t.state.holds_lease for t in m.ranks(job))
         if here and job.state in (JobState.RESERVED, JobState.RUNNING):
-            if host_id is not None and members.stop_on_host(m, job, host_id, cause, reason):
-                continue  # a supervised job goes on without this host
-            moves.begin_drain(m, job, cause, reason, operator_stop=stop)
             begun.append(job.id)
+            if host_id is None or not members.stop_on_host(m, job, host_id, cause, reason):
+                moves.begin_drain(m, job, cause, reason, operator_stop=stop)
     return begun
 
 

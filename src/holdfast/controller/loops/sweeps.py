@@ -9,6 +9,7 @@ from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.settings_cache import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.records import HostRecord
+from holdfast.core.states import TaskState
 from holdfast.errors import NotFound
 from holdfast.store.interface import JobFilter
 
@@ -67,11 +68,26 @@ class ReservationsLoop:
             if found.seconds <= limit:
                 continue
             reason = f"not every task ran within {limit:g} s of the reservation ({name})"
+            if job.spec.supervised and await self._stop_late_members(
+                job.id, f"it did not start within {limit:g} s ({name})"
+            ):
+                continue
             if await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
                 late += 1
         if late:
             self._controller.poke("drain", "events")
         return late
+
+    async def _stop_late_members(self, job_id: str, reason: str) -> bool:
+        """Where the script of a supervised job runs, only the members that do not are given other places (MEMBER-1)."""
+        store = self._controller.store
+        tasks = await store.list_tasks(job_id)
+        if not any(task.rank == 0 and task.state is TaskState.RUNNING for task in tasks):
+            return False
+        for task in tasks:
+            if task.state is TaskState.RESERVED and await store.stop_member(task.key, Cause.START_TIMEOUT, reason):
+                self._controller.poke(f"host:{task.host_id}", "drain", "events")
+        return True
 
 
 class HostDrainsLoop:
@@ -90,7 +106,7 @@ class HostDrainsLoop:
         for host_id, jobs in drained.items():
             log.info("the deadline of a host's drain has come; %d jobs are stopped", len(jobs), extra={"host": host_id})
         if drained:
-            controller.poke("drain", "events")
+            controller.poke("drain", "events", *(f"host:{host_id}" for host_id in drained))
         return {"drained": sorted(drained)} if drained else {}
 
 
