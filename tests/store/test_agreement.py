@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
+from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.store.interface import Beat, JobFilter
 from holdfast.store.memory import MemoryStore
@@ -24,12 +25,14 @@ from holdfast.store.postgres import PostgresStore
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
-HOSTS = ("h1", "h2")
+HOSTS = ("h1", "h2", "h3")
 PROJECTS = ("default", "other")
 TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent", evidence={"age": 130}))
 SHUT_DOWN = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
+GIVEN_UP = TaskFacts(exit_code=72, runtime_seconds=3.0)
+BROKEN = TaskFacts(exit_code=72, xids=(79,), runtime_seconds=90.0)
 ENDS = st.sampled_from([OK, OK, OK, fails(3), STOPPED, TRIPPED, SHUT_DOWN, TaskFacts(start_error="no such file"),
-                        TaskFacts(exit_code=0, stopped=True), TaskFacts(signal=9, unkillable=True)])  # fmt: skip
+                        TaskFacts(exit_code=0, stopped=True), TaskFacts(signal=9, unkillable=True), GIVEN_UP, BROKEN])  # fmt: skip
 EPOCHS = st.sampled_from([0, 0, 0, 0, 0, -1, 1])
 INDEX = st.integers(0, 7)
 
@@ -49,6 +52,7 @@ class Agreement(RuleBasedStateMachine):
         self.memory, self.postgres = Rig(MemoryStore(clock=lambda: START)), Rig(postgres)
         self.jobs: list[str] = []
         self.keys: list[TaskKey] = []
+        self.places: dict[TaskKey, str] = {}  # where each life of a rank was
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.postgres.store.close())
@@ -74,6 +78,9 @@ class Agreement(RuleBasedStateMachine):
         for part in seen[0]:
             assert seen[0][part] == seen[1][part], part
         self.keys = list(dict.fromkeys([*self.keys, *(msgspec.convert(k, TaskKey) for k in seen[0]["keys"])]))[-24:]
+        for task in seen[0]["tasks"]:
+            if task["host_id"] is not None:
+                self.places[TaskKey(task["job_id"], task["rank"], task["epoch"])] = task["host_id"]
 
     @initialize()
     def hosts(self) -> None:
@@ -88,10 +95,10 @@ class Agreement(RuleBasedStateMachine):
     @rule(
         tasks=st.sampled_from([1, 1, 1, 2, 3]), priority=st.sampled_from([50, 50, 80]), late=st.booleans(),
         queue=st.sampled_from(["cpu", "cpu", "gpu"]), key=st.sampled_from([None, None, "same"]), gpus=st.sampled_from([0, 0, 0, 1]),
-        project=st.sampled_from(PROJECTS),
+        project=st.sampled_from(PROJECTS), supervised=st.booleans(),
     )  # fmt: skip
     def submit(
-        self, tasks: int, priority: int, late: bool, queue: str, key: str | None, gpus: int, project: str
+        self, tasks: int, priority: int, late: bool, queue: str, key: str | None, gpus: int, project: str, supervised: bool
     ) -> None:  # fmt: skip
         start = (self.memory.now + timedelta(seconds=20)).timestamp() if late else None
         job_id = f"job-{len(self.jobs):04d}"
@@ -106,11 +113,69 @@ class Agreement(RuleBasedStateMachine):
             idempotency_key=key,
             gpus=gpus,
             project=project,
+            supervised=supervised,
+            placement="spread" if supervised else "pack",
         )
 
     @rule()
     def admit(self) -> None:
         self.both("admit", ttl=60.0)
+
+    @precondition(lambda self: self.count_supervised() < 2)
+    @rule(
+        hosts=st.integers(2, 3), fallen=st.integers(0, 2), facts=st.sampled_from([GIVEN_UP, fails(9), TRIPPED, BROKEN])
+    )
+    def run_supervised(self, hosts: int, fallen: int, facts: TaskFacts) -> None:
+        """A supervised job that runs where there is room, and perhaps has lost members already."""
+        job_id = f"job-{len(self.jobs):04d}"
+        self.jobs.append(job_id)
+        self.both("submit", job_id, tasks=hosts, placement="spread", supervised=True, priority=90, idempotency_key=None)
+        self.admit()
+        for _ in range(2):  # told, then claimed
+            for host in HOSTS:
+                tasks = self.tasks_of(job_id, host)
+                claims = [(t.key, 4711 if t.rank == 0 else 0) for t in tasks if not t.barrier and t.state == "reserved"]
+                self.both("sync", host, claimed=claims)
+        for host in HOSTS:
+            self.agent_does_its_work(host)
+        for rank in range(1, 1 + min(fallen, hosts - 1)):
+            for host in HOSTS:
+                ended = [(t.key, facts) for t in self.tasks_of(job_id, host) if t.rank == rank]
+                if ended:
+                    self.both("sync", host, ended=ended)
+
+    def count_supervised(self) -> int:
+        found = self.loop.run_until_complete(self.memory.store.list_jobs(JobFilter(limit=1000)))
+        return sum(job.spec.supervised and not job.state.terminal for job in found)
+
+    def tasks_of(self, job_id: str, host: str) -> list[TaskRecord]:
+        try:
+            tasks = self.loop.run_until_complete(self.memory.store.list_tasks(job_id))
+        except HoldfastError:
+            return []
+        return [task for task in tasks if task.host_id == host and task.state.holds_lease]
+
+    @rule(cap=st.sampled_from([0, 1, 3]))
+    def replace(self, cap: int) -> None:
+        """What the leader does with the members that fell."""
+        self.both("replace", infra_cap=cap, watchdog_cap=cap)
+
+    @rule(seconds=st.sampled_from([0.0, 30.0]))
+    def release_members(self, seconds: float) -> None:
+        self.both("release_members", seconds)
+
+    @precondition(lambda self: self.keys)
+    @rule(i=INDEX, cause=st.sampled_from([Cause.START_TIMEOUT, Cause.HOST_DRAINED]))
+    def stop_member(self, i: int, cause: Cause) -> None:
+        self.both("stop_member", self.keys[-1 - i % len(self.keys)], cause, "it does not come up")
+
+    @precondition(lambda self: self.keys)
+    @rule(i=INDEX, host=st.sampled_from(HOSTS), offset=st.sampled_from([0, 0, 3, 9]), ended=st.booleans(),
+          data=st.sampled_from([b"", b"abc", b"defghi", b"x" * 40]), stream=st.sampled_from(["stdout", "stderr"]))  # fmt: skip
+    def append_log(self, i: int, host: str, offset: int, data: bytes, ended: bool, stream: str) -> None:
+        """Bytes of any life of a rank that was seen, from the host it was on or another (LOG-2, LOG-3)."""
+        key = self.keys[-1 - i % len(self.keys)]
+        self.both("append_log", self.places.get(key, host), key, stream, offset, data, ended, 64)
 
     @rule(host=st.sampled_from(HOSTS), live=st.sets(INDEX, max_size=4), started=st.sets(INDEX, max_size=3),
           ended=st.dictionaries(INDEX, ENDS, max_size=3), beat=st.booleans(), shift=EPOCHS,
@@ -238,6 +303,12 @@ async def live_keys(rig: Rig, host: str) -> list[TaskKey]:
     return [task.key for task in await rig.store.list_live_tasks(host)]
 
 
+async def read_streams(rig: Rig, job_id: str) -> list[Any]:
+    """A job's log streams with all their bytes."""
+    streams = await rig.store.list_log_streams(job_id)
+    return [(s, await rig.store.read_log(job_id, s.attempt, s.rank, s.stream, 0)) for s in streams]
+
+
 async def view(rig: Rig) -> dict[str, Any]:
     """Everything a user can see."""
     jobs = await rig.store.list_jobs(JobFilter(limit=1000))
@@ -247,6 +318,9 @@ async def view(rig: Rig) -> dict[str, Any]:
         "jobs": jobs, "tasks": tasks, "keys": [task.key for task in tasks],
         "attempts": [await rig.store.list_attempts(job.id) for job in jobs],
         "hosts": await rig.store.list_hosts(include_terminated=True), "sizes": await rig.store.host_sizes(),
+        "streams": [await read_streams(rig, job.id) for job in jobs],
+        "members": [msgspec.structs.replace(m, seconds=0.0) for m in await rig.store.list_members(100)],
+        "running": sorted(await rig.store.read_running(now=rig.now), key=lambda t: (t.job_id, t.host_id, t.ran_seconds)),
         "drains": await rig.store.list_drains(100), "counts": sorted((await rig.store.count_jobs()).items()),
         "candidates": snapshot.candidates, "projects": await rig.store.list_projects(),
         "quotas": sorted(snapshot.quotas.items()) if any(j.state == "queued" for j in jobs) else [],
