@@ -129,12 +129,13 @@ def find_config(argv: list[str], environ: Mapping[str, str]) -> AgentConfig:
 def read_mark(state_dir: Path) -> str:
     """Return the mark that this host's processes carry: random, made once per state folder.
 
-    It is not the host's id, because a host has tasks to sweep even before it could register again.
+    It is not the host's id, because a host has tasks to sweep even before it could register again. A file that broke off
+    is no mark: two hosts of one machine could be left with the same few letters, and each would sweep the other's tasks.
     """
     path = state_dir / MARK_FILE
-    found = read_private(path)
+    found = re.fullmatch(rb"[0-9a-f]{16}\s*", read_private(path) or b"")
     if found:
-        return found.decode().strip()
+        return found[0].decode().strip()
     mark = secrets.token_hex(8)
     write_atomic(path, mark.encode(), durable=True)
     return mark
@@ -151,7 +152,9 @@ def run_host(config: AgentConfig) -> int:
     check_config(config)
     make_private_folder(config.state_path)
     path = config.state_path / CONFIG_FILE
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(config)), durable=True)
+    data = msgspec.json.format(msgspec.json.encode(config))
+    if read_private(path) != data:  # a disk that is full must not keep a guardian from its tasks
+        write_atomic(path, data, durable=True)
     return run_guardian(
         GuardianConfig(
             state_dir=config.state_path,

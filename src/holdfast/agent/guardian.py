@@ -147,7 +147,10 @@ class _Guardian:
         self._watcher = Watcher()
         self._forest = Forest(config.host_id)
         self._groups = open_group_home(config.host_id) if config.use_groups else None
-        home.record_group_folder(self._groups.path if self._groups else "")
+        if not home.record_group_folder(self._groups.path if self._groups else ""):
+            write_note(
+                "the disk is full: if this guardian is killed, the next one must find its tasks without their groups"
+            )
         self._beats, beat_path = home.open_beat_socket()
         self._handle(self._watcher.fileno(), lambda _: None)  # being woken is all: every turn collects
         self._timer = BootTimer()

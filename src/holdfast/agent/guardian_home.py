@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.agent.files import read_private, write_atomic
 from holdfast.errors import Conflict
 from holdfast.process.sweep import sweep
 
@@ -45,8 +47,9 @@ class GuardianHome:
                 f"another guardian (pid {holder}) already serves {folder}; "
                 "stop it first or give this one its own folder"
             )
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # it is the lock that counts; the number is for whoever reads it
+            os.ftruncate(self._lock_fd, 0)
+            os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         self._remove_stale_socket()
 
     def open_beat_socket(self) -> tuple[socket.socket, str]:
@@ -55,21 +58,28 @@ class GuardianHome:
         A path too long for the kernel goes to a private short folder.
         """
         path = str(self.folder / SOCKET_FILE)
-        if len(os.fsencode(path)) > _SUN_PATH_BYTES:
-            short = tempfile.mkdtemp(prefix=_PREFIX, dir=_find_runtime_folder())
-            (self.folder / SOCKET_RECORD).write_text(short)
-            path = f"{short}/{SOCKET_FILE}"
         beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # Senders never wait, so what arrives while the agent is down must fit in here.
         beats.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BEAT_BUFFER_BYTES)
         beats.setblocking(False)
-        beats.bind(path)
+        if len(os.fsencode(path)) > _SUN_PATH_BYTES or not _try_bind(beats, path):
+            short = tempfile.mkdtemp(prefix=_PREFIX, dir=_find_runtime_folder())
+            with contextlib.suppress(OSError):  # without it an empty folder may stay behind
+                write_atomic(self.folder / SOCKET_RECORD, short.encode())
+            path = f"{short}/{SOCKET_FILE}"
+            beats.bind(path)
         os.chmod(path, 0o600)
         return beats, path
 
-    def record_group_folder(self, path: str) -> None:
-        """Remember where control groups are made, for whoever has to sweep them."""
-        (self.folder / GROUP_RECORD).write_text(path)
+    def record_group_folder(self, path: str) -> bool:
+        """Remember where control groups are made, for whoever has to sweep them. False where the disk takes nothing."""
+        record = self.folder / GROUP_RECORD
+        try:
+            if read_private(record) != path.encode():
+                write_atomic(record, path.encode())
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Remove the socket and let go of the lock."""
@@ -82,7 +92,7 @@ class GuardianHome:
         try:
             short = Path(record.read_text())
             found = os.lstat(short)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: no text, or no path
             record.unlink(missing_ok=True)
             return
         # Only ever a folder that is plainly one of ours.
@@ -91,6 +101,17 @@ class GuardianHome:
             with contextlib.suppress(OSError):
                 short.rmdir()
         record.unlink(missing_ok=True)
+
+
+def _try_bind(beats: socket.socket, path: str) -> bool:
+    """Bind, unless the folder has no room for a name."""
+    try:
+        beats.bind(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
 
 
 def _try_lock(fd: int) -> bool:
@@ -111,7 +132,7 @@ def read_group_homes(state_dir: Path) -> list[str]:
     """The control group folders recorded in a guardian's folder, for `holdfast.process.sweep` to empty."""
     try:
         path = (state_dir / GROUP_RECORD).read_text().strip()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: what broke off is no text
         return []
     return [path] if path else []
 

@@ -47,7 +47,9 @@ class StreamTail:
         final = not self.task.live
         try:
             fd = os.open(self.task.path_of(self.stream), _READ_FLAGS)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                return None  # this agent lacks something; the file may well be there
             return self._upload(self.offset, b"", ended=True) if final else None
         try:
             size = os.fstat(fd).st_size

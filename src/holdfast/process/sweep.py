@@ -4,7 +4,10 @@ Called by a new guardian before it starts anything, and by an agent whose guardi
 already dead by then (parent-death signal); this finds their descendants, by the host's environment mark, by
 the control groups, and by parentage.
 
-SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as survivors.
+SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as survivors. Where the process table
+         cannot be read to the end (TABLE-1) that is not known, and the sweep fails instead of saying it.
+SWEEP-2  Only a folder with the host's own name is taken for the home of its groups. Where it lies was read from a file, and of a
+         path that broke off the rest names a folder above: what is in that is everybody else's.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 from collections.abc import Collection
 
 from holdfast.process import table as process_table
-from holdfast.process.groups import list_groups
+from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
 from holdfast.process.tree import KILL_POLL_SECONDS, Signaller
 
@@ -37,16 +40,25 @@ def sweep(
 
     The caller and its ancestors are spared. Waits until all are gone, `kill_limit_seconds` at most, and
     removes the emptied groups. Returns the pids that survived SIGKILL, normally none.
+
+    Raises OSError: the process table cannot be read.
     """
     signaller = signaller or Signaller()
-    leftovers = _Leftovers(host, group_homes)
+    folder = name_group_folder(host)
+    group_homes = [home for home in group_homes if home.startswith("/") and home.endswith(f"/{folder}")]  # SWEEP-2
+    leftovers = _Leftovers(host, group_homes, folder)
     give_up_at = time.monotonic() + kill_limit_seconds
     empty_scans = 0
     while True:
-        for home in group_homes:
-            for group in list_groups(home):
-                signaller.kill_group(group)
-        members, clear = leftovers.find()
+        try:
+            for home in group_homes:
+                for group in list_groups(home):
+                    signaller.kill_group(group)
+            members, clear = leftovers.find()
+        except OSError:
+            if time.monotonic() >= give_up_at:
+                raise
+            members, clear = [], False
         empty_scans = empty_scans + 1 if clear and not members else 0
         if empty_scans == _EMPTY_SCANS or time.monotonic() >= give_up_at:
             break
@@ -64,10 +76,10 @@ def sweep(
 class _Leftovers:
     """Scans for what belongs to a host, and what they have taught so far."""
 
-    def __init__(self, host: str, group_homes: Collection[str]) -> None:
+    def __init__(self, host: str, group_homes: Collection[str], folder: str) -> None:
         self._host = host
         self._group_homes = group_homes
-        self._folders = [home.rsplit("/", 1)[1] for home in group_homes]
+        self._folder = folder
         self._spared = process_table.read_ancestors(os.getpid())
         self._unmarked: set[tuple[int, int]] = set()
         self._seen: set[tuple[int, int]] = set()
@@ -98,7 +110,7 @@ class _Leftovers:
             return True
         if entry.identity in self._unmarked or not entry.alive:
             return False
-        if any(process_table.read_group(entry.witness, folder) for folder in self._folders):
+        if process_table.read_group(entry.witness, self._folder):
             return True
         environ = process_table.read_environ(entry.witness)
         if environ and process_table.find_marks(environ)[1] == self._host:
