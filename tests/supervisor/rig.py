@@ -46,9 +46,10 @@ class Managers:
 
     def start(self, ctx: Context, *more: str, name: str = "", url: str | None = None) -> subprocess.Popen[bytes]:
         command = [*ctx.manager_command(url), "--usage-interval", "0", *more]
-        if name:
-            command += ["--name", name]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        return self.start_command([*command, "--name", name] if name else command)
+
+    def start_command(self, command: list[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=env)
         self.running.append(process)
         return process
 

@@ -19,9 +19,10 @@ import msgspec
 from holdfast.errors import Unavailable
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
+from holdfast.supervisor.idle_word import IdleWord
 from holdfast.supervisor.keys import ManagerKey
 from holdfast.supervisor.local_line import LocalLine, make_line_folder
-from holdfast.supervisor.machine import read_facts, read_usage
+from holdfast.supervisor.machine import needs_ipv6, read_facts, read_usage
 from holdfast.supervisor.priority import prefer_this_thread
 from holdfast.supervisor.session_host import HostSession
 from holdfast.supervisor.simulated import SimulatedProcesses
@@ -82,7 +83,7 @@ def dial(context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | No
     dealer.setsockopt(zmq.RECONNECT_IVL, 100)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     dealer.setsockopt(zmq.TCP_MAXRT, _TCP_TIMEOUT_MS)
-    dealer.setsockopt(zmq.IPV6, int("[" in url))
+    dealer.setsockopt(zmq.IPV6, int(needs_ipv6(url)))
     if key is not None and key.client_secret:
         dealer.curve_serverkey = key.server_public.encode()
         dealer.curve_publickey = key.client_public.encode()
@@ -146,6 +147,7 @@ class _HostManager:
         self._line = LocalLine(folder, lambda box, part: self._tended.take_part(box, part))
         self._tended = TendedProcesses(self._line, self._ask_warden, self._say, self.note)
         self._tended.hostname = facts.hostname
+        self._idle_word = IdleWord(os.environ)
         self._simulated = SimulatedProcesses()
         now = time.monotonic()
         self._session = HostSession(
@@ -207,6 +209,7 @@ class _HostManager:
         for up in self._simulated.tick(now):
             self._say(up)
         session.tick(now)
+        self._idle_word.look(busy=bool(self._tended.living))
         if now >= self._alive_at and not self._warden_gone:
             self._alive_at = now + _ALIVE_SECONDS
             self._ask_warden(Alive())
@@ -361,5 +364,6 @@ class _HostManager:
     def close(self) -> None:
         """Let go of the sockets."""
         self._line.close()
+        self._idle_word.close()
         self._dealer.close(linger=200)
         self._context.term()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.process import table
@@ -46,15 +48,32 @@ def _count_gpus() -> int:
 
 
 def find_address(url: str) -> str:
-    """This machine's address on the way to `url`, or to the outside where `url` is empty."""
-    parts = urlsplit(url)
+    """This machine's address on the way to `url`, or to the outside where `url` is empty; of IPv4 where there are both."""
+    for target in (
+        [url] if url else ["tcp://192.0.2.1:9", "tcp://[2001:db8::1]:9"]
+    ):  # documentation's addresses: nobody's
+        for family, where in _resolve(target):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing
+                address: str = probe.getsockname()[0]
+                return address
+    return "127.0.0.1"
+
+
+def needs_ipv6(url: str) -> bool:
+    """True where `url` names an IPv6 address, or a machine that has no other."""
+    families = [family for family, _ in _resolve(url)]
+    return bool(families) and socket.AF_INET not in families
+
+
+def _resolve(url: str) -> list[tuple[int, Any]]:
+    """(family, address) of each, IPv4 first; none where the name is not known, or not yet."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((parts.hostname or "192.0.2.1", parts.port or 9))  # sends nothing
-            address: str = probe.getsockname()[0]
-            return address
-    except OSError:
-        return "127.0.0.1"
+        parts = urlsplit(url)
+        found = socket.getaddrinfo(parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM)
+    except (OSError, ValueError):
+        return []
+    return sorted(((entry[0], entry[4]) for entry in found), key=lambda pair: pair[0] != socket.AF_INET)
 
 
 def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, list[ProcessUse]]:
