@@ -47,7 +47,7 @@ slurm: env      ## the supervisor under a real Slurm, which it installs (root, a
 	@tests/slurm/install.sh
 	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
 
-tools:          ## podman and a registry for the container tests, and Slurm, where root and apt-get are there
+tools:          ## podman, docker and a registry for the container tests, and Slurm, where root and apt-get are there
 	@tests/containers/install.sh
 	@tests/slurm/install.sh
 

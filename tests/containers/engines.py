@@ -149,9 +149,9 @@ class Docker(Engine):
             time.sleep(0.05)
 
     def _write_config(self) -> Path:
-        """Two tries for each layer instead of five: between them it waits five seconds longer each time."""
+        """One try for each layer instead of five: between them it waits, five seconds longer each time."""
         path = self.folder / "daemon.json"
-        path.write_text('{"max-download-attempts": 2}')
+        path.write_text('{"max-download-attempts": 1}')
         return path
 
     def kill(self) -> None:

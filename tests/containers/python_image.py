@@ -22,7 +22,8 @@ SITE = sysconfig.get_path("purelib", vars={"base": sys.base_prefix, "platbase": 
 
 def find_python() -> str:
     """The interpreter below this one's virtual environment, at the path it has inside as well."""
-    return os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # CPython has it
+    base: str = sys._base_executable  # type: ignore[attr-defined]  # CPython has it
+    return os.path.realpath(base)
 
 
 def make_layer() -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.checkpoints.conftest import blobs_of, open_cluster, write_script
 from tests.containers import python_image
 from tests.containers.engines import Engine
@@ -67,14 +68,17 @@ SAVES_AT_THE_DRAIN = """
 def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     cluster: Cluster, engine: Engine, python: str, form: str
 ) -> None:
-    """On another host, in another container. As the main program, and below a shell that has another line to run (TELL-1)."""
+    """On another host, in another container. As the main program, with the library in the image; and with
+    the library lent to it, below a shell that has another line to run (TELL-1)."""
     queue = cluster.set_queue(f"drain-{form}")
     before, after = f"before-{form}", f"after-{form}"
     cluster.add_host(before, queues=[queue], **engine.config)
     project = make_project(cluster)
     script = write_script(project, f"drain-{form}", SAVES_AT_THE_DRAIN)
     line = f"{python_image.find_python()} {script} && echo the next line"
-    command = {"argv": [script]} if form == "program" else {"shell": line}
+    package = Path(holdfast.__file__).parent
+    lent = {"shell": line, "volumes": [f"{package}:/lent/holdfast:ro"], "env": {"PYTHONPATH": "/lent"}}
+    command = {"argv": [script]} if form == "program" else lent
     job = cluster.submit(image=python, runtime=engine.kind, queue=queue, cwd=str(project), grace_seconds=15, **command)
     wait_until(lambda: cluster.output(job), SECONDS, what="the job to begin")
     cluster.add_host(after, queues=[queue], **engine.config)
@@ -82,7 +86,7 @@ def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     cluster.until(job, "succeeded", seconds=SECONDS)
     first, second = cluster.client.attempts(job)
     assert (first.host, first.cause, first.charged_to, second.host) == (before, "host_drained", "nothing", after)
-    where = f"in {python_image.SITE}/holdfast"
+    where = f"in {python_image.SITE}/holdfast" if form == "program" else "in /lent/holdfast"
     assert cluster.output(job, attempt=1).decode() == f"began at 0 with None {where}\n", "and nothing after its end"
     said = cluster.output(job, attempt=2).decode()
     assert said.splitlines()[0] == f"began at 10 with b'of step 10' {where}"

@@ -129,6 +129,12 @@ def test_beats_arrive_and_the_process_is_the_container_s(
         while above[-1] not in (host.guardian_pid, 0):
             above.append(find_parent(above[-1]))
         assert b"containers.runner" in Path(f"/proc/{above[-2]}/cmdline").read_bytes(), "BOX-1: the runner is above it"
+    ours, inside = (
+        {kind: os.readlink(f"/proc/{whose}/ns/{kind}") for kind in ("net", "ipc", "pid")} for whose in ("self", pid)
+    )
+    assert inside["net"] == ours["net"], "BOX-6"
+    assert inside["ipc"] == ours["ipc"] or os.getuid() != 0
+    assert inside["pid"] != ours["pid"]
     (name,) = engine.containers(mark_of(host))
     assert engine.run("inspect", "--format", "{{.State.Pid}}", name).strip() == str(pid)
     assert name.endswith(".0.1")

@@ -4,6 +4,7 @@ runtimes.py    the two programs: what they are called with, and which of them is
 box.py         from a launch order to the container: mounts, environment, devices, limits
 plan.py        what the agent gives the runner, and what the runner says back
 images.py      one pull per image and host, the progress of it, and a registry's words
+inside.py      the processes in there, as the host sees them: who is told to stop, and when
 runner.py      the process that the guardian holds: pull, create, start, pass TERM on, remove
 desk.py        the agent's side: prepares, follows, confirms ends, sweeps what was left
 
