@@ -241,3 +241,30 @@ with Context() as ctx:
     )  # fmt: skip
     assert 'holdfast_supervisor_hosts{state="attached"} 1' in run.told("metrics")
     run.until("succeeded")
+
+
+def test_a_host_that_has_nothing_to_run_is_not_stalled(cluster: Cluster) -> None:
+    """IDLE-1: after a group that beat, neither the pause of a policy nor the silent load of the next group is a stall."""
+    run = Supervised(
+        cluster, "pauses", """
+with Context() as ctx:
+    hosts = ctx.request_hosts(2)
+    for code in ("holdfast.beat(1)", "time.sleep(4)"):
+        group = ctx.create_process_group(hosts, python("import holdfast, time; " + code))
+        assert [p.returncode().result(60) for p in group] == [0, 0]
+        time.sleep(4)
+    others = [h for h in hosts if h.hostname().result() != os.environ["HOLDFAST_HOST_NAME"]]
+    group = ctx.create_process_group(others, python("import holdfast, time; holdfast.beat(1); time.sleep(600)"))
+    started = group[0].pid().result(60)
+    tell("lost", str(group[0].returncode().exception(60)))
+""",
+        2, "--stall-timeout", "2s", "--watchdog-cap", "2",
+    )  # fmt: skip
+    # The watch is there all the same: the last rank beat and hangs, and its host is stopped for it.
+    assert "is lost" in run.told("lost")
+    events = list(cluster.client.events(job_id=run.id))
+    begun = next(event.at for event in events if event.kind == "job.started")
+    fallen = next(event for event in events if "no beat for" in event.message)
+    assert (fallen.at - begun).total_seconds() > 12, run.tell()  # not in the pauses, nor in the silent group
+    assert cluster.client.job(run.id).watchdog_charged == 1
+    run.until("succeeded")

@@ -66,12 +66,12 @@ class Settings:
 
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
         """What a task of this job is watched by."""
-        key = (queue, frozenset(job_layer(spec).items()))
+        key = (queue, spec.supervised, frozenset(job_layer(spec).items()))
         found = self._watches.get(key)
         if found is None:
             if len(self._watches) >= _MAX_CACHED_WATCHES:
                 self._watches.clear()
-            found = self._watches[key] = watch_settings(self.effective(queue, spec))
+            found = self._watches[key] = watch_settings(self.effective(queue, spec), supervised=spec.supervised)
         return found
 
     def policy(self, queue: str, spec: JobSpec) -> Policy:

@@ -89,7 +89,7 @@ _ALL = (
         "health_watch",
         "word",
         "auto",
-        "idle-and-static watch: auto = tasks with GPUs",
+        "idle-and-static watch: auto = tasks with GPUs, but those of supervised jobs",
         words=("auto", "on", "off"),
     ),
     Setting(

@@ -34,7 +34,13 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     log_disk_mb: float = 256.0
 
 
-def watch_settings(effective: Mapping[str, Effective]) -> WatchSettings:
-    """Pick the watch settings out of all effective settings."""
+def watch_settings(effective: Mapping[str, Effective], *, supervised: bool = False) -> WatchSettings:
+    """Pick the watch settings out of all effective settings.
+
+    A host of a supervised job may idle for as long as its script likes (a spare, one that waits for the others), so its GPUs
+    are watched only where a queue says "on".
+    """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
+    if supervised and values["health_watch"] == "auto":
+        values["health_watch"] = "off"
     return msgspec.convert(values, WatchSettings, strict=False)
