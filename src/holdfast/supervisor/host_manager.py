@@ -20,7 +20,6 @@ from holdfast.errors import Unavailable
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.idle_word import IdleWord
-from holdfast.supervisor.idle_word import IdleWord
 from holdfast.supervisor.keys import ManagerKey
 from holdfast.supervisor.local_line import LocalLine, make_line_folder
 from holdfast.supervisor.machine import needs_ipv6, read_facts, read_usage
@@ -148,7 +147,6 @@ class _HostManager:
         self._line = LocalLine(folder, lambda box, part: self._tended.take_part(box, part))
         self._tended = TendedProcesses(self._line, self._ask_warden, self._say, self.note)
         self._tended.hostname = facts.hostname
-        self._idle_word = IdleWord(os.environ)
         self._idle_word = IdleWord(os.environ)
         self._simulated = SimulatedProcesses()
         now = time.monotonic()
