@@ -123,11 +123,12 @@ def create(folder: Path, options: list[tuple[str, str]], rest: list[str]) -> int
     return 0
 
 
-def start(folder: Path, name: str) -> int:
+def start(folder: Path, name: str, *, anew: bool = True) -> int:
     read(folder, name)
-    (folder / f"{name}.start").touch()
+    if anew:
+        (folder / f"{name}.start").touch()
     out, state = folder / f"{name}.out", read(folder, name)
-    sent = 0
+    sent = 0 if anew else out.stat().st_size
     while True:
         over = state["State"]["Status"] == "exited"
         data = out.read_bytes()[sent:] if out.exists() else b""
@@ -161,8 +162,8 @@ def run(folder: Path, words: list[str]) -> int:
         return pull(folder, rest[0])
     if words[0] == "create":
         return create(folder, options, rest)
-    if words[0] == "start":
-        return start(folder, rest[0])
+    if words[0] in ("start", "attach"):
+        return start(folder, rest[0], anew=words[0] == "start")
     if words[0] == "inspect":
         print(json.dumps([{"State": read(folder, rest[0])["State"]}]))
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -141,14 +142,37 @@ def test_a_lost_client_does_not_end_its_container(
     """A client may be killed for memory; what runs goes on, and its exit code is not lost."""
     key = controller.launch("polite", image=image)
     pid = controller.wait_running(key)
-    for child in read_children(find_runner(host)) or []:
-        if b"start" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
-            os.kill(child, signal.SIGKILL)
+    (client,) = find_clients(host, "start")
+    os.kill(client, signal.SIGKILL)
     controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
     assert is_running(pid)
+    poll(lambda: find_clients(host, "attach"))
     controller.preempt(key, grace_seconds=60.0)
     facts = controller.wait_end(key, SECONDS)
     assert (facts.exit_code, facts.stopped) == (5, True)
+
+
+def test_what_is_said_after_a_client_was_lost_is_not_lost(controller: FakeController, host: Host, image: str) -> None:
+    """Another client takes its place; only what was said between the two is gone."""
+    key = controller.launch("count", "100000", "3", image=image)
+    controller.wait(lambda: b"line 5\n" in controller.log_of(key), SECONDS)
+    (client,) = find_clients(host, "start")
+    os.kill(client, signal.SIGKILL)
+    controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
+    heard = len(controller.log_of(key))
+    controller.wait(lambda: len(controller.log_of(key)) > heard + 1500, SECONDS)
+    controller.preempt(key, grace_seconds=60.0)
+    assert controller.wait_end(key, SECONDS).exit_code == 128 + 15
+
+
+def find_clients(host: Host, verb: str) -> list[int]:
+    """Clients of the runtime below the runner, at this verb."""
+    found = []
+    for child in read_children(find_runner(host)) or []:
+        with contextlib.suppress(OSError):
+            if verb.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                found.append(child)
+    return found
 
 
 def test_a_container_that_somebody_removes_has_not_succeeded(

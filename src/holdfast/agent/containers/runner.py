@@ -39,6 +39,7 @@ _GONE_SECONDS = 0.05
 _FIND_SECONDS = 0.02
 _WATCH_SECONDS = (0.1, 10.0)
 _SETTLE_SECONDS = 5.0
+_ATTACH_SECONDS = (1.0, 60.0)
 _LOCK_SECONDS = 0.1
 _KILLED = (
     128 + 9
@@ -316,23 +317,36 @@ class Runner:
 
     def _wait_over(self) -> dict[str, Any]:
         """The state of the container once it does not run. A client may be lost, or an engine restarted, under it."""
-        said = False
+        client: Program | None = None
+        attach_at, pause = 0.0, _ATTACH_SECONDS[0]
         while True:
             state = self._inspect()
-            if (
-                state is not None
-                and not state.get("Running")
-                and state.get("Status") not in ("running", "stopping", "paused")
-            ):
+            if state is not None and not _runs(state):
+                if client is not None:
+                    self._let_end(client)
                 return state
             self._unanswered = state is None  # where it answers that it runs, it goes on
-            if not said:
-                said = True
+            if not attach_at:
                 say(f"{self._plan.runtime.kind}'s client is gone and the container is not; waiting for it")
+            now = time.monotonic()
+            attach_at = attach_at or now
+            if state is not None and (client is None or client.exit is not None) and now >= attach_at:
+                client = self._children.start(self._plan.runtime.attach(self._plan.name), loud=True)
+                attach_at, pause = now + pause, min(2 * pause, _ATTACH_SECONDS[1])
             if self._children.stop_asked and not self._passed_on and self._may_tell_main():
                 code, _ = self._children.run(self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS)
                 self._passed_on = code == 0
+            if self._pid:
+                self._note_peak()
             self._children.turn(1.0)
+
+    def _let_end(self, client: Program) -> None:
+        """It has the container's last words to hand on."""
+        give_up_at = time.monotonic() + _SETTLE_SECONDS
+        while client.exit is None and (left := give_up_at - time.monotonic()) > 0:
+            self._children.turn(left)
+        if client.exit is None:
+            self._children.end(client)
 
     def _ended_with_engine(self) -> bool:
         """An engine that stops, or starts again, ends what runs, and a program that handles TERM then ends with any code."""
@@ -375,6 +389,10 @@ class Runner:
 
     def _say_phase(self, phase: Any) -> None:
         write_status(self._folder, Status(phase=phase))
+
+
+def _runs(state: dict[str, Any]) -> bool:
+    return bool(state.get("Running")) or state.get("Status") in ("running", "stopping", "paused")
 
 
 def _fail(sentence: str) -> Status:

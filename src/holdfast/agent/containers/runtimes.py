@@ -54,6 +54,10 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Prints what became of it, as JSON."""
         return self.call("inspect", "--type", "container", name)
 
+    def attach(self, name: str) -> list[str]:
+        """Stays with one that runs: its output from now on."""
+        return self.call("attach", "--no-stdin", "--sig-proxy=false", name)
+
     def ask_restore(self) -> list[str] | None:
         """Prints "true" where containers outlive their engine; None where there is no engine that they could outlive."""
         return self.call("info", "--format", "{{.LiveRestoreEnabled}}") if self.kind == "docker" else None
