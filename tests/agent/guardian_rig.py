@@ -22,10 +22,10 @@ from holdfast.agent.guardian import GuardianConfig, run_guardian
 from holdfast.agent.guardian_home import GuardianHome, read_group_homes, sweep_after_guardian
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
+from holdfast.process.ending import Signaller
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import ProcessEntry
-from holdfast.process.tree import Signaller
 from holdfast.wire.frames import FrameReader, encode_frame
 from holdfast.wire.guardian import (
     Alive,

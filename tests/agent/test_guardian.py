@@ -283,11 +283,13 @@ def test_a_runaway_is_never_taken_from_another_task_that_still_runs(tmp_path: Pa
         rig.close()
 
 
-def test_a_marked_runaway_ends_with_its_own_task_among_others(either_rig: Rig) -> None:
+@pytest.mark.parametrize("clear", ["clear", "marked"])
+def test_a_runaway_ends_with_its_own_task_among_others(either_rig: Rig, clear: str) -> None:
+    """Whether it kept its environment or not: its brand it cannot shed."""
     rig = either_rig
     serve(rig)
     rig.start_task(["sleep", "600"], job="bystander")
-    key = rig.launch([sys.executable, "-c", RUNAWAY, "0", "marked"], job="maker")
+    key = rig.launch([sys.executable, "-c", RUNAWAY, "0", clear], job="maker")
     runaway = int(rig.wait_word("runaway"))
     rig.expect(Ended, key)
     assert not is_alive(runaway)

@@ -98,7 +98,7 @@ async def open_wire(incarnation: str = "") -> Wire:
 async def test_a_message_nobody_can_read_is_refused_and_asked_for_again(
     body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """LINK-1."""
+    """HEAR-1."""
     wire = await open_wire()
     started = Started(key=KEY, pid=5, started_at=1.0)
     wire.send(body, encode(started))
@@ -129,7 +129,7 @@ async def test_a_snapshot_of_another_guardian_is_refused() -> None:
 
 
 async def test_a_line_that_cannot_be_cut_is_given_up() -> None:
-    """LINK-2."""
+    """HEAR-2."""
     wire = await open_wire()
     wire.line.sendall(OVERSIZED)
     await wire.wait(lambda: wire.lost)
@@ -262,7 +262,7 @@ def wait_hello(line: socket.socket, number: int) -> None:
 def test_a_living_guardian_that_garbles_its_line_costs_no_task(
     tmp_path: Path, marked: tuple[str, int], garbage: bytes
 ) -> None:
-    """LINK-2: the agent goes, and leaves what runs to the guardian, which is there."""
+    """HEAR-2: the agent goes, and leaves what runs to the guardian, which is there."""
     mark, task = marked
     agent, line = start_agent(tmp_path, mark, guardian_pid=os.getpid())
     with line:

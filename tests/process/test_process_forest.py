@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.process.ending import Ending, Signaller
 from holdfast.process.groups import TaskGroup
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry
-from holdfast.process.tree import Ending, Forest, Mark, Signaller, Tree
+from holdfast.process.tree import Forest, Mark, Tree
 
 HOST = "made-up"
 FAMILY = "job:0:1"
 TWIN = "twin:0:1"
+BRANDS = {"agent:0:0": (1, 9), "other:0:1": (2, 9), TWIN: (3, 9), FAMILY: (4, 9)}
 REAPER = 100
 RUNNING, EXECING, EXITING, OUT_OF_GROUP, ZOMBIE = "running", "execing", "exiting", "out of group", "zombie"
 UNTIL_ENDED = 5_000
@@ -50,6 +52,7 @@ class Kernel:
         self.moves = moves
         self.faults = faults  # how likely a read finds no free descriptor
         self.hunted = hunted
+        self.branded = False  # and then no environment says anything
         self.scans = 0
         self.now = 1_000
         self.numbers = itertools.count(1_000)
@@ -143,12 +146,20 @@ class Kernel:
         process = self.processes.get(pid)
         return process.task if self.grouped and process is not None and process.runs and process.task else None
 
+    def read_brand(self, pid: int) -> tuple[int, int] | None:
+        self.fail_sometimes()
+        self.advance()
+        process = self.processes.get(pid)
+        return BRANDS.get(process.task) if self.branded and process is not None else None
+
     def read_environ(self, pid: int) -> bytes | None:
         self.fail_sometimes()
         self.advance()
         process = self.processes.get(pid)
         if process is None or process.state != RUNNING:
             return b""
+        if self.branded:
+            return b"PATH=/bin\0"
         marks = f"{TASK_VARIABLE}={process.task}\0{HOST_VARIABLE}={HOST}\0" if process.task else ""
         return f"PATH=/bin\0{marks}".encode()
 
@@ -194,8 +205,9 @@ def make_forest(kernel: Kernel) -> tuple[Forest, Tree]:
     others = [(500, TWIN)] if TWIN in kernel.hunted else []
     for pid, task in ((200, "agent:0:0"), (300, "other:0:1"), *others, (400, FAMILY)):
         trees[task] = Tree(
-            Mark(task, HOST), Child(pid, -1, -1, kernel.now / 100), Group(kernel, task) if kernel.grouped else None
-        )
+            Mark(task, HOST), Child(pid, -1, -1, kernel.now / 100), Group(kernel, task) if kernel.grouped else None,
+            brand=BRANDS[task] if kernel.branded else None,
+        )  # fmt: skip
         kernel.put(pid, REAPER, task=task)
         forest.add(trees[task])
         kernel.now += 1
@@ -476,3 +488,26 @@ def test_a_scan_that_broke_off_proves_nothing_to_those_that_share_it() -> None:
         forest.find_living(tree)
     kernel.broken = False
     assert {entry.pid for entry in forest.find_living(twin).members} == {500, 501}
+
+
+@some
+@given(random=st.randoms(use_true_random=False), moves=st.integers(0, 400), faults=st.sampled_from([0.0, 0.1]))
+def test_a_family_without_an_environment_is_known_by_its_brand(random: Random, moves: int, faults: float) -> None:
+    """No groups, nothing in any environment, every parent dead, and a bystander who could have made them as well."""
+    kernel = Kernel(random, grouped=False, moves=moves, faults=faults)
+    kernel.branded = True
+    forest, tree = make_forest(kernel)
+    bystanders = kernel.of("other:0:1", RUNNING)
+    ending = end(kernel, forest, tree)
+    ending.first_exited = True
+    for turn in range(UNTIL_ENDED):
+        if ending.step(float(turn)):
+            break
+        if not kernel.moves:
+            settle(kernel)
+        if turn > 200:
+            kernel.faults = 0.0
+    else:
+        pytest.fail("the ending never came to an end")
+    assert (ending.survivors, left(kernel)) == ([], [])
+    assert moves or kernel.of("other:0:1", RUNNING) == bystanders, "somebody else's was killed"

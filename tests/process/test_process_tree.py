@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from holdfast.process import table
+from holdfast.process.ending import Signaller
 from holdfast.process.sweep import sweep
 from holdfast.process.table import ProcessEntry
-from holdfast.process.tree import Signaller
 
 PATH = os.environ["PATH"]
 

@@ -24,9 +24,9 @@ def make_facts(
     """Return the facts of an end.
 
     END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work: the trip is void.
-    END-3  What could not be started for want of something of the host's is the host's failure, and no start of the job's.
     END-2  `stopped` is for drains. What a watchdog killed was not drained, whatever the guardian had to send for it;
            an operator's stop is both.
+    END-3  What could not be started for want of something of the host's is the host's failure, and no start of the job's.
     """
     if trip is not None and not kill_sent and not ended.stopped and ended.exit_code == 0:
         trip = None

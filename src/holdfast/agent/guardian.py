@@ -10,12 +10,12 @@ One poll loop, no threads, no GPU library. It does what `wire.guardian` says and
 GUARD-5  One guardian per folder (a lock); at its start nothing of an earlier one lives (`process.sweep`),
          and it is a new incarnation of the host, which tells the controller that the earlier one's tasks
          are dead.
+GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for the
+         ends to be acknowledged), by parent-death signal and sweep when it is killed.
 GUARD-7  Nothing that goes wrong with one request, one descriptor or one part of a turn ends the loop or keeps the other parts from
          being done; it is noted with its traceback.
 GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of that clock: a host that wakes up ends what lapsed
          in its sleep in its first turn. An extension that waits to be obeyed counts from when it is heard.
-GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for the
-         ends to be acknowledged), by parent-death signal and sweep when it is killed.
 
 Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by what is on disk now.
 """
@@ -41,11 +41,12 @@ from holdfast.agent.guardian_agent import INF, AgentChild
 from holdfast.agent.guardian_home import GuardianHome, Notifier, read_group_homes
 from holdfast.agent.guardian_tasks import HostTasks
 from holdfast.errors import Conflict
+from holdfast.process.ending import Ending, Signaller
 from holdfast.process.groups import open_group_home
 from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import BootTimer, become_subreaper, read_boottime, set_parent_death_signal
-from holdfast.process.tree import Ending, Forest, Signaller
+from holdfast.process.tree import Forest
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import Ack, Alive, Extend, Hello, Launch, Request, Stop, Stopping
 

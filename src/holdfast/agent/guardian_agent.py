@@ -4,10 +4,10 @@ AGENT-1  An agent that died is started again at once; one that keeps dying, afte
 AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be stopped, or
          stuck in a driver. Before its first word each in a row has twice the time of the one before, eight times at
          most: on a machine with little to spare the start itself takes long, and killing it earlier never helps.
-AGENT-4  What an agent says and nobody can read is refused (LINE-1), and is no sign of life: an agent that says nothing else is
-         replaced as a silent one is.
 AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its successor;
          the successor asks for a snapshot instead.
+AGENT-4  What an agent says and nobody can read is refused (LINE-1), and is no sign of life: an agent that says nothing else is
+         replaced as a silent one is.
 """
 
 from __future__ import annotations
@@ -230,6 +230,7 @@ class AgentChild:
             return
         self._number += 1
         mark = Mark(f"agent-{self._number}", self._host)
+        brand = self._forest.make_brand()
         request = SpawnRequest(
             argv=self._argv,
             env={**self._env, **mark.as_env(), "HOLDFAST_GUARDIAN_FD": str(theirs.fileno())},
@@ -237,6 +238,7 @@ class AgentChild:
             # It outlives us by the moment it needs to sweep our tasks, and must be awake for that.
             parent_death_signal=signal.SIGCONT,
             descriptor_limit=self._descriptor_limit,
+            brand=brand,
         )
         try:
             child = spawn(request, spare_descriptors=_SPARE_DESCRIPTORS)
@@ -253,7 +255,7 @@ class AgentChild:
         self._kill_at = INF
         self._wanted_gone = False
         self._watcher.watch_child(child.pid, child.pidfd)
-        self.tree = Tree(mark, child, None, trusted=True)
+        self.tree = Tree(mark, child, None, trusted=True, brand=brand)
         self._forest.add(self.tree)
         self._set_interest(ours.fileno(), False)
         self._note("the agent was started", pid=child.pid, number=self._number)

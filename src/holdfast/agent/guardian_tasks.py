@@ -20,10 +20,11 @@ from collections.abc import Callable
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
+from holdfast.process.ending import Ending, Signaller
 from holdfast.process.groups import GroupHome, TaskGroup, count_oom_kills_of_host
 from holdfast.process.punch import Punched, punch_file
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
-from holdfast.process.tree import Ending, Forest, Mark, Signaller, Tree
+from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.guardian import Answer, Ended, Launch, Snapshot, Started, TaskStatus
 
@@ -278,6 +279,7 @@ class HostTasks:
     def _start(self, task: _Task, launch: Launch) -> None:
         mark = Mark(str(launch.key), self._forest.host)
         group = self._make_group(launch.memory_bytes) if launch.contain or launch.memory_bytes else None
+        brand = self._forest.make_brand()
         request = SpawnRequest(
             argv=tuple(launch.argv),
             env={**launch.env, **mark.as_env()},
@@ -287,6 +289,7 @@ class HostTasks:
             group_procs=group.procs_path if group else None,
             oom_score_adj=self._oom_score_adj,
             descriptor_limit=self._descriptor_limit,
+            brand=brand,
         )
         try:
             child = spawn(request)
@@ -298,7 +301,7 @@ class HostTasks:
             return
         task.request, task.child = request, child
         task.oom_kills_before = self._read_oom_kills()
-        task.tree = Tree(mark, child, group, leads=launch.leads)
+        task.tree = Tree(mark, child, group, leads=launch.leads, brand=brand)
         self._forest.add(task.tree)
         if not self._by_pid:
             self._scan_at = max(self._scan_at, child.started_at + _FIRST_SCAN_SECONDS)

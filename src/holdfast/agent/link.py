@@ -1,8 +1,8 @@
 """The agent's end of the line to its guardian: frames out, frames in, and what a broken line means.
 
-LINK-1  A message that cannot be read is refused, counted and logged with how it begins; what it may have said is asked for again
+HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; what it may have said is asked for again
         (`Hello`, answered with everything the guardian holds). Nothing is concluded from it.
-LINK-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry out, ends this agent alone:
+HEAR-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry out, ends this agent alone:
         the guardian starts another, on a new line (AGENT-3). It is no sign that the guardian is gone, and neither is the end of
         the line: that, only the guardian's death says (`ties.wait_for_guardians_end`).
 """
@@ -109,7 +109,7 @@ class GuardianLink(asyncio.Protocol):
         self._hear(answer)
 
     def _refuse(self, reason: str) -> None:
-        """LINK-1."""
+        """HEAR-1."""
         self.refused += 1
         if self.refused <= _LOGGED_REFUSALS:
             log.error(f"a message of the guardian is refused ({self.refused} so far): {reason}")
@@ -132,7 +132,7 @@ class GuardianLink(asyncio.Protocol):
         self.say(Hello(pid=os.getpid(), number=self._hellos))
 
     def _give_up(self, why: str) -> None:
-        """LINK-2."""
+        """HEAR-2."""
         log.error(f"{why}; this agent ends and the next one goes on, on a new line")
         self.close()
 

@@ -1,4 +1,4 @@
-"""What an agent missed when a message was lost to it: what its guardian holds, beside what the agent believes (LINK-1)."""
+"""What an agent missed when a message was lost to it: what its guardian holds, beside what the agent believes (HEAR-1)."""
 
 from __future__ import annotations
 

@@ -5,10 +5,11 @@ It knows nothing of jobs, leases or wires; what a task is called is a mark that 
 `sweep`, `punch`, `table`, `syscalls`.
 """
 
+from holdfast.process.ending import Ending, Signaller
 from holdfast.process.groups import GroupHome, TaskGroup, open_group_home
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.sweep import sweep
-from holdfast.process.tree import Ending, Forest, Mark, Signaller, Tree
+from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Exit, Watcher
 
 __all__ = [

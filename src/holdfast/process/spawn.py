@@ -50,6 +50,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     pass_fds: descriptors to inherit under the same numbers. Everything else is closed.
     parent_death_signal: sent to the child when the caller dies; 0 for a child that outlives it.
     descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for the caller's.
+    brand: the task's number and the host's, which all its descendants keep (`process.brand`).
     """
 
     argv: tuple[str, ...]
@@ -62,6 +63,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     pass_fds: tuple[int, ...] = ()
     parent_death_signal: int = signal.SIGKILL
     descriptor_limit: tuple[int, int] | None = None
+    brand: tuple[int, int] | None = None
 
 
 class Child:
@@ -201,6 +203,8 @@ def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
         syscalls.unblock_all_signals()
         if request.descriptor_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, request.descriptor_limit)
+        if request.brand is not None:
+            _brand(request.brand)
         if request.oom_score_adj is not None:
             _write_oom_score(request.oom_score_adj)
         if request.group_procs is not None:
@@ -255,6 +259,13 @@ def _write_file(path: str, data: bytes) -> None:
         os.write(fd, data)
     finally:
         os.close(fd)
+
+
+def _brand(brand: tuple[int, int]) -> None:
+    try:
+        resource.setrlimit(syscalls.RLIMIT_LOCKS, brand)
+    except (OSError, ValueError):
+        pass  # under a brand that is lower, which only root may raise: it is then found by the other evidence
 
 
 def _write_oom_score(score: int) -> None:

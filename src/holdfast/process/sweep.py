@@ -1,7 +1,7 @@
 """End what an earlier guardian of the same host left behind.
 
 Called by a new guardian before it starts anything, and by an agent whose guardian died: first processes are
-already dead by then (parent-death signal); this finds their descendants, by the host's environment mark, by
+already dead by then (parent-death signal); this finds their descendants, by the host's environment mark and brand, by
 the control groups, and by parentage.
 
 SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as survivors. Where the process table
@@ -19,9 +19,10 @@ import time
 from collections.abc import Collection
 
 from holdfast.process import table as process_table
+from holdfast.process.brand import make_host_brand
+from holdfast.process.ending import KILL_POLL_SECONDS, Signaller
 from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
-from holdfast.process.tree import KILL_POLL_SECONDS, Signaller
 
 # One scan can miss a child that was forked while it was made and whose parent died meanwhile. The orphans of a dead
 # guardian are nobody's here, so several scans stand for the proof that a guardian has.
@@ -35,7 +36,7 @@ def sweep(
     kill_limit_seconds: float = 10.0,
     signaller: Signaller | None = None,
 ) -> list[int]:
-    """Kill every process that carries `host` in its environment, or is in a group under `group_homes`, or
+    """Kill every process that carries `host` in its environment or as its brand, or is in a group under `group_homes`, or
     descends from one.
 
     The caller and its ancestors are spared. Waits until all are gone, `kill_limit_seconds` at most, and
@@ -80,6 +81,7 @@ class _Leftovers:
         self._host = host
         self._group_homes = group_homes
         self._folder = folder
+        self._brand = make_host_brand(host)
         self._spared = process_table.read_ancestors(os.getpid())
         self._unmarked: set[tuple[int, int]] = set()
         self._seen: set[tuple[int, int]] = set()
@@ -111,6 +113,9 @@ class _Leftovers:
         if entry.identity in self._unmarked or not entry.alive:
             return False
         if process_table.read_group(entry.witness, self._folder):
+            return True
+        brand = process_table.read_brand(entry.pid)
+        if brand is not None and brand[1] == self._brand:  # BRAND-1
             return True
         environ = process_table.read_environ(entry.witness)
         if environ and process_table.find_marks(environ)[1] == self._host:

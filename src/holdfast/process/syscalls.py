@@ -10,6 +10,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 MAX_FD = 0xFFFFFFFF
+# "Max file locks". The kernel keeps it for every process, hands it down and has not looked at it since 2.4.25 (getrlimit(2)).
+RLIMIT_LOCKS = 10
 
 # PyDLL keeps the interpreter lock: these calls never block, and a forked child must not fight for a lock.
 _quick = ctypes.PyDLL(None, use_errno=True)

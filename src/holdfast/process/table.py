@@ -11,6 +11,8 @@ import os
 import signal
 from typing import Protocol
 
+from holdfast.process.brand import find_brand
+
 TASK_VARIABLE = "HOLDFAST_TASK"
 HOST_VARIABLE = "HOLDFAST_HOST"
 _TASK_PREFIX = TASK_VARIABLE.encode() + b"="
@@ -63,6 +65,9 @@ class ProcessReader(Protocol):
 
     def read_group(self, pid: int, folder: str) -> str | None:
         """The group below `folder` that a process says it is in."""
+
+    def read_brand(self, pid: int) -> tuple[int, int] | None:
+        """The numbers of its task and its host; None where it has none."""
 
     def read_environ(self, pid: int) -> bytes | None:
         """The environment; empty where there is none (now), None where it may not be read."""
@@ -156,6 +161,15 @@ def read_environ(pid: int) -> bytes | None:
     except OSError as error:
         raise_if_ours(error)
         return b""
+
+
+def read_brand(pid: int) -> tuple[int, int] | None:
+    """The numbers of its task and its host (`process.brand`); None where it has none. Raises OSError (TABLE-1)."""
+    try:
+        return find_brand(_read_file(f"/proc/{pid}/limits"))
+    except OSError as error:
+        raise_if_ours(error)
+        return None
 
 
 def read_marks(pid: int) -> tuple[str | None, str | None]:

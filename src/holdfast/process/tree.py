@@ -1,8 +1,8 @@
 """Find and end whole process trees, grandchildren that ran away included.
 
 Evidence that a process belongs to a task, strongest first: it is in the task's control group; it was seen
-in the tree before (pid and start time); it is in the session the task leads; its environment carries both
-of the task's marks; its parent belongs to the task. What still escapes (a cleared environment, a new
+in the tree before (pid and start time); it is in the session the task leads; it has the task's brand; its environment carries
+both of the task's marks; its parent belongs to the task. What still escapes (a limit set anew, a cleared environment, a new
 session, a dead parent, no control group, never seen before) has become the sub-reaper's child; it is
 counted to a task when no other living task could have made it. It is never taken from a task that still
 runs.
@@ -27,7 +27,6 @@ TREE-6  What cannot be read is unknown (TABLE-1): no tree is said to be gone on 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -35,15 +34,12 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.process import table as process_table
+from holdfast.process.brand import make_host_brand, make_task_brand
 from holdfast.process.groups import TaskGroup, name_group_folder
 from holdfast.process.kinship import inherit_owner, may_be_below
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry, ProcessReader
 
-KILL_POLL_SECONDS = 0.005
-GRACE_POLL_SECONDS = 0.02
-_KILL_POLL_MAX_SECONDS = 0.1
-_BLIND_POLL_SECONDS = 0.1
 # Other tasks may make orphans all the time, and must not keep the caller from its other work: what is not clear by then is
 # asked again at the next step.
 _MAX_LOOKS = 50
@@ -73,41 +69,17 @@ class Finding(NamedTuple):
         return not self.members and not self.unclear
 
 
-class Signaller:
-    """How processes are signalled.
-
-    Tests hand in one that spares some, which is what an unkillable process looks like.
-    """
-
-    def send(self, entry: ProcessEntry, number: int) -> bool:
-        """Signal one process; False when it was gone."""
-        return process_table.send_signal(entry, number)
-
-    def kill_group(self, group: TaskGroup) -> bool:
-        """Kill a whole control group at once; False where the kernel cannot."""
-        return group.kill()
-
-    def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
-        """Signal the first process's group, or it alone, where nothing can be read or opened (TREE-6).
-
-        The number is the group's for as long as its leader, our child, was not reaped.
-        """
-        if not tree.first_reaped:
-            try:
-                (os.kill if alone else os.killpg)(tree.pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
-
-
 class Tree:
     """A task's processes: the first one, its group, and how far the search for the others is."""
 
-    __slots__ = ("first_reaped", "group", "leads", "mark", "pid", "scanned", "shoot", "start_ticks", "trusted")
+    __slots__ = ("brand", "first_reaped", "group", "leads", "mark", "pid", "scanned", "shoot", "start_ticks", "trusted")
 
     def __init__(
-        self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False, leads: bool = False
-    ) -> None:
+        self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False, leads: bool = False,
+        brand: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.mark = mark
+        self.brand = brand
         self.pid = child.pid
         # Read just before the fork, so no descendant is older.
         self.start_ticks = int(child.started_at * _TICKS_PER_SECOND)
@@ -136,6 +108,8 @@ class Forest:
         self._seen: dict[tuple[int, int], str] = {}  # everyone ever seen to belong, and to which task
         self._first_pids: dict[int, str] = {}
         self._groups: dict[str, str] = {}  # name of a control group → its task
+        self._brands: dict[tuple[int, int], str] = {}
+        self._host_brand, self._next_brand = make_host_brand(host), 0
         self._sessions: dict[int, str] = {}  # session → the task whose first process leads it
         # Of the last scan, and what looks have added since:
         self._serial = 0
@@ -157,6 +131,8 @@ class Forest:
         self._first_pids[tree.pid] = tree.mark.task
         if tree.group is not None:
             self._groups[tree.group.name] = tree.mark.task
+        if tree.brand is not None:
+            self._brands[tree.brand] = tree.mark.task
         self.want_new_scan(tree)
 
     def remove(self, tree: Tree) -> None:
@@ -168,10 +144,17 @@ class Forest:
             self._first_pids.pop(tree.pid, None)
         if tree.group is not None:
             self._groups.pop(tree.group.name, None)
+        if tree.brand is not None:
+            self._brands.pop(tree.brand, None)
         for entry in self._found.pop(task, {}).values():
             self._seen.pop(entry.identity, None)
         self._fewer_suspects = True
         tree.shoot = None
+
+    def make_brand(self) -> tuple[int, int]:
+        """A brand for the next tree, to be given to its first process and to `Tree` (BRAND-1)."""
+        self._next_brand += 1
+        return make_task_brand(self._next_brand), self._host_brand
 
     def note_exit(self, pid: int) -> None:
         """A child was reaped: its number may come back as somebody else's."""
@@ -344,10 +327,14 @@ class Forest:
             elif entry.session in self._sessions:
                 owner[entry.pid] = self._sessions[entry.session]
             elif entry.alive:
-                task = self._ask_environ(entry, table)
+                task = self._ask_brand(entry) or self._ask_environ(entry, table)
                 if task is not None:
                     owner[entry.pid] = task
         return {pid: task for pid, task in owner.items() if task in self.trees}
+
+    def _ask_brand(self, entry: ProcessEntry) -> str | None:
+        brand = self._proc.read_brand(entry.pid) if self._brands else None
+        return self._brands.get(brand) if brand is not None else None
 
     def _ask_environ(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> str | None:
         """Whose it is by its environment. One that has none and can have one next time is not set down as unmarked."""
@@ -389,112 +376,3 @@ class Forest:
                 del self._orphans[pid]
                 self._adopted[pid] = only
                 self._claim(entry, only)
-
-
-class Ending:
-    """One tree being ended: TERM to all of it, a grace, then KILL until nothing is left or a limit passed.
-
-    A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner (when
-    something exited) until it returns True. Then `survivors` are the pids that SIGKILL did not end: none,
-    in a healthy world. All times are of one clock, the caller's. Whoever ends many trees makes all the endings first and
-    steps them afterwards (TREE-5).
-    """
-
-    def __init__(
-        self, tree: Tree, forest: Forest, *, now: float, grace_seconds: float, kill_limit_seconds: float,
-        signaller: Signaller,
-    ) -> None:  # fmt: skip
-        self.tree = tree
-        self.kill_at = now + grace_seconds
-        self.next_at = now
-        self.survivors: list[int] = []
-        self.obstacle = ""  # why nothing can be known of the tree now (TREE-6)
-        self.first_exited = False  # set by whoever reaped the tree's first process
-        self._forest = forest
-        self._kill_limit_seconds = kill_limit_seconds
-        self._signaller = signaller
-        self._warned = grace_seconds <= 0
-        self._kill_began: float | None = None
-        self._blind_seconds = 0.0
-        self._poll_seconds = KILL_POLL_SECONDS
-        self._signalled: set[tuple[int, int]] = set()
-        self._counted = 0
-        forest.want_new_scan(tree)
-
-    def hasten(self, kill_at: float) -> None:
-        """Bring the KILL forward; a later time changes nothing."""
-        if kill_at < self.kill_at:
-            self.kill_at = kill_at
-            self.next_at = min(self.next_at, kill_at)
-
-    def step(self, now: float) -> bool:
-        """Do what is due. True when it is over: the tree is gone, or its survivors are given up."""
-        try:
-            over = self._kill(now) if now >= self.kill_at else self._wait(now)
-        except OSError as error:
-            self._go_on_blindly(now, error)
-            return False
-        self.obstacle = ""
-        return over
-
-    def _wait(self, now: float) -> bool:
-        if not self._warned:
-            for entry in self._forest.find_living(self.tree).members:
-                if self.tree.leads and entry.pid != self.tree.pid:
-                    continue
-                self._signaller.send(entry, signal.SIGTERM)
-                # A stopped process takes a TERM only when it goes on.
-                self._signaller.send(entry, signal.SIGCONT)
-            self._warned = True
-        elif self.first_exited and (
-            self._forest.is_surely_empty(self.tree) or self._forest.find_living(self.tree).gone
-        ):
-            return True
-        self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
-        return False
-
-    def _kill(self, now: float) -> bool:
-        if self._kill_began is None:
-            self._kill_began = now
-            self.tree.shoot = self._shoot
-        elif self.first_exited and self._forest.is_surely_empty(self.tree):
-            return True
-        group = self.tree.group
-        if group is not None:
-            self._signaller.kill_group(group)
-        found = self._forest.find_living(self.tree)
-        if now - self._kill_began - self._blind_seconds >= self._kill_limit_seconds and not found.gone:
-            self._forest.want_new_scan(self.tree)  # nobody is called a survivor who has died since
-            found = self._forest.find_living(self.tree)
-            self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
-            self.tree.shoot = None
-            return True
-        if found.gone:
-            return True
-        for entry in found.members:
-            self._shoot(entry)
-        self._forest.chase(self.tree)
-        if len(self._signalled) > self._counted:
-            self._counted = len(self._signalled)
-            self._poll_seconds = KILL_POLL_SECONDS
-        self.next_at = now + self._poll_seconds
-        self._poll_seconds = min(self._poll_seconds * 1.5, _KILL_POLL_MAX_SECONDS)
-        return False
-
-    def _shoot(self, entry: ProcessEntry) -> None:
-        self._signaller.send(entry, signal.SIGKILL)
-        self._signalled.add(entry.identity)
-
-    def _go_on_blindly(self, now: float, error: OSError) -> None:
-        """TREE-6. Time in which nothing could be read is none in which anybody survived a SIGKILL."""
-        self.obstacle = str(error)
-        if now >= self.kill_at:
-            self._signaller.send_blindly(self.tree, signal.SIGKILL, alone=False)
-            self._blind_seconds += _BLIND_POLL_SECONDS
-            self.next_at = now + _BLIND_POLL_SECONDS
-            return
-        if not self._warned:
-            self._warned = True
-            for number in (signal.SIGTERM, signal.SIGCONT):
-                self._signaller.send_blindly(self.tree, number, alone=self.tree.leads)
-        self.next_at = min(self.kill_at, now + _BLIND_POLL_SECONDS)

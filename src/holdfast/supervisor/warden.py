@@ -26,10 +26,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import ValidationError
+from holdfast.process.ending import KILL_POLL_SECONDS, Ending, Signaller
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children
-from holdfast.process.tree import KILL_POLL_SECONDS, Ending, Forest, Mark, Signaller, Tree
+from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.bus_local import (
     Alive,

@@ -1,0 +1,151 @@
+"""One tree being ended: TERM, a grace, KILL. Who is of it and when it is gone, `process.tree` knows (TREE-1 to TREE-6)."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from holdfast.process import table as process_table
+from holdfast.process.groups import TaskGroup
+from holdfast.process.table import ProcessEntry
+from holdfast.process.tree import Forest, Tree
+
+KILL_POLL_SECONDS = 0.005
+GRACE_POLL_SECONDS = 0.02
+_KILL_POLL_MAX_SECONDS = 0.1
+_BLIND_POLL_SECONDS = 0.1
+
+
+class Signaller:
+    """How processes are signalled.
+
+    Tests hand in one that spares some, which is what an unkillable process looks like.
+    """
+
+    def send(self, entry: ProcessEntry, number: int) -> bool:
+        """Signal one process; False when it was gone."""
+        return process_table.send_signal(entry, number)
+
+    def kill_group(self, group: TaskGroup) -> bool:
+        """Kill a whole control group at once; False where the kernel cannot."""
+        return group.kill()
+
+    def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
+        """Signal the first process's group, or it alone, where nothing can be read or opened (TREE-6).
+
+        The number is the group's for as long as its leader, our child, was not reaped.
+        """
+        if not tree.first_reaped:
+            try:
+                (os.kill if alone else os.killpg)(tree.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+
+class Ending:
+    """One tree being ended: TERM to all of it, a grace, then KILL until nothing is left or a limit passed.
+
+    A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner (when
+    something exited) until it returns True. Then `survivors` are the pids that SIGKILL did not end: none,
+    in a healthy world. All times are of one clock, the caller's. Whoever ends many trees makes all the endings first and
+    steps them afterwards (TREE-5).
+    """
+
+    def __init__(
+        self, tree: Tree, forest: Forest, *, now: float, grace_seconds: float, kill_limit_seconds: float,
+        signaller: Signaller,
+    ) -> None:  # fmt: skip
+        self.tree = tree
+        self.kill_at = now + grace_seconds
+        self.next_at = now
+        self.survivors: list[int] = []
+        self.obstacle = ""  # why nothing can be known of the tree now (TREE-6)
+        self.first_exited = False  # set by whoever reaped the tree's first process
+        self._forest = forest
+        self._kill_limit_seconds = kill_limit_seconds
+        self._signaller = signaller
+        self._warned = grace_seconds <= 0
+        self._kill_began: float | None = None
+        self._blind_seconds = 0.0
+        self._poll_seconds = KILL_POLL_SECONDS
+        self._signalled: set[tuple[int, int]] = set()
+        self._counted = 0
+        forest.want_new_scan(tree)
+
+    def hasten(self, kill_at: float) -> None:
+        """Bring the KILL forward; a later time changes nothing."""
+        if kill_at < self.kill_at:
+            self.kill_at = kill_at
+            self.next_at = min(self.next_at, kill_at)
+
+    def step(self, now: float) -> bool:
+        """Do what is due. True when it is over: the tree is gone, or its survivors are given up."""
+        try:
+            over = self._kill(now) if now >= self.kill_at else self._wait(now)
+        except OSError as error:
+            self._go_on_blindly(now, error)
+            return False
+        self.obstacle = ""
+        return over
+
+    def _wait(self, now: float) -> bool:
+        if not self._warned:
+            for entry in self._forest.find_living(self.tree).members:
+                if self.tree.leads and entry.pid != self.tree.pid:
+                    continue
+                self._signaller.send(entry, signal.SIGTERM)
+                # A stopped process takes a TERM only when it goes on.
+                self._signaller.send(entry, signal.SIGCONT)
+            self._warned = True
+        elif self.first_exited and (
+            self._forest.is_surely_empty(self.tree) or self._forest.find_living(self.tree).gone
+        ):
+            return True
+        self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
+        return False
+
+    def _kill(self, now: float) -> bool:
+        if self._kill_began is None:
+            self._kill_began = now
+            self.tree.shoot = self._shoot
+        elif self.first_exited and self._forest.is_surely_empty(self.tree):
+            return True
+        group = self.tree.group
+        if group is not None:
+            self._signaller.kill_group(group)
+        found = self._forest.find_living(self.tree)
+        if now - self._kill_began - self._blind_seconds >= self._kill_limit_seconds and not found.gone:
+            self._forest.want_new_scan(self.tree)  # nobody is called a survivor who has died since
+            found = self._forest.find_living(self.tree)
+            self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
+            self.tree.shoot = None
+            return True
+        if found.gone:
+            return True
+        for entry in found.members:
+            self._shoot(entry)
+        self._forest.chase(self.tree)
+        if len(self._signalled) > self._counted:
+            self._counted = len(self._signalled)
+            self._poll_seconds = KILL_POLL_SECONDS
+        self.next_at = now + self._poll_seconds
+        self._poll_seconds = min(self._poll_seconds * 1.5, _KILL_POLL_MAX_SECONDS)
+        return False
+
+    def _shoot(self, entry: ProcessEntry) -> None:
+        self._signaller.send(entry, signal.SIGKILL)
+        self._signalled.add(entry.identity)
+
+    def _go_on_blindly(self, now: float, error: OSError) -> None:
+        """TREE-6. Time in which nothing could be read is none in which anybody survived a SIGKILL."""
+        self.obstacle = str(error)
+        if now >= self.kill_at:
+            self._signaller.send_blindly(self.tree, signal.SIGKILL, alone=False)
+            self._blind_seconds += _BLIND_POLL_SECONDS
+            self.next_at = now + _BLIND_POLL_SECONDS
+            return
+        if not self._warned:
+            self._warned = True
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                self._signaller.send_blindly(self.tree, number, alone=self.tree.leads)
+        self.next_at = min(self.kill_at, now + _BLIND_POLL_SECONDS)
