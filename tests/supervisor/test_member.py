@@ -49,11 +49,19 @@ def words(port: int = 1, **more: str) -> dict[str, str]:
 # ---- what is read and passed on
 
 
-def test_what_a_rank_reads() -> None:
+def test_what_a_rank_reads(tmp_path: Path) -> None:
     member = read_member(words(7))
     assert (member.rank, member.hosts, member.url, member.machine) == (0, 2, "tcp://127.0.0.1:7", "box")
     assert (member.labels, member.term_grace_seconds) == ({"zone": "a"}, 13.0)
-    assert read_member(words(7, MASTER_ADDR="fd00::7")).url == "tcp://[fd00::7]:7"
+    assert (read_member(words(7, MASTER_ADDR="fd00::7")).url, member.own_address) == ("tcp://[::1]:7", "127.0.0.1")
+    peers = [{"rank": 0, "host": "a", "address": "10.0.0.7"}, {"rank": 1, "host": "b", "address": "10.0.0.8"}]
+    (tmp_path / "peers").write_text(json.dumps(peers))
+    for more in ({"HOLDFAST_PEERS": json.dumps(peers)}, {"HOLDFAST_PEERS_FILE": str(tmp_path / "peers")}):
+        second = read_member(words(7, RANK="1", MASTER_ADDR="10.0.0.7", **more))
+        assert (second.url, second.own_address) == ("tcp://10.0.0.7:7", "10.0.0.8")
+        first = read_member(words(7, MASTER_ADDR="10.0.0.7", **more))
+        assert (first.url, first.own_address) == ("tcp://127.0.0.1:7", "10.0.0.7")
+    assert read_member(words(7, RANK="1", MASTER_ADDR="fd00::7")).url == "tcp://[fd00::7]:7"
     alone = {name: value for name, value in words().items() if "HOST_" not in name and name != "HOLDFAST_GRACE"}
     assert (read_member(alone).machine, read_member(alone).term_grace_seconds) == (None, None)
 

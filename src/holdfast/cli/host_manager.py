@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The machine's name as the script sees it; else Slurm's for the node, else its host name.",
 )
+@click.option("--advertise", metavar="ADDRESS", help="This machine's address as the others reach it; else found out.")
 @click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
 @click.option("--wait", "patience", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
@@ -36,6 +37,7 @@ def host_manager(
     url: str,
     key_file: str | None,
     name: str | None,
+    advertise: str | None,
     gpus: str,
     labels: Sequence[str],
     patience: float,
@@ -81,6 +83,7 @@ def host_manager(
         url=url,
         key=run_key,
         name=name,
+        address=advertise,
         labels=pairs,
         gpus=None if gpus == "auto" else int(gpus),
         patience_seconds=patience,

@@ -155,6 +155,7 @@ def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> i
             url=member.url,
             key=member.make_keys().for_managers(),
             name=member.machine,
+            address=member.own_address,
             labels=member.labels,
             gpus=gpus,
             patience_seconds=float("inf"),  # the script may load for an hour before it makes its context

@@ -20,7 +20,7 @@ from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.bus import Bus
 from holdfast.supervisor.events import Event, EventLog
 from holdfast.supervisor.futures import Future
-from holdfast.supervisor.given import GivenRun, is_loopback, parse_listen, read_given
+from holdfast.supervisor.given import ANYWHERE, GivenRun, parse_listen, read_given
 from holdfast.supervisor.groups import DEFAULT_GRACE_SECONDS, GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.hosts import Demand, Host
 from holdfast.supervisor.keys import RunKeys, make_keys, write_manager_key
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast.supervisor")
 
-_ANYWHERE = ("*", "0.0.0.0", "::")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _GOODBYE_SECONDS = 3.0
 _NUMBERS_PER_EPOCH = 1 << 24
@@ -173,7 +172,7 @@ class Context:
             raise
         self._crew.bus = self._bus
         state.port = self._bus.port
-        self._advertise = advertise or (find_address("") if bind in _ANYWHERE else bind)
+        self._advertise = advertise or (find_address("") if bind in ANYWHERE else bind)
         self.key_file = Path(
             key_file or ((folder.path if folder else self._scratch) or Path()) / "manager-key"
         ).absolute()
@@ -438,7 +437,7 @@ def _take_given(
     chosen = given.choose_bind(bind)
     changed = [f"port {given.port}"] if port not in (0, given.port) else []
     changed += [f"address {given.address}"] if advertise not in (None, given.address) else []
-    changed += [f"listening on {chosen}"] if chosen != bind and is_loopback(bind) else []
+    changed += [f"listening on {chosen}"] if chosen != bind and bind not in ANYWHERE else []
     changed += [] if encrypt else ["encrypted"]
     if changed:
         logger.warning(

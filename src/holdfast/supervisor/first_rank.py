@@ -72,8 +72,8 @@ def run_first_rank(
             "inf",
         ]
         manager += ["--log-file", str((Path(work) if work else folder) / LOG_FILE)]
-        if member.machine is not None:
-            manager += ["--name", member.machine]
+        for option, word in (("--name", member.machine), ("--advertise", member.own_address)):
+            manager += [option, word] if word is not None else []
         for name, value in member.labels.items():
             manager += ["--label", f"{name}={value}"]
         if member.term_grace_seconds is not None:

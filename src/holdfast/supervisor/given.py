@@ -16,7 +16,7 @@ from holdfast.errors import ValidationError
 from holdfast.supervisor.keys import RunKeys, write_private
 
 RUN_VARIABLE = "HOLDFAST_SUPERVISOR_RUN"
-_ANYWHERE = ("*", "0.0.0.0", "::")
+ANYWHERE = ("*", "0.0.0.0", "::")
 
 
 class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +35,13 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = ""
 
     def choose_bind(self, bind: str) -> str:
-        """The address to listen on: the script's choice where the other hosts can reach it."""
-        if is_loopback(bind) and not is_loopback(self.address):
-            bind = "0.0.0.0"
-        return "::" if ":" in self.address and bind in _ANYWHERE else bind
+        """The address to listen on, which this machine's own manager reaches as well as the other hosts' do.
+
+        One that the script names is another machine's tomorrow, and the advertised one need not be any of this machine's own.
+        """
+        if is_loopback(self.address) and bind not in ANYWHERE:
+            return "127.0.0.1" if self.address == "localhost" else self.address
+        return "::" if ":" in self.address else "0.0.0.0" if bind not in ANYWHERE else bind
 
 
 def is_loopback(address: str) -> bool:

@@ -52,14 +52,16 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to run.
 
     url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. name: the machine's name
-    as the script sees it. patience_seconds: how long to look for the supervisor at first. usage_seconds: between samples;
-    0 is never. log_file: JSON lines of every start, end and sample; standard error when None. term_grace_seconds: what
-    processes have between TERM and KILL when this manager is told to end by a signal; the supervisor's grace when None.
+    as the script sees it. address: this machine's as others reach it; found out when None. patience_seconds: how long to
+    look for the supervisor at first. usage_seconds: between samples; 0 is never. log_file: JSON lines of every start, end
+    and sample; standard error when None. term_grace_seconds: what processes have between TERM and KILL when this manager is
+    told to end by a signal; the supervisor's grace when None.
     """
 
     url: str
     key: ManagerKey | None = None
     name: str | None = None
+    address: str | None = None
     labels: dict[str, str] = {}
     gpus: int | None = None
     patience_seconds: float = 600.0
@@ -103,7 +105,7 @@ def run_host_manager(config: ManagerConfig) -> int:
     """
     become_subreaper()
     mark = f"supervised-{os.urandom(16).hex()}"
-    facts = read_facts(config.url, config.name, config.labels, config.gpus)
+    facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
     folder = make_line_folder()
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
     prefer_this_thread()  # after the fork: what runs here has the priority it would have without us

@@ -17,11 +17,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def read_facts(url: str, name: str | None, labels: Mapping[str, str], gpus: int | None) -> HostFacts:
+def read_facts(
+    url: str, name: str | None, labels: Mapping[str, str], gpus: int | None, address: str | None = None
+) -> HostFacts:
     """What this machine tells of itself. No GPU library is loaded: device files are counted."""
     return HostFacts(
         hostname=name or read_machine_name(),
-        address=find_address(url),
+        address=address or find_address(url),
         cpus=len(os.sched_getaffinity(0)),
         gpus=_count_gpus() if gpus is None else gpus,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES,

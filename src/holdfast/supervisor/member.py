@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from holdfast.core.run_seed import SEED_VARIABLE
 from holdfast.errors import ValidationError
+from holdfast.supervisor.given import is_loopback
 from holdfast.supervisor.keys import RunKeys, derive_keys
 
 TERM_MARGIN_SECONDS = 2.0  # what a manager keeps of the job's grace to say how its processes ended
@@ -25,11 +27,16 @@ _FOR_THE_RANK = frozenset(
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
+class _Peer(msgspec.Struct, frozen=True):
+    rank: int
+    address: str
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one attempt.
 
-    hosts: how many ranks there are. address, port: where rank 0's script listens. machine, labels: the host's, as Holdfast
-    knows it. grace_seconds: what the job has between TERM and KILL.
+    hosts: how many ranks there are. address, port: where rank 0's script listens. machine, own_address, labels: the host's, as
+    Holdfast knows it. grace_seconds: what the job has between TERM and KILL.
     """
 
     rank: int
@@ -40,14 +47,19 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     port: int
     machine: str | None = None
+    own_address: str | None = None
     labels: dict[str, str] = {}
     grace_seconds: float | None = None
 
     @property
     def url(self) -> str:
-        """What its host manager dials."""
-        where = f"[{self.address}]" if ":" in self.address else self.address
-        return f"tcp://{where}:{self.port}"
+        """What its host manager dials: on rank 0's own machine loopback, since an advertised address may lead here only from
+        elsewhere.
+        """
+        where = self.address
+        if self.rank == 0 and not is_loopback(where):
+            where = "::1" if ":" in where else "127.0.0.1"
+        return f"tcp://[{where}]:{self.port}" if ":" in where else f"tcp://{where}:{self.port}"
 
     @property
     def term_grace_seconds(self) -> float | None:
@@ -76,6 +88,7 @@ def read_member(environ: Mapping[str, str]) -> Member:
             address=environ["MASTER_ADDR"],
             port=int(environ["MASTER_PORT"]),
             machine=environ.get("HOLDFAST_HOST_NAME") or None,
+            own_address=_find_address(environ),
             labels=msgspec.convert(json.loads(environ.get("HOLDFAST_HOST_LABELS") or "{}"), dict[str, str]),
             grace_seconds=float(environ["HOLDFAST_GRACE"]) if environ.get("HOLDFAST_GRACE") else None,
         )
@@ -85,11 +98,23 @@ def read_member(environ: Mapping[str, str]) -> Member:
             "`holdfast supervise`",
             field=str(error.args[0]),
         ) from None
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, OSError, msgspec.MsgspecError) as error:
         # The words of the error may hold the seed.
         raise ValidationError(
             "the environment of this rank cannot be read; is its agent of another version?"
         ) from error
+
+
+def _find_address(environ: Mapping[str, str]) -> str | None:
+    """This rank's host as the others reach it: as its agent advertises it, which it cannot find out by itself."""
+    rank = int(environ["RANK"])
+    if rank == 0:
+        return environ["MASTER_ADDR"]
+    text = environ.get("HOLDFAST_PEERS") or ""
+    if not text and environ.get("HOLDFAST_PEERS_FILE"):
+        text = Path(environ["HOLDFAST_PEERS_FILE"]).read_text()
+    peers = msgspec.json.decode(text or "[]", type=list[_Peer])
+    return next((peer.address for peer in peers if peer.rank == rank), None)
 
 
 def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
