@@ -63,6 +63,18 @@ def test_a_daemon_that_goes_takes_its_containers_along_and_none_of_them_has_succ
     assert fresh.containers(mark_of(host)) == []
 
 
+def test_a_daemon_that_is_not_there_is_the_host_s_failure(
+    controller: BoxController, host: Host, image: str, fresh: Docker
+) -> None:
+    """It may be restarted this moment: the job, which may have no retries, is tried again."""
+    fresh.stop()
+    facts = controller.wait_end(controller.launch("exit", "0", job="early", image=image), SECONDS)
+    assert "Cannot connect to the Docker daemon" in (facts.lost or "")
+    assert classify(facts).cause is Cause.AGENT_TRANSIENT
+    fresh.start()
+    assert controller.wait_end(controller.launch("exit", "0", job="late", image=image), SECONDS).succeeded
+
+
 def test_a_daemon_with_live_restore_costs_a_container_nothing(
     controller: BoxController, host: Host, image: str, fresh: Docker
 ) -> None:

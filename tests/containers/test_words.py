@@ -13,6 +13,7 @@ from holdfast.agent.containers.images import (
     Outcome,
     clean_words,
     describe_progress,
+    is_engine_away,
     is_missing,
     qualify,
     read_last_words,
@@ -88,6 +89,15 @@ def test_an_image_that_is_not_here_is_told_from_a_runtime_that_fails() -> None:
         "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
     )
     assert not is_missing("Error: mount /var/lib/containers/storage/overlay: permission denied")
+
+
+def test_an_engine_that_is_away_is_told_from_one_that_refuses() -> None:
+    assert is_engine_away("Cannot connect to the Docker daemon at unix:///d.sock. Is the docker daemon running?")
+    assert is_engine_away(
+        "failed to connect to the docker API at unix:///d.sock; check if the path is correct and if the daemon is running"
+    )
+    assert not is_engine_away("permission denied while trying to connect to the Docker daemon socket at unix:///d.sock")
+    assert not is_engine_away("Error response from daemon: dial tcp 127.0.0.1:1: connect: connection refused")
 
 
 def test_a_short_name_is_docker_hub_s_where_podman_knows_no_other() -> None:

@@ -25,6 +25,9 @@ _DOCKER_LAYER = re.compile(
     r"|Pull complete)"
 )
 _MISSING = re.compile(r"no such image|image not known|no such object|not found: image", re.IGNORECASE)
+_AWAY = re.compile(
+    r"cannot connect to the docker daemon|failed to connect to the docker api", re.IGNORECASE
+)  # until 28, and after
 _UNRESOLVED = re.compile(r"short-name .* did not resolve", re.DOTALL)
 
 
@@ -86,6 +89,11 @@ def _try_flock(fd: int) -> bool:
 def is_missing(text: str) -> bool:
     """Whether a runtime says that an image is not on this host."""
     return bool(_MISSING.search(text))
+
+
+def is_engine_away(text: str) -> bool:
+    """Whether docker's client says that nobody answers it."""
+    return bool(_AWAY.search(text))
 
 
 def qualify(image: str, text: str) -> str | None:

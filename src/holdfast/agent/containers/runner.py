@@ -20,6 +20,7 @@ from holdfast.agent.containers.images import (
     Outcome,
     clean_words,
     describe_progress,
+    is_engine_away,
     is_missing,
     qualify,
     read_last_words,
@@ -190,7 +191,8 @@ class Runner:
             say(f"the pull of {name} was stopped")
             raise
         if code:
-            raise _Failed(Status(phase="ended", pull_error=f"{name} could not be pulled: {read_last_words(text)}"))
+            sentence = f"{name} could not be pulled: {read_last_words(text)}"
+            raise _Failed(_fail(sentence) if is_engine_away(text) else Status(phase="ended", pull_error=sentence))
         found = self._find_image(name)
         if not found:
             raise _Failed(Status(phase="ended", pull_error=f"{name} was pulled, and is not there"))
@@ -396,6 +398,9 @@ def _runs(state: dict[str, Any]) -> bool:
 
 
 def _fail(sentence: str) -> Status:
+    """What a runtime says is charged to the job, which may ask for what cannot be had; that there is no engine is the host's failure."""
+    if is_engine_away(sentence):
+        return Status(phase="ended", lost=sentence)
     return Status(phase="ended", runtime_error=sentence)
 
 
