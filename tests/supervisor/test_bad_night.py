@@ -13,7 +13,7 @@ from tests.gangs.journal import check_one_at_a_time, read_journal
 from tests.gangs.trainer import load_example
 from tests.supervisor.night import RANK, Night, begin_night
 
-RANKS, STEPS, EVERY, STEP_SECONDS = 3, 90, 5, 0.05
+RANKS, STEPS, EVERY, STEP_SECONDS = 3, 160, 5, 0.05
 NIGHT_SECONDS = 500.0
 # What happens, to which rank, at which step. Every one is met once, and each attempt gets further than the one before.
 FAULTS = [
@@ -24,8 +24,8 @@ FAULTS = [
     ("hang", 2, 40),
     ("black hole", 0, 48),
     ("script killed", 1, 56),
-    ("exit", 2, 64),  # seen by the script that came back
-    ("script killed", 0, 72),
+    ("exit", 2, 130),  # seen by the script that came back
+    ("script killed", 0, 136),
 ]
 RESTARTS = sum(kind != "script killed" for kind, _, _ in FAULTS)
 
@@ -41,7 +41,7 @@ def check_night(night: Night, folder: Path) -> None:
     assert said.count("attached again to 3 ranks") == night.scripts - 1, said
     assert said.count("reason=nothing was heard of it") >= 3, said
     assert "no progress for" in said, said
-    assert said.count("ended with 3") >= 2, said
+    assert said.count("returncode=3") >= 2, said
     assert said.count("reason=health check: no answer in 8 s") >= 2, said
     lives = check_one_at_a_time(folder / "journal", "night")
     assert len(lives) >= RESTARTS + 1, said
