@@ -31,6 +31,7 @@ NAMES = (
     "gangs",
     "gang-restart",
     "supervisor",
+    "supervisor-heartbeats",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -17,6 +17,8 @@ import time
 
 import zmq
 
+from holdfast.supervisor.priority import preferred
+
 _MAX_SOCKETS = 65_000
 _DIALLING = 64
 
@@ -27,23 +29,30 @@ def read_rss_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class _Peers:
+class Peers:
     """Many DEALERs in one process, each sending back what it gets."""
 
     def __init__(self, url: str, count: int, keys: list[str]) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
-        self._poll = select.epoll()
-        self._dealers: dict[int, zmq.Socket[bytes]] = {}
+        self.poll = select.epoll()
+        self.dealers: dict[int, zmq.Socket[bytes]] = {}
         self._met: set[int] = set()
         self._url, self._count, self._keys = url, count, [key.encode() for key in keys]
 
     def run(self) -> None:
-        """Serve until killed. As many dial at once as Holdfast's simulated hosts do."""
+        """Serve until killed."""
+        self.dial_all()
         while True:
-            while len(self._dealers) < self._count and len(self._dealers) - len(self._met) < _DIALLING:
+            for fd, _ in self.poll.poll(-1, 4096):
+                self._serve(fd)
+
+    def dial_all(self) -> None:
+        """Connect every one and wait for its welcome. As many dial at once as Holdfast's simulated hosts do."""
+        while len(self._met) < self._count:
+            while len(self.dealers) < self._count and len(self.dealers) - len(self._met) < _DIALLING:
                 self._dial()
-            for fd, _ in self._poll.poll(0.05 if len(self._dealers) < self._count else -1, 4096):
+            for fd, _ in self.poll.poll(0.05, 4096):
                 self._serve(fd)
 
     def _dial(self) -> None:
@@ -55,12 +64,12 @@ class _Peers:
         dealer.send(b"hello")
         fd = dealer.get(zmq.FD)
         assert isinstance(fd, int)
-        self._dealers[fd] = dealer
-        self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
+        self.dealers[fd] = dealer
+        self.poll.register(fd, select.EPOLLIN | select.EPOLLET)
         self._serve(fd)  # its descriptor tells of a change only once
 
     def _serve(self, fd: int) -> None:
-        dealer = self._dealers[fd]
+        dealer = self.dealers[fd]
         while True:
             try:
                 while True:
@@ -76,11 +85,12 @@ class _Peers:
                 return
 
 
-def measure(hosts: int, processes: int, per_host: int, size: int, rounds: int) -> dict[str, object]:
-    """Be the ROUTER."""
+def open_router() -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes], str, list[str]]:
+    """A ROUTER on a free port with keys of its own: its context, it, its address, the keys that peers need."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
-    router = context.socket(zmq.ROUTER)
+    with preferred():  # as the bus's
+        router = context.socket(zmq.ROUTER)
     router.linger = 0
     router.setsockopt(zmq.BACKLOG, 4096)
     router.set_hwm(0)
@@ -89,8 +99,14 @@ def measure(hosts: int, processes: int, per_host: int, size: int, rounds: int) -
     router.curve_server, router.curve_publickey, router.curve_secretkey = True, server_public, server_secret
     port = router.bind_to_random_port("tcp://127.0.0.1")
     keys = [key.decode() for key in (server_public, client_public, client_secret)]
+    return context, router, f"tcp://127.0.0.1:{port}", keys
+
+
+def measure(hosts: int, processes: int, per_host: int, size: int, rounds: int) -> dict[str, object]:
+    """Be the ROUTER."""
+    context, router, url, keys = open_router()
     shares = [hosts // processes + (n < hosts % processes) for n in range(processes)]
-    command = [sys.executable, "-m", "bench.supervisor_raw", "peers", f"tcp://127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "bench.supervisor_raw", "peers", url]
     before, began = read_rss_bytes(), time.monotonic()
     peers = [subprocess.Popen([*command, str(share), *keys]) for share in shares if share]
     try:
@@ -136,6 +152,6 @@ def _run_round(router: zmq.Socket[bytes], identities: list[bytes], per_host: int
 
 if __name__ == "__main__":
     if sys.argv[1] == "peers":
-        _Peers(sys.argv[2], int(sys.argv[3]), sys.argv[4:7]).run()
+        Peers(sys.argv[2], int(sys.argv[3]), sys.argv[4:7]).run()
     else:
         print(json.dumps(measure(*(int(word) for word in sys.argv[1:6]))))

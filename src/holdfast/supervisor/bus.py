@@ -170,6 +170,8 @@ class Bus:
                 except Exception:
                     logger.exception("a turn of the bus failed; it goes on")  # BUS-1
                 self._account(began)
+            while self.fleet.has_more:
+                self._send(self.fleet.take_outgoing(time.monotonic()))
         finally:
             self._close()
 
@@ -200,7 +202,7 @@ class Bus:
         judge_at = silent_at if silent_at > now else now + _DOUBT_SECONDS  # the probe that comes back wakes us before
         next_at = min(self._roster.turn(now), fleet.speak_at, probe.next_at, judge_at)
         self._send(fleet.take_outgoing(now))
-        return more or bool(self._calls), next_at
+        return more or bool(self._calls) or fleet.has_more, next_at
 
     def _read(self) -> bool:
         """Take what waits in the socket, up to a limit. True where more may wait."""

@@ -42,6 +42,8 @@ MISSES = 3
 SLACK_SECONDS = 0.25
 KILL_GRACE_SECONDS = 5.0
 _MAX_GIVEN_UP = 100_000
+# Managers spoken to in one turn: a word to all of a large fleet must not keep those waiting who have something to say.
+_BURST = 2048
 _INF = float("inf")
 _STALL_SECONDS = 2.0  # more than the loop ever sleeps
 
@@ -190,9 +192,9 @@ class Fleet:
         self._dirty.append(peer)
 
     def take_outgoing(self, now: float) -> list[tuple[bytes, bytes]]:
-        """Everything to send now, as (identity, frame)."""
+        """What to send now, as (identity, frame); `has_more` tells whether that was all."""
         out, self.out = self.out, []
-        dirty, self._dirty = self._dirty, []
+        dirty, self._dirty = self._dirty[:_BURST], self._dirty[_BURST:]
         spoken = self._spoken
         for peer in dirty:
             peer.dirty = False
@@ -204,6 +206,11 @@ class Fleet:
             peer.spoke_at = now
             spoken.move_to_end(identity)
         return out
+
+    @property
+    def has_more(self) -> bool:
+        """True while somebody is to be spoken to."""
+        return bool(self._dirty)
 
     def give_up(self, peer: Peer, code: int, reason: str) -> None:
         """Forget a manager and tell it to end, now and whenever it speaks again."""
@@ -257,7 +264,7 @@ class Fleet:
         limit = now - self.rules.heartbeat_seconds
         due: list[Peer] = []
         for peer in self._spoken.values():
-            if peer.spoke_at > limit:
+            if peer.spoke_at > limit or len(due) == _BURST:
                 break
             due.append(peer)
         for peer in due:
