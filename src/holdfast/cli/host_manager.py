@@ -31,7 +31,7 @@ if TYPE_CHECKING:
               help="Between samples of what processes use; 0 for none.")  # fmt: skip
 @click.option("--log-file", metavar="FILE", help="The pid and resource log, JSON lines; standard error otherwise.")
 @click.option("--term-grace", type=click.FloatRange(0), metavar="SECONDS",
-              help="What processes have between TERM and KILL when this manager gets TERM; else the script's 5 s.")  # fmt: skip
+              help="For where TERM comes to the processes too: they have so long until KILL. Else they get one, and 5 s.")  # fmt: skip
 @click.option("--simulate", type=click.IntRange(1), metavar="N", help="Be N simulated hosts, for tests of scale.")
 def host_manager(
     url: str,

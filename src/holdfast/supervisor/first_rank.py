@@ -161,8 +161,8 @@ class _FirstRank:
             self._manager = self._start(self._manager_command, self._manager_environ)
 
     def _end_manager(self) -> None:
-        """FIRST-1. A drain's KILL comes from whoever drains."""
-        steps = ((None, _FAREWELL_SECONDS), (signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS))
+        """FIRST-1. A drain's KILL comes from whoever drains. INT, not TERM: nobody has told the processes (FIRST-3)."""
+        steps = ((None, _FAREWELL_SECONDS), (signal.SIGINT, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS))
         for number, seconds in steps:
             if self._manager is None or self._manager.poll() is not None:
                 return

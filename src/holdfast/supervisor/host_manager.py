@@ -54,8 +54,8 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. name: the machine's name
     as the script sees it. address: this machine's as others reach it; found out when None. patience_seconds: how long to
     look for the supervisor at first. usage_seconds: between samples; 0 is never. log_file: JSON lines of every start, end
-    and sample; standard error when None. term_grace_seconds: what processes have between TERM and KILL when this manager is
-    told to end by a signal; the supervisor's grace when None.
+    and sample; standard error when None. term_grace_seconds: for where a TERM of this manager comes to all its processes, too,
+    as at a drain of Holdfast: they have so long, and no second TERM. When None they get one, and the supervisor's grace.
     """
 
     url: str
@@ -162,6 +162,7 @@ class _HostManager:
         )
         self._alive_at = self._usage_at = now
         self._end_at: float | None = None  # when to leave whatever still runs
+        self._kill_at: float | None = None  # when to end what was told to by others
         self._bye_at: float | None = None
         self.note("the host manager begins", url=config.url, host=facts.hostname, gpus=facts.gpus)
 
@@ -220,10 +221,13 @@ class _HostManager:
             self._sample()
         if session.ending is not None and self._end_at is None:
             self._begin_end(session.ending, now)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._tended.stop_all(0.0)
 
     def _next_at(self) -> float:
         due = [self._session.next_at, self._alive_at, self._simulated.next_at]
-        due += [at for at in (self._end_at, self._bye_at) if at is not None]
+        due += [at for at in (self._end_at, self._bye_at, self._kill_at) if at is not None]
         return min(due)
 
     def _is_full(self) -> bool:
@@ -233,7 +237,10 @@ class _HostManager:
     def _begin_end(self, order: End, now: float) -> None:
         self.note("told to end", reason=order.reason, code=order.code, processes=len(self._tended.living))
         self._end_at = now + order.grace_seconds + KILL_LIMIT_SECONDS + _GOODBYE_SECONDS
-        self._tended.stop_all(order.grace_seconds)
+        if order.code == 128 + signal.SIGTERM and self._config.term_grace_seconds is not None:
+            self._kill_at = now + order.grace_seconds
+        else:
+            self._tended.stop_all(order.grace_seconds)
         for up in self._simulated.end_all():
             self._say(up)
 
