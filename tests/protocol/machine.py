@@ -21,7 +21,8 @@ from tests.protocol.world import Plan, World, run
 
 INDEX = st.integers(0, 7)
 LINKS = ["ok", "ok", "mess", "mess", "lose_request", "lose_answer", "hold_request", "hold_answer", "poll"]
-ENDS = ["ok", "ok", "ok", "exit", "oom", "trip", "time_limit", "unkillable", "start_error"]
+MEMBER_ENDS = ["killed", "killed", "give_up", "give_up", "trip", "ok", "start_error", "broken"]
+ENDS = ["give_up", "ok", "ok", "ok", "exit", "oom", "trip", "time_limit", "unkillable", "start_error"]
 WAITS = [0.5, 0.5, 2.0, 2.0, 6.0, 16.5, 33.0]
 DATA = TaskFacts(exit_code=0)
 
@@ -42,10 +43,11 @@ class Protocol(RuleBasedStateMachine):
         rates=st.lists(st.sampled_from([0.99, 1.0, 1.01]), min_size=2, max_size=4), slots=st.integers(1, 3),
         gpus=st.integers(0, 2), retries=st.integers(0, 2), trips=st.integers(0, 2), infra=st.integers(1, 4),
         delay=st.sampled_from([0.0, 3.0, 20.0]), seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 4), min_size=1, max_size=2),
+        supervised=st.booleans(),
     )  # fmt: skip
     def begin(
         self, rates: list[float], slots: int, gpus: int, retries: int, trips: int, infra: int, delay: float, seed: int,
-        jobs: list[int],
+        jobs: list[int], supervised: bool,
     ) -> None:  # fmt: skip
         retry = RetryPolicy(max_retries=retries, retry_delay=delay, jitter="random")
         policy = Policy(retry=retry, watchdog_cap=trips, infra_cap=infra, start_failure_limit=3)
@@ -53,7 +55,7 @@ class Protocol(RuleBasedStateMachine):
         for host in self.w.hosts:
             host.boot()
         for tasks in jobs:
-            self.w.submit(tasks=tasks, gpus=0, late=False, priority=50)
+            self.w.submit(tasks=tasks, gpus=0, late=False, priority=50, supervised=supervised)
         self.w.wait(2.0)
 
     # ---- picking
@@ -228,10 +230,45 @@ class Protocol(RuleBasedStateMachine):
             host.exit(key, Ended(key=key, unkillable=True, survivors=[7]))
         elif how == "start_error":
             host.exit(key, Ended(key=key, start_error="no such program"))
+        elif how == "give_up":
+            host.exit(key, Ended(key=key, exit_code=72))
         elif how == "oom":
             host.exit(key, Ended(key=key, signal=9, oom=True))
         else:
             host.exit(key, Ended(key=key, exit_code=0 if how == "ok" else 3))
+
+    @precondition(lambda self: self.world is not None and self.world.truth.supervised)
+    @rule(i=INDEX, how=st.sampled_from(MEMBER_ENDS), fate=st.sampled_from(["", "", "reboot", "crash", "silent"]),
+          seconds=st.sampled_from([0.0, 0.5, 2.0, 18.0]))  # fmt: skip
+    def fell_member(self, i: int, how: str, fate: str, seconds: float) -> None:
+        """A member of a supervised job falls by itself, or its host does; perhaps one that stands in already."""
+        w = self.w
+        w.turn_hosts()
+        live = [
+            (h, p.key) for h in w.hosts if h.up for p in h.processes.values()
+            if p.key.job_id in w.truth.supervised and p.key.rank > 0 and p.executes(w.t)
+        ]  # fmt: skip
+        if not live:
+            return
+        host, key = live[i % len(live)]
+        if fate == "silent":
+            w.links[host.id] = "lose_request"
+        elif fate:
+            host.crash()
+            if fate == "reboot":
+                host.boot()
+        elif how == "trip":
+            host.trip(key, Watchdog.STALL, w.t)
+        else:
+            ends = {
+                "killed": Ended(key=key, signal=9), "give_up": Ended(key=key, exit_code=72), "ok": Ended(key=key, exit_code=0),
+                "start_error": Ended(key=key, start_error="no such program"),
+                "broken": Ended(key=key, unkillable=True, survivors=[7]),
+            }  # fmt: skip
+            host.exit(key, ends[how])
+        w.wait(seconds)
+        if fate == "silent":
+            w.links[host.id] = "ok"
 
     # ---- controllers
 
@@ -259,7 +296,7 @@ class Protocol(RuleBasedStateMachine):
     def read_plan(self) -> None:
         """A leader reads and is frozen before it writes."""
         w = self.w
-        w.plans.append(Plan(w.read_placements(), w.read_completions()))
+        w.plans.append(Plan(w.read_placements(), w.read_completions(), w.read_replacements()))
         del w.plans[:-4]
 
     @precondition(lambda self: self.world is not None and self.world.plans)
@@ -269,6 +306,7 @@ class Protocol(RuleBasedStateMachine):
         w.turn_hosts()
         plan = w.plans[i % len(w.plans)]
         w.write_completions(plan.completions)
+        w.write_replacements(plan.replacements)
         w.write_placements(plan.placements)
 
     @rule(i=INDEX, later=st.booleans())
@@ -301,12 +339,14 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.world is not None and self.world.count < 6)
     @rule(
         tasks=st.integers(2, 4), steps=st.integers(0, 6), i=INDEX, seconds=st.sampled_from([0.5, 2.0, 16.5]),
-        what=st.sampled_from(["cancel", "preempt", "crash", "reboot", "agent", "silent", "slow", "leader"]),
+        what=st.sampled_from(["cancel", "preempt", "crash", "reboot", "agent", "silent", "slow", "leader"]), supervised=st.booleans(),
     )  # fmt: skip
-    def meet_at_the_barrier(self, tasks: int, steps: int, i: int, seconds: float, what: str) -> None:
+    def meet_at_the_barrier(
+        self, tasks: int, steps: int, i: int, seconds: float, what: str, supervised: bool
+    ) -> None:  # fmt: skip
         """GANG-1: some ranks have their places, others not, or all have and some were told; then something happens."""
         w = self.w
-        job_id = w.submit(tasks=tasks, gpus=0, late=False, priority=90)
+        job_id = w.submit(tasks=tasks, gpus=0, late=False, priority=90, supervised=supervised)
         w.turn_hosts()
         w.run_loops()
         for step in range(steps):
@@ -355,10 +395,14 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.world is not None and self.world.count < 6)
     @rule(
         tasks=st.integers(1, 4), gpus=st.sampled_from([0, 0, 1]), late=st.booleans(),
-        priority=st.sampled_from([50, 90]), preemptible=st.booleans(),
+        priority=st.sampled_from([50, 90]), preemptible=st.booleans(), supervised=st.booleans(),
     )  # fmt: skip
-    def submit(self, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool) -> None:
-        self.w.submit(tasks=tasks, gpus=gpus, late=late, priority=priority, preemptible=preemptible)
+    def submit(
+        self, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool, supervised: bool
+    ) -> None:  # fmt: skip
+        self.w.submit(
+            tasks=tasks, gpus=gpus, late=late, priority=priority, preemptible=preemptible, supervised=supervised
+        )
         self.w.check()
 
     @rule(i=INDEX, hard=st.booleans())

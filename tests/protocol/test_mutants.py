@@ -16,12 +16,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.core import drain, lease
+from holdfast.core import drain, lease, replace
 from holdfast.core.causes import Cause
 from holdfast.core.decide import decide
+from holdfast.core.records import RankCharges
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.store import asked, dispatch, memory_hosts, moves
+from holdfast.store import asked, dispatch, members, memory_hosts, moves
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory_admission import MemoryAdmission
 from holdfast.store.memory_hosts import MemoryHosts
@@ -353,7 +354,126 @@ def lease_shorter_in_the_store(p: Patch) -> None:
     p.setattr(memory_hosts, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
 
 
+def members_keep_their_epoch(p: Patch) -> None:
+    seat = members.seat_members
+
+    def same(m: Any, job: Any, placement: Any, *more: Any) -> None:
+        job.epoch -= 1
+        seat(m, job, placement, *more)
+
+    p.setattr(members, "seat_members", same)
+
+
+def stopped_members_gone_at_once(p: Patch) -> None:
+    stop = members.stop_member
+
+    def hasty(m: Any, job: Any, task: Any, *more: Any, **options: Any) -> None:
+        stop(m, job, task, *more, **options)
+        if task.state is TaskState.PREEMPTING:
+            m.move_task(task, TaskEvent.CONFIRM)
+
+    p.setattr(members, "stop_member", hasty)
+
+
+def silent_members_gone_at_once(p: Patch) -> None:
+    """A member's place is given to another while its host may still run it: nobody waits for the lease."""
+    sweep = MemoryStore.sweep_dead_hosts
+
+    async def eager(self: Any, dead_seconds: float, since: Any, *, now: Any = None) -> Any:
+        flagged = await sweep(self, dead_seconds, since, now=now)
+        for host in flagged:
+            for task in self.state.live_tasks(host.id):
+                m = self.state.load([task.job_id], now)
+                job, mine = m.jobs[task.job_id], m.tasks[task.job_id][task.rank]
+                if job.supervised and task.rank > 0 and task.barrier:
+                    moves.lose_task(m, job, mine, "host_gone")
+                    self.state.commit(m)
+        return flagged
+
+    p.setattr(MemoryStore, "sweep_dead_hosts", eager)
+
+
+def offered_members_taken_back(p: Patch) -> None:
+    release = members.release_unoffered
+
+    def forget(m: Any, job: Any, before: datetime) -> bool:
+        for task in m.ranks(job):
+            if task.state is TaskState.RESERVED and task.replaced:
+                task.offered_at = None
+        return release(m, job, before + timedelta(seconds=10))
+
+    p.setattr(members, "release_unoffered", forget)
+
+
+def falls_decided_again(p: Patch) -> None:
+    """A second leader's decision is carried out once more on whatever has become of the member."""
+
+    def any_life(m: Any, job: Any, rank: int, epoch: int) -> Any:
+        task = m.tasks[job.id].get(rank)
+        return task if task is not None and task.state in members.FALLEN and job.state in members.GOING_ON else None
+
+    p.setattr(members, "find_fallen", any_life)
+
+
+def replacements_not_charged(p: Patch) -> None:
+    plan = replace.plan_replacement
+
+    def free(job: Any, task: Any, *more: Any) -> Any:
+        before = job.rank_charges.get(str(task.rank), RankCharges())
+        return msgspec.structs.replace(plan(job, task, *more), charges=before)
+
+    p.setattr(replace, "plan_replacement", free)
+
+
+def given_up_members_charged_twice(p: Patch) -> None:
+    plan = replace.plan_replacement
+
+    def twice(job: Any, task: Any, *more: Any) -> Any:
+        found = plan(job, task, *more)
+        if found.go_on:
+            return found
+        return msgspec.structs.replace(
+            found, charges=msgspec.structs.replace(found.charges, infra=found.charges.infra + 1)
+        )
+
+    p.setattr(replace, "plan_replacement", twice)
+
+
+def script_waits_like_a_member(p: Patch) -> None:
+    fail = moves._fail_task
+
+    def patient(m: Any, job: Any, task: Any) -> None:
+        if job.supervised and task.rank == 0 and job.state in members.GOING_ON:
+            m.move_task(task, TaskEvent.FAIL)
+        else:
+            fail(m, job, task)
+
+    p.setattr(moves, "_fail_task", patient)
+
+
+def fallen_members_never_decided(p: Patch) -> None:
+    async def none(self: Any, limit: int) -> list[Any]:
+        return []
+
+    p.setattr(MemoryStore, "list_members", none)
+    p.setattr(moves, "start_job", lambda m, job: None)
+
+
+def fallen_members_hold_their_places(p: Patch) -> None:
+    empty = members._empty
+
+    def keep(task: Any) -> None:
+        host = (task.host_id, task.host_name, task.incarnation)
+        empty(task)
+        task.host_id, task.host_name, task.incarnation = host
+
+    p.setattr(members, "_empty", keep)
+
+
 BREAKS: Sequence[Break] = [
+    members_keep_their_epoch, stopped_members_gone_at_once, silent_members_gone_at_once, offered_members_taken_back,
+    falls_decided_again, replacements_not_charged, given_up_members_charged_twice, script_waits_like_a_member,
+    fallen_members_never_decided, fallen_members_hold_their_places,
     host_without_margin, controller_without_margin, guardian_without_deadline, lease_counted_from_the_answer,
     reaping_at_once_after_a_restart, incarnation_not_guarded, reports_not_guarded, epoch_not_guarded,
     drain_done_while_tasks_still_stop, stop_confirmed_by_asking, epoch_given_twice, epoch_not_grown_by_drains,

@@ -51,6 +51,12 @@ class Truth:
         self.held = False  # a kill switch is thrown
         self.dues: dict[str, datetime] = {}  # job → when the retry it waits for is due
         self.sizes: dict[str, int] = {}  # job → how many ranks it has
+        self.supervised: set[str] = set()
+        self.begun: dict[str, list[int]] = {}  # job → the epochs its attempts began under
+        self.lives: dict[
+            tuple[str, int], tuple[int, str | None]
+        ] = {}  # (job, rank) → epoch and host of its newest life
+        self.replaced: dict[str, list[tuple[int, str, str]]] = {}  # job → attempt, rank and charge of its replacements
         self.claimed: set[TaskKey] = set()  # places hosts have kept, for ever
         self.drained: set[tuple[str, int]] = set()  # (job, epoch) whose drain has begun
         self.tripped: Counter[str] = Counter()  # what the hosts' guardians really did, for the report of coverage
@@ -63,11 +69,16 @@ class Truth:
         for other in hosts:
             for p in other.executing(now):
                 if p.key.job_id == key.job_id:
-                    assert p.key.epoch == key.epoch, (
+                    assert self._attempt_of(p.key) == self._attempt_of(key), (
                         f"LEASE-2: {key} starts on {host.id} while {p.key} runs on {other.id}"
                     )
-                    assert p.key.rank != key.rank, f"LEASE-2: {key} starts on {host.id} and runs on {other.id}"
-        peers = [TaskKey(key.job_id, rank, key.epoch) for rank in range(self.sizes[key.job_id])]
+                    assert p.key.rank != key.rank, (
+                        f"LEASE-2: {key} starts on {host.id} and runs on {other.id} as {p.key}\n{self.explain(key.job_id)}"
+                    )
+        # A member that stands in for another joins those that run: there is nobody to wait for.
+        first = key.epoch in self.begun.get(key.job_id, [])
+        assert first or (key.job_id in self.supervised and key.rank > 0), f"MEMBER-1: {key} is of no attempt's epoch"
+        peers = [TaskKey(key.job_id, rank, key.epoch) for rank in range(self.sizes[key.job_id] if first else 0)]
         if len(peers) > 1:
             missing = [peer for peer in peers if peer not in self.claimed]
             assert not missing, f"GANG-1: {key} starts and {missing} have no place\n{self.explain(key.job_id)}"
@@ -79,6 +90,10 @@ class Truth:
         assert key not in self.launched, f"CMD-1: {key} is launched a second time, first on {self.launched[key]}"
         self.launched[key] = place
         self._tell(now, key.job_id, f"{key} starts on {place}")
+
+    def _attempt_of(self, key: TaskKey) -> int:
+        """The attempt's number that a life of a task is of: an attempt's members come under epochs after its own."""
+        return sum(epoch <= key.epoch for epoch in self.begun.get(key.job_id, []))
 
     def note_claim(self, now: float, host: Host, key: TaskKey) -> None:
         self.claimed.add(key)
@@ -127,7 +142,7 @@ class Truth:
         numbers = [a.number for a in attempts]
         assert numbers == list(range(1, job.attempts + 1)), f"attempt numbers are {numbers}"
         assert [a.parent for a in attempts] == [None, *numbers[:-1]][: len(numbers)], "attempts do not form a chain"
-        epochs = [a.epoch for a in attempts]
+        epochs = self.begun[job.id] = [a.epoch for a in attempts]
         assert epochs == sorted(set(epochs)), f"STORE-3: epochs of the attempts are {epochs}"
         for a in attempts[:-1]:
             assert a.state is AttemptState.ENDED, "an attempt began before the one before had ended"
@@ -135,11 +150,17 @@ class Truth:
         if job.state in LIVE:
             assert last is not None, "a living job without an attempt"
             assert str(last.state) == str(job.state), f"job {job.state}, attempt {last}"
-            assert last.epoch == job.epoch, "FENCE-1: the living attempt is not under the job's epoch"
             assert [t.rank for t in tasks] == list(range(job.tasks)), "ADMIT-1: not all ranks have a row"
-            assert {(t.epoch, t.attempt) for t in tasks} == {(job.epoch, job.attempts)}, "tasks of several attempts"
-            told = all((t.facts is None) == t.state.holds_lease or t.state is TaskState.PREEMPTED for t in tasks)
+            assert {t.attempt for t in tasks} == {job.attempts}, "tasks of several attempts"
+            idle = (TaskState.PREEMPTED, TaskState.BLOCKED)
+            told = all((t.facts is None) == t.state.holds_lease or t.state in idle for t in tasks)
             assert told, "a task's facts and its lease disagree"
+            if job.spec.supervised:
+                self._check_members(job, tasks, last)
+                return
+            assert last.epoch == job.epoch, "FENCE-1: the living attempt is not under the job's epoch"
+            assert {t.epoch for t in tasks} == {job.epoch}, "FENCE-1: a task is not under its job's epoch"
+            assert TaskState.BLOCKED not in {t.state for t in tasks}, "only a member waits for another host"
             return
         assert not tasks, "an attempt is over and its tasks are still there"
         if last is not None:
@@ -149,9 +170,24 @@ class Truth:
             drained = not never_ran and last.outcome is not Outcome.SUCCEEDED
             assert job.epoch > last.epoch or not drained, "STORE-3: a drain ended and the epoch did not grow"
 
+    def _check_members(self, job: JobRecord, tasks: Sequence[TaskRecord], last: AttemptRecord) -> None:
+        """MEMBER-1: the script's life is the attempt's; of every other rank each life has an epoch of its own, later than those before."""
+        assert tasks[0].epoch == last.epoch, "MEMBER-1: the script has another life than its attempt"
+        assert tasks[0].replaced == 0
+        for t in tasks:
+            assert last.epoch <= t.epoch <= job.epoch, f"FENCE-1: {t.key} is of no epoch of its attempt"
+            assert t.replaced or t.epoch == last.epoch
+            epoch, host = self.lives.get((job.id, t.rank), (0, None))
+            assert t.epoch >= epoch, f"STORE-3: the epoch of {t.key} went back from {epoch}"
+            assert t.epoch > epoch or t.host_id in (host, None), f"FENCE-1: {t.key} is on {t.host_id} and was on {host}"
+            self.lives[job.id, t.rank] = (t.epoch, t.host_id or (host if t.epoch == epoch else None))
+            if t.state is TaskState.BLOCKED:
+                held = (t.host_id, t.incarnation, t.devices, t.lease_until, t.offered_at, t.facts)
+                assert held == (None, None, (), None, None, None), f"a blocked member holds {held}"
+
     def _check_budgets(self, job: JobRecord, attempts: Sequence[AttemptRecord]) -> None:
         counted = attempts[self.revived_at.get(job.id, 0) :]
-        charged = Counter(a.charged_to for a in counted)
+        charged = Counter(a.charged_to for a in counted) + Counter(kind for _, kind in self._list_replaced(job))
         ranks = job.rank_charges or {
             "0": RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
         }
@@ -186,11 +222,18 @@ class Truth:
             if a.state is AttemptState.ENDED and a.members:
                 assert sum(m.trigger for m in a.members) <= 1, "BUDGET-1: two triggers"
 
+    def _list_replaced(self, job: JobRecord) -> list[tuple[str, str]]:
+        """Rank and charge of each replacement that counts still."""
+        since = self.revived_at.get(job.id, 0)
+        return [(rank, kind) for attempt, rank, kind in self.replaced.get(job.id, []) if attempt > since]
+
     def _check_rank_charges(self, job: JobRecord, counted: Sequence[AttemptRecord]) -> None:
         """GANG-4: each attempt's charge is on its trigger's count, and on nobody else's."""
         expected: Counter[tuple[str, str]] = Counter(
             (str(a.trigger_rank), a.charged_to) for a in counted
             if a.charged_to in (Budget.RETRIES, Budget.WATCHDOG, Budget.INFRA)
+        ) + Counter(
+            (rank, kind) for rank, kind in self._list_replaced(job) if kind in (Budget.RETRIES, Budget.WATCHDOG, Budget.INFRA)
         )  # fmt: skip
         found = Counter({
             (rank, kind): getattr(charges, kind)
@@ -212,9 +255,10 @@ class Truth:
         assert job.outcome is not None
         if job.state is JobState.SUCCEEDED:
             last = attempts[-1]
-            keys = [TaskKey(job.id, rank, last.epoch) for rank in range(job.tasks)]
+            deciding = 1 if job.spec.supervised else job.tasks  # MEMBER-4
+            keys = [TaskKey(job.id, rank, last.epoch) for rank in range(deciding)]
             assert all(self.finished.get(key) for key in keys), f"it succeeded, but of {keys} not all ended with 0"
-            done = all(m.state is TaskState.DONE and m.exit_code == 0 for m in last.members)
+            done = all(m.state is TaskState.DONE and m.exit_code == 0 for m in last.members[:deciding])
             assert done, "it succeeded, and its members say otherwise"
             assert len(last.members) == job.tasks
             assert job.exit_code == 0
@@ -225,6 +269,11 @@ class Truth:
         """STORE-1: the events of a job are a path of its machine."""
         for event in events:
             job_id = event.job_id
+            if job_id is not None and event.kind == "task.replaced":
+                found = (event.attempt or 0, str(event.rank), str(event.data["charged_to"]))
+                self.replaced.setdefault(job_id, []).append(found)
+            if job_id is not None and event.kind.startswith("task."):
+                self._tell(now, job_id, f"event {event.kind} #{event.attempt} e{event.epoch} {event.message}")
             if job_id is None or not event.kind.startswith("job."):
                 continue
             self._check_dispatch(event)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import drain
+from holdfast.core import drain, replace
 from holdfast.core.causes import Cause
 from holdfast.core.decide import Policy
 from holdfast.core.drain import Completion
@@ -22,7 +22,9 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import AdmissionPlan, JobPlacement, RunningTask, plan_admission
 from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.replace import Replacement
 from holdfast.core.spec import JobSpec
+from holdfast.core.states import TaskState
 from holdfast.errors import Stale
 from holdfast.store.interface import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.store.memory import MemoryStore
@@ -77,6 +79,7 @@ class Plan:
 
     placements: tuple[JobPlacement, ...] = ()
     completions: tuple[tuple[str, int, Completion], ...] = ()
+    replacements: tuple[tuple[TaskKey, Replacement], ...] = ()
 
 
 class World:
@@ -122,13 +125,17 @@ class World:
 
     # ---- users
 
-    def submit(self, *, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool = False) -> str:
+    def submit(
+        self, *, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool = False, supervised: bool = False
+    ) -> str:  # fmt: skip
         self.count += 1
         job_id = f"job-{self.count:04d}"
         start_at = self.now().timestamp() + 6 if late else None
         spec = JobSpec(argv=("true",), tasks=tasks, gpus=gpus, cpus=1, priority=priority, start_at=start_at,
-                       preemptible=preemptible)  # fmt: skip
+                       preemptible=preemptible, supervised=supervised, placement="spread" if supervised else "pack")  # fmt: skip
         self.truth.sizes[job_id] = tasks
+        if supervised:
+            self.truth.supervised.add(job_id)
         run(self.store.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now()))
         return job_id
 
@@ -294,7 +301,7 @@ class World:
         self.check()
         run(store.expire_reservations(RESERVATION_SECONDS, now=at))
         for late in run(store.list_reserved(now=at)):
-            if late.seconds > START_SECONDS:
+            if late.seconds > START_SECONDS and not self._stop_late_members(late.job):
                 run(store.drain_job(late.job.id, Cause.START_TIMEOUT, "it is slow", epoch=late.job.epoch, now=at))
         run(store.drain_due_hosts(now=at))
         run(store.release_due(RETRY_LIMIT, now=at))
@@ -302,6 +309,11 @@ class World:
         self.check()
         for slow in run(store.list_slow_drains(at - timedelta(seconds=FORCE_SECONDS))):
             run(store.force_drain(slow.id, slow.epoch, now=at))
+        self.write_replacements(self.read_replacements())
+        for member in run(store.list_members(500)):
+            if not member.fallen and member.seconds > START_SECONDS and member.task.offered_at is not None:
+                run(store.stop_member(member.task.key, Cause.START_TIMEOUT, "it is slow", now=at))
+        run(store.release_members(RESERVATION_SECONDS, now=at))
         self.write_completions(self.read_completions())
         plan = self.read_plan()
         for preemption in plan.preemptions:
@@ -315,6 +327,24 @@ class World:
         now = next((t for t in run(self.store.list_tasks(task.job_id)) if t.key == task.key), None)
         if now is not None and now.facts is not None and now.facts.lost == "lease_lapsed":
             assert at > since + timedelta(seconds=task.lease_ttl_seconds), f"LEASE-4: {task.key} was reaped too early"
+
+    def _stop_late_members(self, job: JobRecord) -> bool:
+        """As `ReservationsLoop` does: where the script runs, the others are placed anew one by one."""
+        tasks = run(self.store.list_tasks(job.id))
+        if not job.spec.supervised or tasks[0].state is not TaskState.RUNNING:
+            return False
+        for task in tasks:
+            if task.state is TaskState.RESERVED:
+                run(self.store.stop_member(task.key, Cause.START_TIMEOUT, "it is slow", now=self.now()))
+        return True
+
+    def read_replacements(self) -> tuple[tuple[TaskKey, Replacement], ...]:
+        found = [m for m in run(self.store.list_members(500)) if m.fallen]
+        return tuple((m.task.key, replace.plan_replacement(m.job, m.task, self.policy, ())) for m in found)
+
+    def write_replacements(self, replacements: tuple[tuple[TaskKey, Replacement], ...]) -> None:
+        run(self.store.replace_members(replacements, now=self.now()))
+        self.check()
 
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
@@ -350,8 +380,11 @@ class World:
             running = run(self.store.read_running(now=self.now()))
 
     def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
-        if placements:
-            run(self.store.reserve(placements, {p.job_id: TTL_SECONDS for p in placements}, now=self.now()))
+        ttls = {p.job_id: TTL_SECONDS for p in placements}
+        run(self.store.seat_members([p for p in placements if p.member], ttls, now=self.now()))
+        starts = [p for p in placements if not p.member]
+        if starts:
+            run(self.store.reserve(starts, ttls, now=self.now()))
         self.check()
 
     # ---- time
