@@ -28,7 +28,12 @@ async def _seat(rig: Rig, job_id: str, rank: int) -> TaskRecord:
     assert job_id in await rig.admit()
     task = await _task(rig, job_id, rank)
     offered = await rig.sync(str(task.host_id))
-    assert task.key in [offer.task.key for offer in offered.offers], "its barrier is open: it starts at once"
+    (offer,) = [
+        offer for offer in offered.offers if offer.task.key == task.key
+    ]  # its barrier is open: it starts at once
+    assert (offer.task.replaced, offer.task.reserved_at) == (task.replaced, task.reserved_at), (
+        "by this it is given what its predecessor saved"
+    )
     await rig.sync(str(task.host_id), live=[task.key], started=[task.key])
     return await _task(rig, job_id, rank)
 

@@ -321,7 +321,9 @@ async def view(rig: Rig) -> dict[str, Any]:
         "streams": [await read_streams(rig, job.id) for job in jobs],
         "members": [msgspec.structs.replace(m, seconds=0.0) for m in await rig.store.list_members(100)],
         "running": sorted(await rig.store.read_running(now=rig.now), key=lambda t: (t.job_id, t.host_id, t.ran_seconds)),
-        "drains": await rig.store.list_drains(100), "counts": sorted((await rig.store.count_jobs()).items()),
+        # For how long is told by a store's own clock.
+        "drains": [msgspec.structs.replace(d, seconds=0.0) for d in await rig.store.list_drains(100)],
+        "counts": sorted((await rig.store.count_jobs()).items()),
         "candidates": snapshot.candidates, "projects": await rig.store.list_projects(),
         "quotas": sorted(snapshot.quotas.items()) if any(j.state == "queued" for j in jobs) else [],
         "waiting": sorted((await rig.store.count_waiting()).items()), "layers": await rig.store.read_settings(),
