@@ -78,7 +78,7 @@ def _sum_up(hosts: int, seconds: float, raw: dict[str, Any], found: dict[str, An
         ),
         Line(
             what=f"healthy hosts lost in {seconds:g} s", unit="hosts", value=spread([found["lost"]]),
-            budget="0", met=found["lost"] == 0,
+            limit_name="all that were there", limit=spread([hosts]), budget="0", met=found["lost"] == 0,
         ),
         Line(
             what="longest turn of the bus in each window", unit="s", value=worst,
