@@ -109,30 +109,78 @@ async def test_a_cancelled_call_ends_even_when_its_connection_breaks_under_the_r
     await store.close()
 
 
-async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(rig: Rig, dsn: str) -> None:
-    """A deferred trigger holds COMMIT open; the backend dies in it."""
+def hold_first_commit(dsn: str, table: str) -> None:
+    """A deferred trigger holds the first COMMIT of an insert into `table` open."""
     with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("create sequence held")
         conn.execute(
             "create function slow_commit() returns trigger language plpgsql as"
-            " $$ begin perform pg_sleep(30); return null; end $$"
+            " $$ begin if nextval('held') = 1 then perform pg_sleep(30); end if; return null; end $$"
         )
         conn.execute(
-            "create constraint trigger slow after insert on jobs deferrable initially deferred"
-            " for each row execute function slow_commit()"
+            f"create constraint trigger slow after insert on {table} deferrable initially deferred"
+            " for each row execute function slow_commit()".encode()
         )
-    job = NewJob(id="j1", spec=JobSpec(argv=("true",), idempotency_key="k"), queue="cpu")
-    call = asyncio.ensure_future(rig.store.submit_jobs([job]))
+
+
+async def kill_sleeper(dsn: str) -> None:
     await wait_until(dsn, "select count(*) > 0 from pg_stat_activity where wait_event = 'PgSleep'")
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'")
+
+
+async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(rig: Rig, dsn: str) -> None:
+    """The backend dies in COMMIT."""
+    hold_first_commit(dsn, "jobs")
+    jobs = [NewJob(id=f"j{n}", spec=JobSpec(argv=("true",), idempotency_key=f"k{n}"), queue="cpu") for n in (1, 2)]
+    call = asyncio.ensure_future(rig.store.submit_jobs(jobs))
+    await kill_sleeper(dsn)
     with pytest.raises(Unavailable, match="unknown"):
         await asyncio.wait_for(call, 20)
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("drop trigger slow on jobs")
     for _ in range(2):
-        ((done),) = await rig.store.submit_jobs([job])
-        assert done.job.id == "j1"
+        assert [done.job.id for done in await rig.store.submit_jobs(jobs)] == ["j1", "j2"]
+    assert await rig.kinds() == ["job.submitted", "job.submitted"]
+
+
+async def test_one_job_is_submitted_again_where_its_connection_broke_and_is_there_once(rig: Rig, dsn: str) -> None:
+    """Its one statement is its transaction, and may be sent twice."""
+    hold_first_commit(dsn, "jobs")
+    job = NewJob(id="j1", spec=JobSpec(argv=("true",), idempotency_key="k"), queue="cpu")
+    call = asyncio.ensure_future(rig.store.submit_jobs([job]))
+    await kill_sleeper(dsn)
+    for answer in (await asyncio.wait_for(call, 20), await rig.store.submit_jobs([job])):
+        ((done),) = answer
+        assert (done.job.id, done.created) == ("j1", True)
+    other = NewJob(id="j2", spec=job.spec, queue="cpu")
+    ((found),) = await rig.store.submit_jobs([other])
+    assert (found.job.id, found.created) == ("j1", False)
     assert await rig.kinds() == ["job.submitted"]
+
+
+async def test_a_commit_that_went_with_its_statements_is_as_unknown(rig: Rig, dsn: str) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    hold_first_commit(dsn, "attempts")
+    call = asyncio.ensure_future(rig.admit())
+    await kill_sleeper(dsn)
+    with pytest.raises(Unavailable, match="unknown"):
+        await asyncio.wait_for(call, 20)
+    assert (await rig.job(job_id)).state == "queued"
+    assert await rig.admit() == [job_id]
+    assert (await rig.kinds()).count("job.reserved") == 1
+
+
+async def test_a_statement_that_fails_takes_the_commit_behind_it_with_it(rig: Rig, dsn: str) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("alter table attempts add constraint nothing_starts check (number < 1)")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await rig.admit()
+    assert ((await rig.job(job_id)).state, await rig.store.list_tasks(job_id)) == ("queued", [])
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("alter table attempts drop constraint nothing_starts")
+    assert await rig.admit() == [job_id]  # the connection is whole
 
 
 async def test_a_cancelled_call_leaves_nothing_half_done(rig: Rig, dsn: str) -> None:

@@ -32,7 +32,7 @@ class AdmissionPart:
         """See `Store.read_admission`."""
 
         async def work(tx: Tx) -> AdmissionSnapshot:
-            revision = await tx.one("begin_admission", {"now": now})
+            revision = await tx.one("begin_admission", {"now": now, "limits": "max_running" in self.environment})
             if revision is None or not revision["anything_queued"]:
                 # Nearly every end of a job asks: thousands of hosts need not be read for it.
                 rev = 0 if revision is None else revision["settings_rev"]
@@ -41,24 +41,26 @@ class AdmissionPart:
             dead, interval = (
                 float(resolve(name, cluster).value or 0) for name in ("dead_host_seconds", "sync_interval_seconds")
             )
-            hosts = await read_capacity(tx, None, revision["now"] - timedelta(seconds=silence_seconds(dead, interval)))
             queues = revision["queues"]
             limits = {
                 q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value) for q in queues
             }
-            headroom = plan_headroom(limits, revision["live"])
-            served = serves(hosts)
-            names = [
-                q["name"] for q in queues
-                if not q["paused"] and headroom.get(q["name"], 1) > 0 and served(q["name"])
-            ]  # fmt: skip
+            headroom = plan_headroom(limits, revision["live"] or {})
+            names = [q["name"] for q in queues if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0]
             quotas: dict[str, QuotaLeft] = {}
             if revision["limited"] or sets_quota(self.environment):
-                queued = [row["name"] for row in await tx.rows("list_queued_projects")]
-                quotas = await read_quotas_left(tx, await read_quotas(tx, queued, self.environment))
+                projects = [row["name"] for row in await tx.rows("list_queued_projects")]
+                quotas = await read_quotas_left(tx, await read_quotas(tx, projects, self.environment))
             # What runs already goes first.
             blocked = await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
-            rows = await _read_candidates(tx, names, quotas, limit, revision["now"]) if names else []
+            heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
+            found, queued = await tx.many(
+                ("read_capacity", {"ids": None, "heard_since": heard_since}),
+                _ask_candidates(names, quotas, limit, revision["now"]),
+            )
+            hosts = [_as_capacity(row) for row in found]
+            served = serves(hosts)  # without the silent ones
+            rows = [row for row in queued if served(row["queue"])]
             return AdmissionSnapshot(
                 candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)), hosts=tuple(hosts),
                 headroom=headroom, settings_rev=revision["settings_rev"], quotas=quotas,
@@ -113,13 +115,11 @@ class AdmissionPart:
             if not fitting:
                 return []
             jobs, tasks = _reservation_rows(fitting, ttls, room)
-            rows = await tx.rows(
-                "reserve_jobs",
-                {
-                    "jobs": to_json(jobs), "tasks": to_json(tasks), "paused": paused, "now": now,
-                    "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
-                },
-            )  # fmt: skip
+            given = {
+                "jobs": to_json(jobs), "tasks": to_json(tasks), "paused": paused, "now": now,
+                "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
+            }  # fmt: skip
+            _, rows = await tx.last(("keep_plans", None), ("reserve_jobs", given))
             return [row["id"] for row in rows]
 
         return await self.session.transact(work)
@@ -186,18 +186,14 @@ def _fits(placement: JobPlacement, need: dict[str, Any], room: Room, allotment: 
     return True
 
 
-async def _read_candidates(
-    tx: Tx, queues: Sequence[str], quotas: Mapping[str, QuotaLeft], limit: int, now: datetime
-) -> Rows:
+def _ask_candidates(
+    queues: Sequence[str], quotas: Mapping[str, QuotaLeft], limit: int, now: datetime
+) -> tuple[str, dict[str, Any]]:
+    asked = {"queues": queues, "limit": limit, "now": now}
     if not quotas:
-        return await tx.rows("read_candidates", {"queues": queues, "limit": limit, "now": now})
-    return await tx.rows(
-        "read_candidates_in_quota",
-        {
-            "queues": queues, "limit": limit, "now": now, "projects": list(quotas), "jobs_left": [q.jobs for q in quotas.values()],
-            "gpus_left": [q.gpus for q in quotas.values()],
-        },
-    )  # fmt: skip
+        return "read_candidates", asked
+    left = {"jobs_left": [q.jobs for q in quotas.values()], "gpus_left": [q.gpus for q in quotas.values()]}
+    return "read_candidates_in_quota", {**asked, **left, "projects": list(quotas)}
 
 
 def _reservation_rows(

@@ -42,14 +42,21 @@ class JobsPart:
         """See `Store.submit_jobs`."""
         if not jobs:
             return []
+        names = sorted({job.queue for job in jobs})
+        hashes = [hash_spec(job.spec) for job in jobs]
+        rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
+        params = {
+            "rows": to_json(rows), "names": names, "now": now, "submitted": SUBMITTED, "waits": WAITS_FOR_START,
+            "limited_too": True,
+        }  # fmt: skip
+        if len(jobs) == 1 and not sets_quota(self.environment):
+            # One job nobody has submitted before and no quota counts: a transaction of one statement, which may be sent
+            # again. Whatever else it is, nothing was written, and the whole of it is looked at below.
+            written = await self.session.rows("insert_jobs", {**params, "limited_too": False})
+            if written:
+                return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
 
         async def work(tx: Tx) -> list[Submitted]:
-            names = sorted({job.queue for job in jobs})
-            hashes = [hash_spec(job.spec) for job in jobs]
-            rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
-            params = {
-                "rows": to_json(rows), "names": names, "now": now, "submitted": SUBMITTED, "waits": WAITS_FOR_START,
-            }  # fmt: skip
             written = await tx.rows("insert_jobs", params)
             ids = [job.id for job in jobs]
             if len(written) == len(jobs):  # nearly always; the rows say all there is to say of a new job

@@ -12,7 +12,7 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
@@ -41,7 +41,13 @@ _BEGIN = (b"begin",)
 # agent believes it to be. That is safe: the crash ends every session, the leader's lock among them, so the next
 # leadership begins after it, and nothing lapses before leading_since + TTL (LEASE-4), which is later than the TTL the
 # agent counts from the start of the sync whose renewal was lost.
-_BEGIN_RELAXED = (b"begin", b"set local synchronous_commit = off")
+_RELAXED = b"set local synchronous_commit = off"
+# Statements over arrays are planned anew at every call, because PostgreSQL takes the plan for an array of unknown length for
+# dear; planning took as long as running them. Good where one plan serves every length: look-ups by key.
+_KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
+_BOTH = (
+    b"select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s';"
     b" set client_min_messages = warning"
@@ -60,20 +66,39 @@ class Tx:
     """One transaction, or one statement on its own.
 
     begin: what opens the transaction. It travels with the first statement, which saves a round trip.
+    committing: to be called before COMMIT is sent.
     """
 
-    def __init__(self, conn: Connection, begin: tuple[bytes, ...] = ()) -> None:
+    def __init__(
+        self, conn: Connection, begin: tuple[bytes, ...] = (), committing: Callable[[], None] | None = None
+    ) -> None:
         self.conn = conn
         self._begin = begin
         self.drain_news: list[DrainNews] = []  # told when it is committed
+        self._committing = committing
 
     async def many(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
         """Run named queries in their order, in one round trip: each sees what those before it did and waited for."""
+        return await self._pipe(steps, ())
+
+    async def last(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
+        """As `many`, and the transaction's COMMIT with them: its locks are let go before anybody looks at the rows.
+
+        Where one of them fails nothing is committed. Nothing may follow in the transaction.
+        """
+        if self._committing is None:
+            raise RuntimeError("there is no transaction to end")
+        self._committing()
+        return await self._pipe(steps, (b"commit",))
+
+    async def _pipe(self, steps: Sequence[tuple[str, Mapping[str, Any] | None]], end: tuple[bytes, ...]) -> list[Rows]:
         begin, self._begin = self._begin, ()
         async with self.conn.pipeline():
             for word in begin:
                 await self.conn.execute(word, prepare=False)
             cursors = [await self.conn.execute(QUERIES[name], params) for name, params in steps]
+            for word in end:
+                await self.conn.execute(word, prepare=False)
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def _execute(
@@ -169,21 +194,26 @@ class Session:
             raise Unavailable(f"the database cannot be reached: {_words(error)}") from error
         return conn
 
-    async def transact(self, work: Callable[[Tx], Awaitable[T]], *, relaxed: bool = False) -> T:
+    async def transact(
+        self, work: Callable[[Tx], Awaitable[T]], *, relaxed: bool = False, keep_plans: bool = False
+    ) -> T:
         """Run `work` in one transaction, committed when it returns.
 
         `work` may run more than once: nothing it did before has happened then.
+        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan, whatever it is given.
 
         Raises:
             Unavailable: the server cannot be reached, or the fate of the commit is unknown.
             ValidationError: a value cannot be stored.
         """
-        return await self._attempt(lambda conn, mark: self._transact_once(conn, work, relaxed, mark))
+        settings = {(True, False): _RELAXED, (False, True): _KEEP_PLANS, (True, True): _BOTH}.get((relaxed, keep_plans))
+        begin = _BEGIN if settings is None else (*_BEGIN, settings)
+        return await self._attempt(lambda conn, mark: self._transact_once(conn, work, begin, mark))
 
     async def _transact_once(
-        self, conn: Connection, work: Callable[[Tx], Awaitable[T]], relaxed: bool, mark: Callable[[], None]
+        self, conn: Connection, work: Callable[[Tx], Awaitable[T]], begin: tuple[bytes, ...], mark: Callable[[], None]
     ) -> T:
-        tx = Tx(conn, _BEGIN_RELAXED if relaxed else _BEGIN)
+        tx = Tx(conn, begin, mark)
         try:
             result = await work(tx)
         except BaseException:
@@ -192,7 +222,7 @@ class Session:
                 with suppress(psycopg.Error):
                     await conn.execute(b"rollback", prepare=False)
             raise
-        if conn.info.transaction_status == 2:  # else the work sent nothing, and nothing was begun
+        if conn.info.transaction_status == 2:  # else the work sent nothing, or its COMMIT with its last statements
             mark()
             await conn.execute(b"commit", prepare=False)
         if tx.drain_news:

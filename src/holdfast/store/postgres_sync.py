@@ -22,7 +22,7 @@ from holdfast.store import asked, moves
 from holdfast.store.postgres_drains import quarantine_host
 from holdfast.store.postgres_hosts import lose_host_tasks, set_host_state
 from holdfast.store.postgres_moves import load_moves, write_events, write_moves
-from holdfast.store.postgres_session import Session, Tx, to_json
+from holdfast.store.postgres_session import Rows, Session, Tx, to_json
 from holdfast.store.registration import lost_event
 from holdfast.store.reports import Draft, apply_reports, find_stuck, group_syncs, order_preempt, recovered_event
 from holdfast.store.rows import clean_text
@@ -49,7 +49,7 @@ class SyncPart:
     async def _sync_batch(self, syncs: Sequence[HostSync], now: datetime | None) -> list[HostSynced]:
         # Anything that moves state or offers a task is committed for good before it is answered (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed)
+        drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=True)
         return [d.answer() for d in drafts]
 
     async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
@@ -89,9 +89,10 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
     for d in fresh:
         d.name, d.orders = found[d.sync.host_id]["name"], found[d.sync.host_id]["orders"]
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
-    await write_events(
-        tx, [recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at) for d in flagged], at
-    )
+    if flagged:
+        await tx.run("commit_for_good")  # an event that somebody may have read must not be lost by a crash (STORE-4)
+        back = [recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at) for d in flagged]
+        await write_events(tx, back, at)
     moved = await _take_moves(tx, fresh, at)
     for d in fresh:
         stuck = find_stuck(d)
@@ -226,33 +227,29 @@ async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
         "claimed_jobs": [k.job_id for k in claimed], "claimed_ranks": [k.rank for k in claimed],
         "claimed_epochs": [k.epoch for k in claimed],
     }  # fmt: skip
-    _, rows, preempts = await tx.many(
-        ("commit_for_good", None),
-        ("offer_tasks", offers),
-        ("read_preempts", {"hosts": hosts, "incarnations": incarnations}),
-    )
+    here = {"hosts": hosts, "incarnations": incarnations}
+    _, rows, preempts, found, secrets, seats = await tx.last(
+        ("commit_for_good", None), ("offer_tasks", offers), ("read_preempts", here), ("read_offered_jobs", here),
+        ("read_offered_secrets", here), ("read_offered_seats", here),
+    )  # fmt: skip
     for row in [row for row in rows if not row["barrier"]]:
         key = TaskKey(row["job_id"], row["rank"], row["epoch"])
         claim = ClaimRow(key=key, attempt=row["attempt"], lease_ttl_seconds=row["lease_ttl_seconds"])
         by_host[row["host_id"]].claims.append(claim)
-    await _give_offers(tx, [row for row in rows if row["barrier"]], by_host)
+    _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
     for row in preempts:
         by_host[row["host_id"]].preempts.append(_preempt(row))
 
 
-async def _give_offers(tx: Tx, rows: Sequence[dict[str, Any]], by_host: dict[str, Draft]) -> None:
-    if not rows:
-        return
-    ids = sorted({row["job_id"] for row in rows})
-    found, hidden = await tx.many(("read_jobs", {"ids": ids}), ("read_secrets", {"ids": ids}))
-    jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found}
-    secrets = {r["job_id"]: r["secrets"] for r in hidden}
-    gangs = [job_id for job_id in ids if jobs[job_id].tasks > 1]
-    found_seats: dict[str, list[Seat]] = {}
-    if gangs:
-        for row in await tx.rows("read_seats", {"ids": gangs}):
-            found_seats.setdefault(row["job_id"], []).append(msgspec.convert(row, Seat))
-    seats = {job_id: tuple(rows) for job_id, rows in found_seats.items()}
+def _give_offers(rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]) -> None:
+    """After the commit: what is made of the rows holds up nobody who waits for their locks."""
+    offered = {row["job_id"] for row in rows}
+    jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found if row["id"] in offered}
+    secrets = {row["job_id"]: row["secrets"] for row in hidden}
+    places: dict[str, list[Seat]] = {}
+    for row in found_seats:
+        places.setdefault(row["job_id"], []).append(msgspec.convert(row, Seat))
+    seats = {job_id: tuple(ranks) for job_id, ranks in places.items()}
     for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
         d = by_host[row["host_id"]]
         task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)

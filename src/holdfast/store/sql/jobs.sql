@@ -8,8 +8,11 @@ select name from queues where name = any(%(names)s) order by name for key share;
 -- "on conflict do nothing" without a target: a repeated id is a repeated call, a repeated key an earlier submission.
 -- The queues are held as by hold_queues; where one is missing nothing is written.
 -- `limited`: whether the project's or the cluster's settings say anything of quotas, so that the check of them costs
--- nothing where there are none.
-with clock as materialized (
+-- nothing where there are none. Without `limited_too` nothing is written where they do.
+with limits as materialized (
+  select exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
+    or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
+), clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), held as materialized (
   select name from queues where name = any(%(names)s::text[]) order by name for key share
@@ -29,6 +32,7 @@ with clock as materialized (
          case when w.late then null else c.at end
   from clock c cross join given g cross join lateral (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) w
   where (select count(*) from held) = cardinality(%(names)s::text[])
+    and (%(limited_too)s::boolean or not (select limited from limits))
   on conflict do nothing
   returning *
 ), apart as (
@@ -40,9 +44,7 @@ with clock as materialized (
   from written w cross join clock c
 )
 select id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels, spec, epoch,
-       attempts, wait_cause, wait_until, created_at, queued_at, revision,
-       exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
-         or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
+       attempts, wait_cause, wait_until, created_at, queued_at, revision, (select limited from limits) as limited
 from written;
 
 -- name: find_submitted

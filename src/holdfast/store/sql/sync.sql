@@ -163,11 +163,42 @@ where not exists (
   select from tasks t where t.job_id = c.job_id and t.claimed_at is null
     and (t.job_id, t.rank) not in (select job_id, rank from claimed));
 
--- name: read_seats
--- Every rank of these gangs and how its host is reached, for the launch orders of all of them.
+-- name: read_offered_jobs
+-- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered them already.
+-- Asked for by the hosts, so that nobody has to wait for the offers first. As read_jobs, but for the beats, which nobody
+-- needs for a start.
+select j.id, j.name, j.project, j.queue, j.priority, j.state, j.reason, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
+       j.labels, j.spec, j.epoch, j.attempts, j.retries_charged, j.watchdog_charged, j.infra_charged, j.avoid_hosts,
+       j.wait_cause, j.wait_until, j.retry_at, j.best_step, j.no_progress, j.rank_charges, j.start_failures, j.drain_cause,
+       j.drain_reason, j.drain_since, j.trigger_rank, j.outcome, j.cause, j.exit_code, j.step, j.total, j.beat_at,
+       j.created_at, j.queued_at, j.started_at, j.ended_at, j.revision
+from jobs j
+where j.id = any(array(
+  select t.job_id from tasks t
+  join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+    on g.host_id = t.host_id and g.incarnation = t.incarnation
+  where t.state = 'reserved' and t.barrier));
+
+-- name: read_offered_secrets
+-- As read_offered_jobs.
+select s.job_id, s.secrets from job_secrets s
+where s.job_id = any(array(
+  select t.job_id from tasks t
+  join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+    on g.host_id = t.host_id and g.incarnation = t.incarnation
+  where t.state = 'reserved' and t.barrier));
+
+-- name: read_offered_seats
+-- Every rank of the gangs among them and how its host is reached, for the launch orders of all of them.
 select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.devices, t.port
 from tasks t join hosts h on h.id = t.host_id
-where t.job_id = any(%(ids)s) and t.state not in ('failed', 'preempted') -- a fallen member is nowhere, and its devices are free
+where t.job_id = any(array(
+  select o.job_id from tasks o
+  join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+    on g.host_id = o.host_id and g.incarnation = o.incarnation
+  where o.state = 'reserved' and o.barrier
+    and exists (select from tasks p where p.job_id = o.job_id and p.rank <> o.rank)))
+  and t.state not in ('failed', 'preempted') -- a fallen member is nowhere, and its devices are free
 order by t.job_id, t.rank;
 
 -- name: commit_for_good
@@ -186,9 +217,6 @@ join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnati
 join jobs j on j.id = t.job_id
 where t.state = 'preempting'
 order by t.job_id, t.rank;
-
--- name: read_secrets
-select job_id, secrets from job_secrets where job_id = any(%(ids)s);
 
 -- name: find_lapsed
 -- Candidates only; each is checked again under its lock. LEASE-2: TTL and margin after the last grant; LEASE-4: and a
