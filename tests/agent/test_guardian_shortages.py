@@ -218,7 +218,9 @@ def test_what_lapsed_while_the_host_slept_is_ended_when_it_wakes(tmp_path: Path)
     with run_rig(tmp_path, asleep=str(asleep)) as rig:
         lapsing, pid = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 300)
         staying, _ = rig.start_task(["sleep", "600"], job="staying", deadline=read_boottime() + 300)
-        rig.say(Extend(deadlines=[(staying, read_boottime() + 7200)]))
+        until = read_boottime() + 7200
+        rig.say(Extend(deadlines=[(staying, until)]), Hello(pid=rig.agent_pid))
+        assert until in [task.deadline for task in rig.expect(Snapshot).tasks]
         (tmp_path / "part").write_text("600")
         (tmp_path / "part").rename(asleep)
         ended = rig.expect(Ended, lapsing)
