@@ -91,6 +91,15 @@ class Supervised:
         wait_until(lambda: not self.pids(), SECONDS, what="the job's processes to be gone")
 
 
+def find_first(job_id: str, rank: int) -> int:
+    """The first process of a rank: of those with its mark the one whose parent, the guardian, has none."""
+    for entry in table.read_table().values():
+        mine = entry.alive and (table.read_marks(entry.pid)[0] or "").startswith(f"{job_id}:{rank}:")
+        if mine and table.read_marks(entry.ppid)[0] is None:
+            return entry.pid
+    raise AssertionError(f"rank {rank} of {job_id} does not run")
+
+
 def kill_host(host: Host) -> None:
     """kill -9 of guardian and agent at once: the machine is gone, as far as anybody can see."""
     signal_all([host.agent_pid(), host.guardian.pid], signal.SIGKILL)

@@ -44,11 +44,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_what_is_given_stands_over_the_script(give: Any, managers: Managers, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_given_stands_over_the_script(
+    give: Any, managers: Managers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made = give()
     with caplog.at_level(logging.WARNING), Context(port=made.port + 1, encrypt=False, bind="127.0.0.1") as ctx:
         assert (ctx.port, ctx.address, ctx.given_hosts) == (made.port, f"tcp://127.0.0.1:{made.port}", 3)
         assert parse_manager_key(ctx.key_file.read_bytes()) == KEYS.for_managers()
+        assert ctx.key_file.parent == tmp_path  # beside the gift, whose giver removes both however the script ends
         (host,) = ctx.request_hosts(1)
         managers.start(ctx, name="m")
         assert host.hostname().result(PATIENCE) == "m"

@@ -8,7 +8,7 @@ import signal
 from tests.e2e.cluster import TTL, Cluster
 from tests.e2e.conftest import cluster
 from tests.proxy import wait_until
-from tests.supervisor.holdfast_rig import SECONDS, Supervised, kill_host
+from tests.supervisor.holdfast_rig import SECONDS, Supervised, find_first, kill_host
 from tests.supervisor.rig import alive
 
 __all__ = ["cluster"]
@@ -112,8 +112,7 @@ def test_a_host_manager_that_is_killed_is_replaced_at_a_charge(cluster: Cluster)
     first = run.told("start-0")
     before = host_of(run, 1)
     task = next(t for t in cluster.client.tasks(run.id) if t.rank == 1)
-    (pid,) = [pid for pid in run.pids(rank=1) if is_first(pid)]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(find_first(run.id, 1), signal.SIGKILL)
     second = run.told("start-1")
     assert first["names"] != second["names"]
     after = wait_until(lambda: (name := host_of(run, 1)) != before and name, SECONDS, what="another host")
@@ -123,14 +122,6 @@ def test_a_host_manager_that_is_killed_is_replaced_at_a_charge(cluster: Cluster)
     assert cluster.client.job(run.id).infra_charged >= 1
     wait_until(lambda: not alive(first["pids"][first["names"].index(before)]), SECONDS, what="the old rank to be dead")
     finish(run)
-
-
-def is_first(pid: int) -> bool:
-    """Whether it is a task's first process: the parent is the guardian, which carries no mark of a task."""
-    from holdfast.process import table
-
-    entry = table.read_entry(pid)
-    return entry is not None and table.read_marks(entry.ppid)[0] is None
 
 
 def test_the_loss_of_rank_0_ends_the_attempt(cluster: Cluster) -> None:

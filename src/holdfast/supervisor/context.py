@@ -20,7 +20,7 @@ from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.bus import Bus
 from holdfast.supervisor.events import Event, EventLog
 from holdfast.supervisor.futures import Future
-from holdfast.supervisor.given import ANYWHERE, GivenRun, parse_listen, read_given
+from holdfast.supervisor.given import ANYWHERE, RUN_VARIABLE, GivenRun, parse_listen, read_given
 from holdfast.supervisor.groups import DEFAULT_GRACE_SECONDS, GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.hosts import Demand, Host
 from holdfast.supervisor.keys import RunKeys, make_keys, write_manager_key
@@ -103,7 +103,7 @@ class Context:
         self._local = LocalManagers()
         self._closed = False
         self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
-        self._scratch = None if key_file or self._folder else Path(tempfile.mkdtemp(prefix="holdfast-run-"))
+        self._scratch = None if key_file or self._folder or self._given else _make_scratch()
         self._state = self._load_state() or RunState.begin(self._make_keys(encrypt), port)
         self._state.epoch += 1
         self._events = EventLog(Path(event_file) if event_file is not None else None)
@@ -173,9 +173,8 @@ class Context:
         self._crew.bus = self._bus
         state.port = self._bus.port
         self._advertise = advertise or (find_address("") if bind in ANYWHERE else bind)
-        self.key_file = Path(
-            key_file or ((folder.path if folder else self._scratch) or Path()) / "manager-key"
-        ).absolute()
+        home = folder.path if folder is not None else self._scratch or Path(os.environ.get(RUN_VARIABLE, "")).parent
+        self.key_file = Path(key_file or home / "manager-key").absolute()
         write_manager_key(self.key_file, state.keys)
         if folder is not None:
             state.revive(self._roster, self._crew)
@@ -444,6 +443,10 @@ def _take_given(
             "under Holdfast this run's hosts are told where to dial: %s, not as the script says", ", ".join(changed)
         )
     return given.port, chosen, given.address, True
+
+
+def _make_scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="holdfast-run-"))
 
 
 def _make_session() -> int:
