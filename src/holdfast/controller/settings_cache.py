@@ -42,7 +42,7 @@ class Settings:
             # Checked when they were written, but perhaps by an older version. Jobs must end nevertheless.
             self.rules_problem = error.message
         self._below = [("cluster", layers.cluster), ("environment", environment)]
-        self._watches: dict[tuple[str, frozenset[tuple[str, Value]]], WatchSettings] = {}
+        self._watches: dict[tuple[str, bool, frozenset[tuple[str, Value]]], WatchSettings] = {}
 
     def effective(
         self, queue: str | None = None, spec: JobSpec | None = None, project: str | None = None
