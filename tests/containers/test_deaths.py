@@ -178,7 +178,7 @@ def find_clients(host: Host, verb: str) -> list[int]:
 def test_a_container_that_somebody_removes_has_not_succeeded(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    """`rm --force` by hand: nobody knows its exit code, and nothing is made up."""
+    """`rm --force` by hand kills and then removes. Who looks in between sees the kill, who looks later sees nothing."""
     key = controller.launch("saver", image=image)
     pid = controller.wait_running(key)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
@@ -186,7 +186,7 @@ def test_a_container_that_somebody_removes_has_not_succeeded(
     engine.run("rm", "--force", name)
     facts = controller.wait_end(key, SECONDS)
     assert not facts.succeeded
-    assert "removed by somebody else" in (facts.runtime_error or ""), facts
+    assert facts.exit_code == 137 or "removed by somebody else" in (facts.runtime_error or ""), facts
     assert not is_running(pid)
 
 
