@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -81,3 +83,39 @@ def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path
         os.kill(pid, signal.SIGKILL)
         silent = [host.time_connection_lost() for host in hosts]
         assert wait(silent, timeout=PATIENCE).not_done == set(), "death is seen as ever"
+
+
+@contextmanager
+def descriptors(spare: int, hard: int | None = None) -> Iterator[None]:
+    """Leave this process so many descriptors, until it asks for more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, hard or before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+def test_a_shells_limit_of_descriptors_is_no_limit_of_hosts() -> None:
+    """And those whom this script starts have the limit that it was started with."""
+    with descriptors(60):
+        small = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        with local_context() as ctx:
+            hosts = ctx.request_hosts(150)
+            ctx.start_simulated_hosts(149)
+            (pid,) = ctx.start_local_managers(1)
+            assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == small
+
+
+@pytest.mark.slow
+def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(caplog: pytest.LogCaptureFixture) -> None:
+    with local_context() as ctx, caplog.at_level(logging.ERROR, "holdfast.supervisor"):
+        hosts = ctx.request_hosts(60)
+        with descriptors(40):
+            ctx.start_simulated_hosts(60)
+            wait_until(lambda: ctx.status().refused.get("no descriptor"), PATIENCE, what="the count of those outside")
+            assert not all(host.attached for host in hosts)
+        assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["managers wait outside"]

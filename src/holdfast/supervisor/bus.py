@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import zmq
 
 from holdfast.errors import Unavailable
+from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.supervisor.gate import Gate
 from holdfast.supervisor.keys import RunKeys
 from holdfast.supervisor.lag import LagProbe
@@ -86,6 +87,7 @@ class Bus:
         self._stop_at: float | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+        raise_descriptor_limit()  # each manager takes one, and a shell's limit is 1024
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         with preferred():  # the context's thread begins with its first socket
             self._router = self._context.socket(zmq.ROUTER)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import resource
 from collections import Counter
 
 import zmq
@@ -10,13 +13,17 @@ from zmq.utils.monitor import recv_monitor_message
 
 from holdfast.supervisor.keys import RunKeys
 
+logger = logging.getLogger("holdfast.supervisor")
+
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_ACCEPT_FAILED
 )
+_EVENTS_PER_TURN = 1000
 
 
 class Gate:
@@ -54,16 +61,28 @@ class Gate:
             self.zap.send_multipart([version, number, status, text, b"manager" if known else b"", b""])
 
     def read_monitor(self) -> None:
-        """Count the handshakes that failed and the connections that went."""
-        while True:
+        """Count the handshakes that failed, the connections that went and those that could not be taken."""
+        for _ in range(_EVENTS_PER_TURN):
             try:
                 found = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             except zmq.Again:
                 return
             if found["event"] == zmq.EVENT_DISCONNECTED:
                 self.disconnects += 1
+            elif found["event"] == zmq.EVENT_ACCEPT_FAILED:
+                self._count_unaccepted(found["value"])
             elif found["event"] != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # that one is ZAP's refusal, counted there
                 self.refused["handshake"] += 1
+
+    def _count_unaccepted(self, error: int) -> None:
+        why = "no descriptor" if error in (errno.EMFILE, errno.ENFILE) else "accept"
+        if why == "no descriptor" and not self.refused[why]:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            logger.error(
+                "managers wait outside: each takes a descriptor, and of the %d this process may have (ulimit -n) none is left",
+                limit,
+            )
+        self.refused[why] += 1
 
     def close(self, router: zmq.Socket[bytes]) -> None:
         """Let go of both sockets."""

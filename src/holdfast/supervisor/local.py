@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 import subprocess
 import time
@@ -11,11 +13,12 @@ _PATIENCE = ("--wait", "120")
 
 
 class LocalManagers:
-    """Managers that are children of this process."""
+    """Managers that are children of this process. They have the limit of descriptors that it had when this was made."""
 
     def __init__(self) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
         self._count = 0
+        self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def start(self, command: list[str], n: int) -> list[int]:
         """Start `n`, each under a name of its own; their pids."""
@@ -34,6 +37,8 @@ class LocalManagers:
         # A session of its own: the terminal's Ctrl-C is for the script, which then ends them in order.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.running.append(process)
+        with contextlib.suppress(OSError):  # it is gone already
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self._descriptor_limit)
         return process.pid
 
     def end(self, timeout_seconds: float) -> None:

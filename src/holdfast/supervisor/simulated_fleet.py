@@ -15,6 +15,7 @@ from typing import Any
 
 import zmq
 
+from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.supervisor.host_manager import dial
 from holdfast.supervisor.keys import ManagerKey
 from holdfast.supervisor.session_host import HostSession
@@ -111,6 +112,7 @@ class SimulatedFleet:
     def __init__(self, url: str, key: ManagerKey | None, count: int, name: str, patience: float) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+        raise_descriptor_limit()  # each host takes two
         self._poll = select.epoll()
         self._hosts: dict[int, _SimulatedHost] = {}
         self._heap: list[tuple[float, int]] = []
