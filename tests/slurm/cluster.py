@@ -1,4 +1,4 @@
-"""A Slurm of its own on this machine: munged, slurmctld and four slurmds under node names of their own, all on loopback.
+"""A Slurm of its own on this machine: munged, slurmctld and four slurmds under node names of their own, talking over loopback.
 
 Nothing of it is the machine's: key, sockets, spool and pid files are in one folder. What it runs is known by the
 configuration's path, which daemons, slurmstepds and tasks have in their environment.
@@ -34,7 +34,7 @@ SlurmctldHost={box}(127.0.0.1)
 SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.sock,cred_expire=5
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+{binding}
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
@@ -84,6 +84,16 @@ def _find_ports(count: int) -> list[int]:
     return found
 
 
+def _find_binding(box: str) -> str:
+    """The setting that has Slurm listen on loopback alone. It then takes what the machine's name resolves to, so where that is
+    another address, as in most containers, it must listen everywhere; whoever has not the munge key is refused.
+    """
+    with contextlib.suppress(OSError):
+        if socket.gethostbyname(box) == "127.0.0.1":
+            return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"
+    return ""
+
+
 class Cluster:
     """The daemons and the commands."""
 
@@ -106,7 +116,8 @@ class Cluster:
         box = socket.gethostname().split(".")[0]
         port, *ports = _find_ports(1 + len(NODES))
         user = pwd.getpwuid(os.getuid()).pw_name
-        text = _CONFIGURATION.format(box=box, port=port, folder=self.folder, user=user)
+        fields = {"box": box, "binding": _find_binding(box), "folder": self.folder, "user": user}
+        text = _CONFIGURATION.format(port=port, **fields)
         nodes = [_NODE.format(name=name, box=box, port=own) for name, own in zip(NODES, ports, strict=True)]
         head, _, partition = text.rstrip().rpartition("\n")
         self.configuration.write_text("".join([head.lstrip(), "\n", *nodes, partition, "\n"]))
