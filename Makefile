@@ -4,10 +4,10 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo test ddp slurm tools lint types imports bench soak clean env
+.PHONY: help demo test ddp slurm s3 tools lint types imports bench soak clean env
 
 help:           ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 env: .venv/.ready
 
@@ -47,9 +47,14 @@ slurm: env      ## the supervisor under a real Slurm, which it installs (root, a
 	@tests/slurm/install.sh
 	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
 
-tools:          ## podman, docker and a registry for the container tests, and Slurm, where root and apt-get are there
+s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
+	@tests/checkpoints/install.sh
+	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/checkpoints/test_blobs.py tests/checkpoints/test_ceph.py
+
+tools:          ## podman, docker and a registry for the container tests, Slurm and Ceph's S3, where root and apt-get are there
 	@tests/containers/install.sh
 	@tests/slurm/install.sh
+	@tests/checkpoints/install.sh
 
 lint: env       ## ruff
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.checkpoints import ceph
 from tests.e2e.cluster import Cluster
 from tests.store.pg_fixture import PgServer
 
@@ -34,6 +36,32 @@ def shared(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer) -> Ite
     """One for the tests of a module; each brings hosts and queues of its own."""
     with ExitStack() as stack:
         yield open_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
+
+
+@pytest.fixture(scope="session")
+def real_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ceph.Gateway]:
+    """Ceph's object gateway, started once."""
+    if ceph.missing():
+        assert not ceph.wanted(), f"not installed: {ceph.missing()}"
+        pytest.skip(f"not installed: {', '.join(ceph.missing())} (tests/checkpoints/install.sh)")
+    gateway = ceph.start_gateway(tmp_path_factory.mktemp("ceph"))
+    yield gateway
+    gateway.stop()
+
+
+@pytest.fixture
+def ceph_address(real_s3: ceph.Gateway, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket of this test's own, and the environment that leads to it."""
+    use_s3(monkeypatch, real_s3.environment)
+    return f"s3://{real_s3.make_bucket()}/holdfast"
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    """Set the variables an S3 is found by, and no others of its kind."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def write_script(folder: Path, name: str, text: str) -> str:

@@ -15,6 +15,7 @@ from holdfast.blobs.locate import open_blobs
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.blobs.objects import ObjectBlobs
 from holdfast.errors import ValidationError
+from tests.checkpoints.conftest import use_s3
 from tests.checkpoints.s3_server import Bucket, serve_bucket
 from tests.proxy import wait_until
 
@@ -41,18 +42,18 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """An S3 of this test's own, and the environment that leads to it."""
     made = Bucket()
     with serve_bucket(made) as endpoint:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        monkeypatch.setenv("AWS_REGION", "here")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        use_s3(
+            monkeypatch,
+            {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "here", "AWS_ACCESS_KEY_ID": "key",
+             "AWS_SECRET_ACCESS_KEY": "secret"},
+        )  # fmt: skip
         yield made
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "memory", "s3", "ceph"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+    if request.param == "ceph":
+        return ObjectBlobs(request.getfixturevalue("ceph_address"))
     if request.param == "folder":
         return FolderBlobs(tmp_path / "blobs")
     if request.param == "memory":

@@ -1,7 +1,7 @@
 """Blobs in an S3-compatible bucket, by `obstore` (the extra `holdfast[s3]`).
 
-Credentials, region and endpoint come from the environment alone (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
-`AWS_ENDPOINT_URL`, …) or from the machine's role. A multipart upload becomes visible when it is completed, which is after its
+Credentials, region, endpoint and limits come from the environment alone (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+`AWS_ENDPOINT_URL`, `AWS_TIMEOUT`, …) or from the machine's role. A multipart upload becomes visible when it is completed, which is after its
 last byte and its checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bucket removes what a
 killed controller left.
 """
@@ -9,7 +9,7 @@ killed controller left.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name
@@ -18,13 +18,18 @@ from holdfast.errors import HoldfastError, ValidationError
 _PART_BYTES = 8 << 20  # S3 takes at most 10 000 parts: 80 GB
 _PARTS_AT_ONCE = 2
 _DELETES_AT_ONCE = 500
+_PATIENCE_SECONDS = 60.0
+_NO_BUCKET = "<Code>NoSuchBucket</Code>"
 
 
 class ObjectBlobs:
     """A prefix of a bucket: `s3://bucket/prefix`."""
 
-    def __init__(self, address: str) -> None:
-        """Raises ValidationError for an address that cannot be used, or where `obstore` is not installed."""
+    def __init__(self, address: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        """patience_seconds: how long one request is tried again for: whoever waits tries again too, and must hear why it has to.
+
+        Raises ValidationError for an address that cannot be used, or where `obstore` is not installed.
+        """
         try:
             import obstore
             from obstore.store import S3Store
@@ -33,7 +38,10 @@ class ObjectBlobs:
         self._obstore: Any = obstore
         self._address = address.rstrip("/")
         try:
-            self._store: Any = S3Store.from_url(self._address)
+            self._store: Any = S3Store.from_url(
+                self._address,
+                retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=patience_seconds)},
+            )
         except Exception as error:  # the library has classes of its own for each fault of a configuration
             raise ValidationError(f"the blob store {address} cannot be used: {error}", field="blobs") from error
 
@@ -45,11 +53,28 @@ class ObjectBlobs:
     async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
         """See `BlobStore.write`."""
         check_name(name)
+        first, size = [], 0
+        async for piece in pieces:
+            first.append(piece)
+            size += len(piece)
+            if size >= _PART_BYTES:
+                break
+        else:  # one request instead of three
+            try:
+                await self._obstore.put_async(self._store, name, b"".join(first), use_multipart=False)
+            except Exception as error:
+                raise self._unavailable(error) from error
+            return
+        await self._write_parts(name, first, pieces)
+
+    async def _write_parts(self, name: str, first: list[bytes], rest: AsyncIterator[bytes]) -> None:
         failed: list[BaseException] = []
 
         async def watched() -> AsyncIterator[bytes]:
+            while first:
+                yield first.pop(0)
             try:
-                async for piece in pieces:
+                async for piece in rest:
                     yield piece
             except BaseException as error:
                 failed.append(error)
@@ -73,7 +98,9 @@ class ObjectBlobs:
             found = await self._obstore.get_async(self._store, check_name(name))
             async for piece in found.stream(min_chunk_size=PIECE_BYTES):
                 yield bytes(piece)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if _NO_BUCKET in str(error):  # the same status, and nothing that is wrong with this one blob
+                raise self._unavailable(error) from error
             raise BlobMissing(f"the blob {name} is not in {self._address}; was it deleted?") from None
         except HoldfastError:
             raise
@@ -86,8 +113,9 @@ class ObjectBlobs:
         for first in range(0, len(wanted), _DELETES_AT_ONCE):
             try:
                 await self._obstore.delete_async(self._store, wanted[first : first + _DELETES_AT_ONCE])
-            except FileNotFoundError:
-                continue
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise self._unavailable(error) from error
             except Exception as error:
                 raise self._unavailable(error) from error
 
