@@ -74,6 +74,26 @@ static int script(void) {
     return 0;
 }
 
+/* A checkpoint without the library: a file that is renamed when it is whole. The first attempt saves and fails, the next reads. */
+static int resume(void) {
+    const char *given = getenv("HOLDFAST_CHECKPOINT"), *folder = getenv("HOLDFAST_CHECKPOINT_OUT");
+    char text[4096], name[4096], part[4096];
+    if (given) {
+        int fd = open(given, O_RDONLY);
+        ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (size < 0) { perror(given); return 4; }
+        text[size] = 0;
+        printf("goes on from step %s with %s\n", getenv("HOLDFAST_CHECKPOINT_STEP"), text);
+        return 0;
+    }
+    if (!folder) return 5;
+    snprintf(part, sizeof part, "%s/.part", folder);
+    snprintf(name, sizeof name, "%s/checkpoint.7", folder);
+    int fd = open(part, O_WRONLY | O_CREAT, 0600);
+    if (fd < 0 || write(fd, "all of it", 9) != 9 || fsync(fd) || rename(part, name)) { perror(part); return 6; }
+    return 3;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *word = argc > 1 ? argv[1] : "";
@@ -103,6 +123,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(word, "saver")) { signal(SIGTERM, save); puts("up"); for (;;) nap(1000); }
     if (!strcmp(word, "script")) return script();
+    if (!strcmp(word, "resume")) return resume();
     if (!strcmp(word, "eat")) {
         for (;;) {
             char *page = malloc(1 << 20);

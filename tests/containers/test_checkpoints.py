@@ -94,6 +94,19 @@ def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     wait_until(lambda: not blobs_of(cluster, job), what="the bytes of a job that succeeded to be deleted")
 
 
+def test_an_image_without_python_saves_by_renaming_a_file(cluster: Cluster, engine: Engine, image: str) -> None:
+    queue = cluster.set_queue("plain")
+    cluster.add_host("plain", queues=[queue], **engine.config)
+    retry = {"max_retries": 1, "retry_delay": 0.0}
+    job = cluster.submit("resume", image=image, runtime=engine.kind, queue=queue, retry=retry)
+    cluster.until(job, "succeeded", seconds=SECONDS)
+    first, second = cluster.client.attempts(job)
+    assert (first.exit_code, second.outcome) == (3, "succeeded")
+    wait_until(
+        lambda: cluster.output(job, attempt=2) == b"goes on from step 7 with all of it\n", SECONDS, what="its output"
+    )
+
+
 MEMBER = """
     import json, os, socket, time
     import holdfast
