@@ -111,10 +111,15 @@ def kill_policy(slurm: Cluster, run: Run) -> None:
     wait_for(lambda: not alive(found[0]), "the end of the policy")
 
 
-def test_a_killed_policy_goes_on_with_its_ranks_and_the_job_succeeds(slurm: Cluster, run: Run) -> None:
+def test_a_killed_policy_goes_on_with_its_ranks_once_it_is_mended(slurm: Cluster, run: Run) -> None:
     job = run.submit(2)
     ranks = run.wait_began(0)
+    policy = run.folder / "policy.py"
+    words = policy.read_text()
+    policy.write_text("raise RuntimeError('a mistake')")
     kill_policy(slurm, run)
+    wait_for(lambda: "the policy ended with 1, the run did not" in run.read_output(), "the mistake", tell=run.tell)
+    policy.write_text(words)
     wait_for(lambda: "the ranks of the script before this one are waited for" in run.read_output(), "the next policy")
     assert all(alive(rank.pid) for rank in ranks)
     run.finish()
