@@ -470,3 +470,53 @@ async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: 
     ).offers
     assert offer.task.rank == again.rank
     assert [seat.rank for seat in offer.seats] == [t.rank for t in tasks if t.rank != gone.rank]
+
+
+async def test_what_a_rank_saves_by_hand_goes_by_the_epoch_it_runs_under(rig: Rig) -> None:
+    """The script's HOLDFAST_EPOCH stays as it is while members are replaced under later ones."""
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    task = await _seat(rig, job_id, 1)
+    new = NewCheckpoint(blob="b", size=1, sha256=b"0" * 32)
+    for rank, epoch in ((0, keys[0].epoch), (1, task.epoch)):
+        added = await rig.store.put_checkpoint(job_id, rank, epoch, new, 2, now=rig.now)
+        assert added.record.epoch == epoch
+    for rank, epoch in ((0, task.epoch), (1, keys[1].epoch)):
+        with pytest.raises(Stale):
+            await rig.store.put_checkpoint(job_id, rank, epoch, new, 2, now=rig.now)
+
+
+async def test_nothing_is_left_of_a_job_that_is_deleted(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    task = await _seat(rig, job_id, 1)
+    await rig.store.append_log("h4", task.key, "stdout", 0, b"x", True, 1 << 20, now=rig.now)
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], OK)])
+    for host, key in (("h4", task.key), (await rig.where(job_id, 2), keys[2])):
+        await rig.sync(host, ended=[(key, STOPPED)])
+    await rig.complete()
+    assert await rig.store.prune(1.0, now=rig.tick(3 * 86_400)) == 1
+    with pytest.raises(Stale):
+        await rig.store.append_log("h4", task.key, "stdout", 1, b"late", True, 1 << 20, now=rig.now)
+
+
+async def test_a_member_that_was_given_up_everywhere_says_so(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    for rank in (1, 2):
+        await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], GIVEN_UP)])
+    for host in ("h1", "h2", "h3"):
+        if host != await rig.where(job_id, 0):
+            await rig.store.move_host(host, "quarantine", "", now=rig.now)
+    await rig.store.move_host(await rig.where(job_id, 0), "drain", "", now=rig.now)
+    await rig.replace()
+    await rig.host("h1" if await rig.where(job_id, 0) != "h1" else "h2", slots=1, new=False)
+    snap = await rig.store.read_admission(100, now=rig.now)
+    assert {c.member for c in snap.candidates} == {1, 2}
+    assert len(snap.candidates[0].barred_hosts) == 2
+    plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
+    assert plan.placements == ()
+    assert "gave up 2 of the hosts" in plan.refusals[job_id]

@@ -28,7 +28,7 @@ from holdfast.controller.why_retries import (
 )
 from holdfast.core.causes import Cause
 from holdfast.core.preemption import find_winner
-from holdfast.core.ranks import say_names
+from holdfast.core.ranks import name_ranks, say_names
 from holdfast.core.states import JobState
 from holdfast.wire.api import Why, WhyLine
 
@@ -162,13 +162,21 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
         yield from explain_start_error(found)
 
 
+def _placed_again(found: Circumstances, host_id: str) -> str:
+    """What is placed again when a host is lost: of a supervised job the ranks there alone, unless its script is among them."""
+    ranks = [task.rank for task in found.tasks if task.host_id == host_id and task.state.holds_lease]
+    if not found.job.spec.supervised or 0 in ranks:
+        return "the job is placed again"
+    return f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} placed again"
+
+
 def _explain_silence(found: Circumstances) -> Iterator[WhyLine]:
     running_on = {t.host_id for t in found.tasks if t.state.holds_lease}
     for host in found.hosts:
         if host.id in running_on and host.flagged_dead_at is not None:
             yield WhyLine(
                 code="dead_host",
-                message=f"host {host.name} sends no heartbeat; the job is placed again when its lease has lapsed",
+                message=f"host {host.name} sends no heartbeat; {_placed_again(found, host.id)} when its lease has lapsed",
                 hint=f"if the machine is gone: holdfast hosts terminate {host.name}",
             )
 

@@ -263,8 +263,9 @@ def explain_members(found: Circumstances) -> Iterator[WhyLine]:
         return
     if waiting:
         later = [t.ready_at for t in waiting if t.ready_at is not None and t.ready_at > found.now]
-        when = f"; not before {say_span((min(later) - found.now).total_seconds())} from now" if later else ""
-        why = f": {found.refusal}" if found.refusal and not later else ""
+        all_later = len(later) == len(waiting)  # it fell soon after its start, more than once (MEMBER-3)
+        when = f"; not before {say_span((min(later) - found.now).total_seconds())} from now" if all_later else ""
+        why = f": {found.refusal}" if found.refusal and not all_later else ""
         yield WhyLine(
             code="member_waits", hint="the others run on; `holdfast hosts` shows what is busy, draining or quarantined",
             message=f"{name_ranks([t.rank for t in waiting])} {_waits(waiting)} for another host{why}{when}",

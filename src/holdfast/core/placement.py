@@ -182,6 +182,8 @@ class _Plan:
 
     def _find_words(self, job: Candidate) -> str:
         serving = self._room.serving(job)
+        if not serving and job.barred_hosts:
+            return f"its script gave up {len(job.barred_hosts)} of the hosts of queue {job.queue}, and there is no other now"
         if not serving and job.host_labels:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
             return f"no active host of queue {job.queue} carries the labels {wanted}"

@@ -23,7 +23,10 @@ def refuse_task(key: TaskKey, host_id: str) -> Stale:
 def check_by_hand(
     job_id: str, rank: int, epoch: int | None, *, state: JobState, now: int, attempts: int, tasks: int
 ) -> None:
-    """Whether a person may leave a checkpoint. `now`: the job's epoch. Raises as `CheckpointStore.put_checkpoint` says."""
+    """Whether a person may leave a checkpoint. `now`: the epoch of the rank's present life, else the job's.
+
+    Raises as `CheckpointStore.put_checkpoint` says.
+    """
     if not 0 <= rank < tasks:
         raise NotFound(f"job {job_id} has no rank {rank}; it has {tasks}")
     if state is JobState.SUCCEEDED:

@@ -55,8 +55,8 @@ class CheckpointStore(Protocol):
     async def put_checkpoint(
         self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
     ) -> CheckpointAdded:
-        """The same by a person's hand. `epoch` given: of the current attempt, while it is reserved, running or draining. None:
-        while no attempt is.
+        """The same by a person's hand. `epoch` given: the one the rank runs under (its HOLDFAST_EPOCH), while its attempt is reserved,
+        running or draining. None: while no attempt is.
 
         Raises:
             NotFound: no such job, or no such rank.

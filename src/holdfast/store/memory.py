@@ -265,6 +265,8 @@ class MemoryStore(
             del s.jobs[job_id]
         s.keys = {key: i for key, i in s.keys.items() if i not in gone}
         s.streams = {place: log for place, log in s.streams.items() if place[0] not in gone}
+        s.replacements = [r for r in s.replacements if r.job_id not in gone]
+        s.log_bases = {place: base for place, base in s.log_bases.items() if place[0] not in gone}
         s.forensics = {place: f for place, f in s.forensics.items() if place[0] not in gone}
         s.events = [e for e in s.events if e.job_id not in gone and (e.job_id is not None or e.at >= before)]
         return len(gone)

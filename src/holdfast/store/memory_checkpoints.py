@@ -51,8 +51,10 @@ class MemoryCheckpoints:
         if job_id not in self.state.jobs:
             raise no_job(job_id)
         row = self.state.jobs[job_id].row
-        check_by_hand(job_id, rank, epoch, state=row.state, now=row.epoch, attempts=row.attempts, tasks=row.tasks)
-        return self._add(TaskKey(job_id, rank, row.epoch), row.attempts, new, keep, now)
+        task = self.state.tasks.get(job_id, {}).get(rank)
+        present = row.epoch if task is None else task.epoch  # a member of a supervised job has its own
+        check_by_hand(job_id, rank, epoch, state=row.state, now=present, attempts=row.attempts, tasks=row.tasks)
+        return self._add(TaskKey(job_id, rank, present), row.attempts, new, keep, now)
 
     def _add(self, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None) -> CheckpointAdded:
         kept = self.state.checkpoints.setdefault((key.job_id, key.rank), [])

@@ -61,7 +61,7 @@ class CheckpointsPart:
         """See `CheckpointStore.put_checkpoint`."""
 
         async def work(tx: Tx) -> CheckpointAdded:
-            job = await tx.one("lock_checkpoint_job", {"job_id": job_id})
+            job = await tx.one("lock_checkpoint_job", {"job_id": job_id, "rank": rank})
             if job is None:
                 raise no_job(job_id)
             state = JobState(job["state"])

@@ -15,7 +15,10 @@ where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
   and t.offered_at is not null;
 
 -- name: lock_checkpoint_job
-select state, epoch, attempts, tasks from jobs where id = %(job_id)s for update;
+-- With the epoch of the rank's present life: a member of a supervised job has its own.
+select j.state, coalesce((select t.epoch from tasks t where t.job_id = j.id and t.rank = %(rank)s::bigint), j.epoch) as epoch,
+       j.attempts, j.tasks
+from jobs j where j.id = %(job_id)s for update of j;
 
 -- name: insert_checkpoint
 insert into checkpoints (job_id, rank, number, epoch, attempt, step, size, sha256, blob, created_at)
