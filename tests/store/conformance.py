@@ -16,7 +16,7 @@ from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale, ValidationError
-from holdfast.store.interface import Beat, HostSync, JobFilter, NewJob
+from holdfast.store.interface import Beat, HostSync, JobFilter, LogAppend, NewJob
 from holdfast.wire.agent import Forensics, HostFacts
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
@@ -954,6 +954,33 @@ async def test_logs_keep_head_and_tail(rig: Rig) -> None:
     middle = len(text) // 2
     await rig.store.append_log("h1", key, "stdout", middle, text[middle : middle + 100], False, keep, now=rig.now)
     assert (await rig.store.list_log_streams(job_id))[0].kept == stream.kept
+
+
+async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
+    await rig.host("h1", slots=2)
+    job_id, key = await rig.running()
+    other_id, other = await rig.running()
+
+    def put(key: TaskKey, stream: str, offset: int, data: bytes, ended: bool = False) -> LogAppend:
+        return LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=1 << 20)
+
+    wrong = TaskKey(job_id, 0, 9)
+    appends = [
+        put(key, "stdout", 0, b"one two "), put(wrong, "stdout", 0, b"x"), put(other, "stdout", 0, b"theirs", True),
+        put(key, "stdout", 8, b"three"), put(key, "stdout", 4, b"two three four"), put(key, "stderr", 0, b"", True),
+        put(TaskKey("x\x00", 0, 1), "stdout", 0, b"x"), put(key, "stdout", 18, b"", True),
+    ]  # fmt: skip
+    for sizes in ([8, None, 6, 13, 18, 0, None, 18], [18, None, 6, 18, 18, 0, None, 18]):
+        assert await rig.store.append_logs("h1", appends, now=rig.now) == sizes
+        chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 0)
+        assert b"".join(c.data for c in chunks) == b"one two three four"
+        found = {(s.job_id, s.stream): (s.size, s.kept, s.ended) for s in [
+            *await rig.store.list_log_streams(job_id), *await rig.store.list_log_streams(other_id)]}  # fmt: skip
+        assert found == {
+            (job_id, "stdout"): (18, 18, True), (job_id, "stderr"): (0, 0, True), (other_id, "stdout"): (6, 6, True),
+        }  # fmt: skip
+    assert await rig.store.append_logs("h1", [], now=rig.now) == []
+    assert await rig.store.append_logs("h2", appends[:1], now=rig.now) == [None]
 
 
 async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:

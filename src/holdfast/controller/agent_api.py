@@ -29,7 +29,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import Conflict, Forbidden, NotFound, Stale, Unauthorized, ValidationError
-from holdfast.store.interface import Beat, HostSync, HostSynced
+from holdfast.store.interface import Beat, HostSync, HostSynced, LogAppend
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
@@ -296,17 +296,21 @@ async def append_logs(call: Call) -> Response:
     request = decode_packed(await read_body(call.scope, call.receive, limit), _LOGS)
     settings = await controller.settings.current()
     refused: dict[TaskKey, None] = {}
+    appends: list[LogAppend] = []
     for upload in request.uploads:
-        if upload.key in refused:
-            continue
         try:
             queue, spec = await controller.find_lane(upload.key.job_id)
-            keep_bytes = int(settings.number("log_keep_mb", queue, spec) * 2**20)
-            await controller.store.append_log(
-                host.id, upload.key, upload.stream, upload.offset, upload.data, upload.ended, keep_bytes
-            )
-        except (Stale, NotFound, Forbidden):
+        except NotFound:
             refused[upload.key] = None
+            continue
+        keep_bytes = int(settings.number("log_keep_mb", queue, spec) * 2**20)
+        append = LogAppend(
+            key=upload.key, stream=upload.stream, offset=upload.offset, data=upload.data, ended=upload.ended,
+            keep_bytes=keep_bytes,
+        )  # fmt: skip
+        appends.append(append)
+    sizes = await controller.store.append_logs(host.id, appends)
+    refused |= {append.key: None for append, size in zip(appends, sizes, strict=True) if size is None}
     controller.poke("logs")
     return answer_json(wire.LogsAnswer(refused=list(refused)))
 

@@ -47,6 +47,7 @@ from holdfast.store.values import (
     HostSynced,
     JobFilter,
     LiveTask,
+    LogAppend,
     Member,
     NewJob,
     PreemptRow,
@@ -68,6 +69,7 @@ __all__ = [
     "HostSynced",
     "JobFilter",
     "LiveTask",
+    "LogAppend",
     "NewJob",
     "PreemptRow",
     "Released",
@@ -364,6 +366,11 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         """Store bytes of a stream of a task this host ran, head (1/8) and tail of `keep_bytes` kept. Idempotent by offset.
         Returns the size known now.
         Raises Stale when no attempt of that job and epoch ran on this host."""
+
+    async def append_logs(
+        self, host_id: str, appends: Sequence[LogAppend], *, now: datetime | None = None
+    ) -> list[int | None]:
+        """As append_log, many in their order and in one transaction. None for those that it would call stale."""
 
     async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]: ...
 

@@ -14,7 +14,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import EventRecord, LogChunk, LogStreamRecord, TokenRecord
 from holdfast.core.settings import Value
 from holdfast.core.states import HostState, JobState
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, Stale
 from holdfast.store.event_ids import format_event_id, no_token, parse_event_id
 from holdfast.store.hub import HintHub
 from holdfast.store.interface import Gauges
@@ -26,7 +26,7 @@ from holdfast.store.memory_reads import MemoryReads
 from holdfast.store.memory_settings import MemoryProjects, MemorySettings
 from holdfast.store.memory_state import MemoryState, MemoryStream, MemoryToken
 from holdfast.store.memory_webhooks import MemoryWebhooks
-from holdfast.store.values import TellDrains
+from holdfast.store.values import LogAppend, TellDrains
 from holdfast.wire.agent import Forensics
 
 
@@ -115,15 +115,32 @@ class MemoryLogs:
         *, now: datetime | None = None,
     ) -> int:  # fmt: skip
         """See `Store.append_log`."""
+        append = LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes)
+        return self._append(host_id, append)
+
+    async def append_logs(
+        self, host_id: str, appends: Sequence[LogAppend], *, now: datetime | None = None
+    ) -> list[int | None]:
+        """See `Store.append_logs`."""
+        sizes: list[int | None] = []
+        for append in appends:
+            try:
+                sizes.append(self._append(host_id, append))
+            except Stale:
+                sizes.append(None)
+        return sizes
+
+    def _append(self, host_id: str, append: LogAppend) -> int:
+        key, stream, ended = append.key, append.stream, append.ended
         attempt = self._find_attempt(host_id, key)
         log = self.state.streams.setdefault((key.job_id, attempt, key.rank, stream), MemoryStream(chunks={}))
         place = self._find_place(key, attempt, stream, log.size)
-        at, kept = place.cut(offset, data)
+        at, kept = place.cut(append.offset, append.data)
         ends = ended and not place.later
         if not kept and not place.new and (log.ended or not ends):
             return log.size
         ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
-        plan = plan_append(log.size, ranges, at, kept, keep_bytes)
+        plan = plan_append(log.size, ranges, at, kept, append.keep_bytes)
         log.chunks.update(plan.pieces)
         for old in [a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start]:
             del log.chunks[old]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from datetime import datetime
 from typing import Any
 
@@ -10,9 +11,12 @@ import msgspec
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.store.log_plan import PIECE_BYTES, LogBase, Place, Range, find_place, no_attempt, plan_append, window
-from holdfast.store.postgres_session import Session, Tx, to_json
+from holdfast.store.postgres_session import Rows, Session, Tx, to_json
 from holdfast.store.rows import clean_text, is_storable_key
+from holdfast.store.values import LogAppend
 from holdfast.wire.agent import Forensics
+
+_STREAM = ("job_id", "attempt", "rank", "stream")
 
 
 class LogsPart:
@@ -25,53 +29,28 @@ class LogsPart:
         *, now: datetime | None = None,
     ) -> int:  # fmt: skip
         """See `Store.append_log`."""
+        append = LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes)
+        (size,) = await self.append_logs(host_id, [append])
+        if size is None:
+            raise no_attempt(host_id, key)
+        return size
 
-        async def work(tx: Tx) -> int:
-            who = {"job_id": key.job_id, "epoch": key.epoch, "rank": key.rank, "host_id": host_id, "stream": stream}
-            row = await tx.one("lock_stream", who) if is_storable_key(key) else None
-            if row is None:
-                raise no_attempt(host_id, key)
-            where = {"job_id": key.job_id, "attempt": row["attempt"], "rank": key.rank, "stream": stream}
-            place = await self._find_place(tx, where, key.epoch, row)
-            at, kept = place.cut(offset, data)
-            ends = ended and not place.later
-            if not kept and not place.new and (row["ended"] or not ends):
-                return int(row["size"])
-            return await self._append(tx, where, row["size"], at, kept, keep_bytes, ended=ends, goes_on=place.new)
+    async def append_logs(
+        self, host_id: str, appends: Sequence[LogAppend], *, now: datetime | None = None
+    ) -> list[int | None]:
+        """See `Store.append_logs`."""
+
+        async def work(tx: Tx) -> list[int | None]:
+            found = await _lock_streams(tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)})
+            writing = _Writing(tx)
+            sizes: list[int | None] = []
+            for append in appends:
+                stream = found.get((append.key, append.stream))
+                sizes.append(None if stream is None else await writing.append(stream, append))
+            await writing.end()
+            return sizes
 
         return await self.session.transact(work)
-
-    @staticmethod
-    async def _find_place(tx: Tx, where: dict[str, Any], epoch: int, row: dict[str, Any]) -> Place:
-        if not row["replaced"]:
-            return Place(0, None, new=False, later=False)
-        rows = await tx.rows("read_log_bases", where)
-        place = find_place([LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, row["size"])
-        if place.new:
-            await tx.run("write_log_base", {**where, "epoch": epoch, "base": place.base})
-        return place
-
-    @staticmethod
-    async def _append(
-        tx: Tx, where: dict[str, Any], size: int, offset: int, data: bytes, keep_bytes: int, *, ended: bool, goes_on: bool
-    ) -> int:  # fmt: skip
-        ranges = []
-        if offset < size:  # not the usual append at the end: bytes that are there are not written again
-            span = {"start": offset, "end": offset + len(data), "longest": PIECE_BYTES}
-            ranges = [Range(r["offset"], r["length"]) for r in await tx.rows("find_overlaps", {**where, **span})]
-        plan = plan_append(size, ranges, offset, data, keep_bytes)
-        change = sum(len(piece) for _, piece in plan.pieces)
-        steps: list[tuple[str, dict[str, Any]]] = []
-        if plan.pieces:
-            offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
-            steps.append(("insert_chunks", {**where, "offsets": offsets, "pieces": pieces}))
-        if plan.tail_start > plan.head:  # else the whole stream is kept, and there is nothing between the two
-            bounds = {"head": plan.head, "tail_start": plan.tail_start}
-            *_, dropped = await tx.many(*steps, ("drop_chunks", {**where, **bounds}))
-            change, steps = change - int(next(iter(dropped[0].values()))), []
-        written = {**where, "size": plan.size, "change": change, "ended": ended, "goes_on": goes_on and not ended}
-        await tx.many(*steps, ("write_stream", written))
-        return plan.size
 
     async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]:
         """See `Store.list_log_streams`."""
@@ -121,6 +100,86 @@ class LogsPart:
             )
             for row in rows
         ]  # fmt: skip
+
+
+class _Stream:
+    """A stream under its lock, as it will be when the steps so far are done."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        self.where = {part: row[part] for part in _STREAM}
+        self.size, self.ended, self.replaced = int(row["size"]), bool(row["ended"]), bool(row["replaced"])
+
+
+async def _lock_streams(tx: Tx, host_id: str, wanted: Set[tuple[TaskKey, str]]) -> dict[tuple[TaskKey, str], _Stream]:
+    """The streams of the tasks that ran here. A rank that was replaced here has two keys and one stream."""
+    if not wanted:
+        return {}
+    keys = [key for key, _ in wanted]
+    given = {
+        "jobs": [k.job_id for k in keys], "ranks": [k.rank for k in keys], "epochs": [k.epoch for k in keys],
+        "streams": [stream for _, stream in wanted], "host_id": host_id,
+    }  # fmt: skip
+    streams: dict[tuple[Any, ...], _Stream] = {}
+    found = {}
+    for row in await tx.rows("lock_streams", given):
+        stream = streams.setdefault(tuple(row[part] for part in _STREAM), _Stream(row))
+        found[TaskKey(row["job_id"], row["rank"], row["epoch"]), row["stream"]] = stream
+    return found
+
+
+class _Writing:
+    """Appends to streams that are locked. Their steps are gathered, and sent with the COMMIT."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._steps: list[tuple[str, dict[str, Any]]] = []
+
+    async def append(self, stream: _Stream, append: LogAppend) -> int:
+        """Returns the stream's size after it."""
+        place = await self._find_place(stream, append.key.epoch)
+        at, kept = place.cut(append.offset, append.data)
+        ends = append.ended and not place.later
+        if not kept and not place.new and (stream.ended or not ends):
+            return stream.size
+        ranges = []
+        if at < stream.size:  # not the usual append at the end: bytes that are there are not written again
+            span = {"start": at, "end": at + len(kept), "longest": PIECE_BYTES}
+            rows = await self._do("find_overlaps", {**stream.where, **span})
+            ranges = [Range(r["offset"], r["length"]) for r in rows]
+        plan = plan_append(stream.size, ranges, at, kept, append.keep_bytes)
+        change = sum(len(piece) for _, piece in plan.pieces)
+        if plan.pieces:
+            offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
+            self._steps.append(("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces}))
+        if plan.tail_start > plan.head:  # else the whole stream is kept, and there is nothing between the two
+            bounds = {"head": plan.head, "tail_start": plan.tail_start}
+            change -= int(next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values())))
+        goes_on = place.new and not ends
+        written = {"size": plan.size, "change": change, "ended": ends, "goes_on": goes_on}
+        self._steps.append(("write_stream", {**stream.where, **written}))
+        stream.size, stream.ended = plan.size, (stream.ended or ends) and not goes_on
+        return plan.size
+
+    async def end(self) -> None:
+        """Nothing follows in the transaction."""
+        if self._steps:
+            await self._tx.last(*self._steps)
+
+    async def _do(self, name: str, params: dict[str, Any]) -> Rows:
+        """A step whose rows are needed, and those that wait before it."""
+        steps, self._steps = self._steps, []
+        *_, rows = await self._tx.many(*steps, (name, params))
+        return rows
+
+    async def _find_place(self, stream: _Stream, epoch: int) -> Place:
+        if not stream.replaced:
+            return Place(0, None, new=False, later=False)
+        rows = await self._do("read_log_bases", stream.where)
+        place = find_place([LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size)
+        if place.new:
+            base = {"job_id": stream.where["job_id"], "rank": stream.where["rank"], "stream": stream.where["stream"]}
+            self._steps.append(("write_log_base", {**base, "epoch": epoch, "base": place.base}))
+        return place
 
 
 async def _find_attempt(tx: Tx, host_id: str, key: TaskKey) -> int:

@@ -143,6 +143,17 @@ class LiveTask(Struct, frozen=True, kw_only=True):
     spec: JobSpec
 
 
+class LogAppend(Struct, frozen=True, kw_only=True):
+    """Bytes of a stream at an offset, and how many of the stream are to be kept. ended: nothing follows."""
+
+    key: TaskKey
+    stream: str
+    offset: int
+    data: bytes
+    ended: bool
+    keep_bytes: int
+
+
 class DrainBegun(Struct, frozen=True, kw_only=True):
     """A drain that began, whatever asked for it.
 

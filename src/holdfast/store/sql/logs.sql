@@ -5,21 +5,29 @@ union all
 select attempt from replacements
 where job_id = %(job_id)s and epoch = %(epoch)s and rank = %(rank)s and host_id = %(host_id)s;
 
--- name: lock_stream
--- Makes the row and locks it, so that two senders of one stream take turns. No row: this host did not run the rank under
--- this epoch.
-insert into log_streams (job_id, attempt, rank, stream)
-select w.job_id, w.number, %(rank)s::integer, %(stream)s::text from (
-  select a.job_id, a.number from attempts a
-  where a.job_id = %(job_id)s and a.epoch = %(epoch)s and a.host_ids[%(rank)s::integer + 1] = %(host_id)s
-  union all
-  select r.job_id, r.attempt from replacements r
-  where r.job_id = %(job_id)s and r.epoch = %(epoch)s and r.rank = %(rank)s and r.host_id = %(host_id)s
-) w
-on conflict (job_id, attempt, rank, stream) do update set ended = log_streams.ended
-returning attempt, size, kept, ended, exists (
-  select from replacements r
-  where r.job_id = log_streams.job_id and r.rank = log_streams.rank and r.attempt = log_streams.attempt) as replaced;
+-- name: lock_streams
+-- Makes the rows and locks them, so that two senders of one stream take turns, in one order, so that they never wait for
+-- each other. No row: this host did not run the rank under this epoch. A rank that was replaced here has two epochs and one
+-- stream.
+with given as (
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(streams)s::text[])
+    as g(job_id, rank, epoch, stream)
+), ours as materialized (
+  select g.job_id, a.number as attempt, g.rank, g.epoch, g.stream
+  from given g join attempts a on a.job_id = g.job_id and a.epoch = g.epoch and a.host_ids[g.rank + 1] = %(host_id)s
+  union
+  select g.job_id, r.attempt, g.rank, g.epoch, g.stream
+  from given g join replacements r
+    on r.job_id = g.job_id and r.epoch = g.epoch and r.rank = g.rank and r.host_id = %(host_id)s
+), held as (
+  insert into log_streams (job_id, attempt, rank, stream)
+  select distinct job_id, attempt, rank, stream from ours order by job_id, attempt, rank, stream
+  on conflict (job_id, attempt, rank, stream) do update set ended = log_streams.ended
+  returning job_id, attempt, rank, stream, size, ended
+)
+select o.job_id, o.attempt, o.rank, o.epoch, o.stream, h.size, h.ended, exists (
+  select from replacements r where r.job_id = o.job_id and r.rank = o.rank and r.attempt = o.attempt) as replaced
+from ours o join held h using (job_id, attempt, rank, stream);
 
 -- name: read_log_bases
 -- Of a rank that was replaced: under which epoch which bytes of this stream begin (LOG-3). Under the stream's lock.
