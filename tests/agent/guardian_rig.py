@@ -42,6 +42,7 @@ from holdfast.wire.guardian import (
 
 PATIENCE_SECONDS = 20.0
 SPARED_WORD = b"holdfast-test-survives-sigkill"
+CURSED_WORD = b"holdfast-test-breaks-its-guardian"
 T = TypeVar("T")
 
 
@@ -205,9 +206,12 @@ class SparingSignaller(Signaller):
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
         try:
-            if number == signal.SIGKILL and SPARED_WORD in Path(f"/proc/{entry.pid}/cmdline").read_bytes():
-                return False
+            words = Path(f"/proc/{entry.pid}/cmdline").read_bytes()
         except OSError:
+            return False
+        if CURSED_WORD in words:
+            raise RuntimeError("what a bug of the guardian's looks like")
+        if number == signal.SIGKILL and SPARED_WORD in words:
             return False
         return super().send(entry, number)
 

@@ -18,7 +18,7 @@ from holdfast.process import table
 from holdfast.process.spawn import SPARE_DESCRIPTORS
 from holdfast.process.syscalls import BootTimer, read_boottime
 from holdfast.wire.guardian import Ack, Ended, Extend, Hello, Snapshot, Started, Stop
-from tests.agent.guardian_rig import Rig, find_marked, is_alive, wait_until
+from tests.agent.guardian_rig import CURSED_WORD, Rig, find_marked, is_alive, wait_until
 from tests.agent.test_guardian import RESTLESS
 
 WAVE = 60
@@ -140,6 +140,27 @@ def test_without_processes_a_start_is_refused_and_nothing_else_fails(
         )
         assert not any(ended.unkillable for ended in stop_all(rig, list(running)))
         assert rig.run_task(["true"], job="afterwards").exit_code == 0
+
+
+def test_what_fails_for_one_task_is_done_for_the_others(tmp_path: Path, grouped: bool) -> None:
+    """GUARD-7: a bug met at every step of one ending. The others end, deadlines are kept, and a shutdown still works."""
+    with run_rig(tmp_path, use_groups=grouped) as rig:
+        cursed, pid = rig.start_task(
+            [sys.executable, "-c", "import time; time.sleep(600)", CURSED_WORD.decode()], job="cursed"
+        )
+        lapsing, _ = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 2.0)
+        others = [rig.start_task(["sleep", "600"], job=f"other{number}")[0] for number in range(5)]
+        rig.say(*[Stop(key=key, grace_seconds=0) for key in (cursed, *others)])
+        for key in others:
+            assert rig.expect(Ended, key).signal == signal.SIGKILL
+        assert rig.expect(Ended, lapsing).lapsed
+        assert rig.run_task(["true"], job="afterwards").exit_code == 0
+        assert "what a bug of the guardian's looks like" in rig.notes()
+        os.kill(pid, signal.SIGKILL)
+        assert rig.expect(Ended, cursed).signal == signal.SIGKILL
+        rig.guardian.send_signal(signal.SIGTERM)
+        rig.say(Ack(keys=[cursed, lapsing, *others, TaskKey("afterwards", 0, 1)]))
+        assert rig.guardian.wait(30) == 0
 
 
 # ---- floods

@@ -511,3 +511,27 @@ def test_a_family_without_an_environment_is_known_by_its_brand(random: Random, m
         pytest.fail("the ending never came to an end")
     assert (ending.survivors, left(kernel)) == ([], [])
     assert moves or kernel.of("other:0:1", RUNNING) == bystanders, "somebody else's was killed"
+
+
+def hunt_in_a_crowd(seed: int) -> int:
+    """End a family that forks all the time on a host with many processes; return how many moves it had left."""
+    kernel = Kernel(Random(seed), grouped=False, moves=0)
+    for pid in range(5_000, 5_400):
+        kernel.put(pid, 1, task="")
+    forest, tree = make_forest(kernel)
+    forest.find_members()
+    kernel.moves = 30_000
+    ending = end(kernel, forest, tree)
+    ending.first_exited = True
+    for turn in range(UNTIL_ENDED):
+        if ending.step(float(turn)):
+            break
+        if not kernel.moves:
+            settle(kernel)
+    assert (ending.survivors, left(kernel)) == ([], [])
+    return kernel.moves
+
+
+def test_a_family_is_chased_where_a_scan_takes_longer_than_its_members_live() -> None:
+    """TREE-3: by whole scans alone nobody is caught before the family is tired (these seeds: none of eight)."""
+    assert any(hunt_in_a_crowd(seed) for seed in range(8))

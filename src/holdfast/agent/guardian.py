@@ -130,6 +130,7 @@ class _Guardian:
         self._config = config
         self._read_clock = read_clock
         self._mishaps = 0
+        self._said: set[str] = set()
         self._descriptor_limit = raise_descriptor_limit()
         self._signaller = signaller
         self._handlers: dict[int, Callable[[int], None]] = {}
@@ -259,8 +260,10 @@ class _Guardian:
             return act()
         except Exception:
             self._mishaps += 1
-            if self._mishaps <= _MISHAPS_NOTED:
-                write_note(f"a part of the guardian failed and is passed over: {traceback.format_exc()}")
+            said = traceback.format_exc()
+            if said not in self._said and len(self._said) < _MISHAPS_NOTED:
+                self._said.add(said)  # what fails at every turn is said once
+                write_note(f"a part of the guardian failed and is passed over: {said}")
             return otherwise
 
     def _obey_some(self) -> None:

@@ -405,6 +405,8 @@ class HostTasks:
         for next_at, task in sorted(due, key=lambda pair: pair[0]):
             if next_at > now:
                 break
+            if task.ending is not None:
+                task.ending.next_at = now + _TIDY_SECONDS  # should this step fail (GUARD-7), the others come first
             self._step_ending(task, now)
             if self._forest.turn_is_over:
                 break

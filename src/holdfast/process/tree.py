@@ -309,7 +309,10 @@ class Forest:
             shoot = self.trees[task].shoot
             if shoot is not None:
                 self._shots += 1
-                shoot(entry)
+                try:
+                    shoot(entry)
+                except Exception:
+                    pass  # its own ending shoots again and says so; other trees are found by this same scan
 
     def _find_owned(self, table: dict[int, ProcessEntry]) -> dict[int, str]:
         owner: dict[int, str] = {}
