@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -139,20 +140,60 @@ def test_a_host_that_was_lost_to_the_script_before_is_not_cleared_yet(managers: 
         assert not lost[0].time_cleared().done()
 
 
+# A manager whose warden takes it for frozen after 1.5 s.
+IMPATIENT = """
+import sys; import holdfast.supervisor.warden as w; w.FROZEN_SECONDS = 1.5
+w.fork_warden.__defaults__ = (1.5,)
+from holdfast.cli.main import main; sys.argv[0] = 'holdfast'; main()
+"""
+
+
 @pytest.mark.slow
-def test_a_manager_that_stays_frozen_keeps_no_processes(
-    managers: Managers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """WARDEN-2: its ranks may run elsewhere long since."""
-    code = (
-        "import sys; import holdfast.supervisor.warden as w; w.FROZEN_SECONDS = 1.5\n"
-        "w.fork_warden.__defaults__ = (1.5,)\n"
-        "from holdfast.cli.main import main; sys.argv[0] = 'holdfast'; main()"
-    )
+def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_should(managers: Managers) -> None:
+    """WARDEN-2: a warden that has a core for a moment now and then, and never long enough to turn twice."""
     with local_context() as ctx:
         (host,) = ctx.request_hosts(1)
-        manager = subprocess.Popen([sys.executable, "-c", code, *ctx.manager_command()[3:]], stderr=subprocess.DEVNULL)
-        managers.running.append(manager)
+        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        (process,) = ctx.create_process_group([host], ["sleep", "6000"])
+        pid = process.pid().result(PATIENCE)
+        (warden,) = [entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid]
+        os.kill(manager.pid, signal.SIGSTOP)
+        try:
+            for _ in range(10):
+                os.kill(warden, signal.SIGSTOP)
+                time.sleep(2.5)
+                os.kill(warden, signal.SIGCONT)
+                with contextlib.suppress(AssertionError):
+                    wait_until(lambda: not alive(pid), 0.3)
+                    break
+            assert not alive(pid)
+        finally:
+            os.kill(warden, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_warden_that_was_away_hears_its_manager_first(managers: Managers) -> None:
+    """WARDEN-2: what was said meanwhile waits on the line."""
+    with local_context() as ctx:
+        (host,) = ctx.request_hosts(1)
+        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        (process,) = ctx.create_process_group([host], ["sleep", "6000"])
+        pid = process.pid().result(PATIENCE)
+        (warden,) = [entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid]
+        for _ in range(3):
+            os.kill(warden, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(warden, signal.SIGCONT)
+            assert process.signal(signal.SIGCONT).result(PATIENCE) == 1  # it has turned
+        assert alive(pid)
+
+
+@pytest.mark.slow
+def test_a_manager_that_stays_frozen_keeps_no_processes(managers: Managers, tmp_path: Path) -> None:
+    """WARDEN-2: its ranks may run elsewhere long since."""
+    with local_context() as ctx:
+        (host,) = ctx.request_hosts(1)
+        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
         _, family = start_family(ctx, host, tmp_path)
         os.kill(manager.pid, signal.SIGSTOP)
         wait_gone(family, "the family of the frozen manager")

@@ -30,7 +30,7 @@ EXIT_RETURNED = 0
 EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
 EXIT_GIVEN_UP = 73
 _FOREVER = float("inf")
-_CLEAR_SLACK_SECONDS = 2.0  # a scan for descendants that fled, and a turn or two of a loaded machine
+_CLEAR_SLACK_SECONDS = 5.0  # a scan for descendants that fled, and turns of a machine that is overloaded
 
 
 class HostRoster:

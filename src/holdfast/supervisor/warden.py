@@ -54,6 +54,7 @@ FROZEN_SECONDS = 15.0
 _READ_BYTES = 1 << 20
 _SCAN_SECONDS = 2.0
 _BUSY_SECONDS = 1.0
+_AWAY_SECONDS = 10.0  # no turn for so long is no busy machine any more
 _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
 
 
@@ -91,7 +92,7 @@ class Warden:
         self._asked: list[WardenRequest] = []
         self._handlers: dict[int, Callable[[], None]] = {}
         self._poll = select.epoll()
-        self._heard_at = self._turned_at = self._scan_at = read_boottime()
+        self._heard_at = self._turned_at = self._scan_at = self._judge_at = read_boottime()
         self._closing = False
         self._handle(line.fileno(), self._hear)
         self._handle(self._watcher.fileno(), self._collect)
@@ -128,11 +129,16 @@ class Warden:
         return max(0.0, min([_BUSY_SECONDS, *due]))
 
     def _check_manager(self, now: float) -> None:
-        """WARDEN-2. Time in which the warden itself did not turn is nobody's silence."""
+        """WARDEN-2. What the manager said while the warden had no core is read before it is judged; and where both were away (a
+        suspended machine), it has time to speak first.
+        """
         gap, self._turned_at = now - self._turned_at, now
-        if gap > 2 * _BUSY_SECONDS:
-            self._heard_at += gap
-        if self._tended and not self._closing and now - self._heard_at > self._frozen_seconds:
+        if gap > _AWAY_SECONDS:
+            self._judge_at = now + 2 * _BUSY_SECONDS
+        if not self._tended or self._closing or now < self._judge_at or now - self._heard_at <= self._frozen_seconds:
+            return
+        self._hear()
+        if not self._closing and now - self._heard_at > self._frozen_seconds:
             self._heard_at = now
             for tended in list(self._tended.values()):
                 self._end(tended, self._kill_grace_seconds)

@@ -117,6 +117,10 @@ class FakeContext:
             host.lose(host.lost_reason or reason)
         return self._make(len(hosts))
 
+    def return_hosts(self, hosts: Sequence[FakeHost], error: str | None = None) -> None:
+        for host in hosts:
+            host.lose(error or "it was given back by the script")
+
     def create_process_group(
         self, hosts: Sequence[FakeHost], args: Sequence[str], per_host: int, env: dict[str, str], name: str
     ) -> FakeGroup:
