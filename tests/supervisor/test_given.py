@@ -59,6 +59,15 @@ def test_what_is_given_stands_over_the_script(
     assert f"port {made.port}, encrypted" in said
 
 
+def test_what_is_given_is_the_scripts_alone(give: Any) -> None:
+    """Host managers that the script starts by itself have its environment, and their processes must not take it for theirs."""
+    give()
+    with local_context() as ctx:
+        ctx.start_local_managers(1)
+        show = ["sh", "-c", f'test -z "${RUN_VARIABLE}"']
+        assert ctx.create_process_group(ctx.request_hosts(1), show)[0].returncode().result(PATIENCE) == 0
+
+
 def test_a_script_that_says_nothing_hears_nothing(give: Any, caplog: pytest.LogCaptureFixture) -> None:
     give()
     with caplog.at_level(logging.WARNING), Context():

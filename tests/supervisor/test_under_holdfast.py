@@ -140,6 +140,16 @@ sys.exit(40 + int(os.environ["HOLDFAST_ATTEMPT"]))
     first, second = cluster.client.attempts(job.id)
     assert (first.cause, first.exit_code, second.exit_code) == ("nonzero_exit", 41, 42)
     assert second.retry_count == 1
+    cluster.client.retry(job.id)  # its seed is there as long as it is
+    third = cluster.until_attempt(job.id, 3, "ended", seconds=SECONDS)
+    assert third.exit_code == 43
+    assert (
+        len(
+            set(re.findall(r"run ([0-9a-f]{32})", cluster.output(job.id, attempt=3).decode()))
+            - {r.decode() for r in runs}
+        )
+        == 1
+    )
 
 
 STUBBORN = """

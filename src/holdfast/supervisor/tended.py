@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from holdfast.supervisor.given import RUN_VARIABLE
 from holdfast.supervisor.groups import name_process
 from holdfast.supervisor.keys import KEY_VARIABLE
 from holdfast.supervisor.local_line import LocalLine, Mailbox
@@ -227,8 +228,8 @@ class TendedProcesses:
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """The manager's environment without what is the manager's alone: no process needs the key of the run."""
-    return {name: value for name, value in environ.items() if name != KEY_VARIABLE}
+    """The manager's environment without what is the manager's or the script's alone: no process needs the keys of the run."""
+    return {name: value for name, value in environ.items() if name not in (KEY_VARIABLE, RUN_VARIABLE)}
 
 
 def _describe_rank(launch: Launch, rank: int, local: int, name: str) -> dict[str, str]:
