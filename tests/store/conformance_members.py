@@ -520,3 +520,13 @@ async def test_a_member_that_was_given_up_everywhere_says_so(rig: Rig) -> None:
     plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
     assert plan.placements == ()
     assert "gave up 2 of the hosts" in plan.refusals[job_id]
+
+
+async def test_a_job_one_of_whose_members_stops_is_not_taken_for_one_that_ends(rig: Rig) -> None:
+    """Else room would be held back for others as if all of its hosts were free within a minute."""
+    job_id, keys = await rig.supervised(preemptible=True)
+    assert await rig.store.stop_member(keys[1], Cause.HOST_DRAINED, "disk swap", now=rig.now)
+    running = await rig.store.read_running(now=rig.now)
+    assert [(task.draining, task.preemptible) for task in running] == [(False, True)] * 3
+    await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+    assert all(task.draining for task in await rig.store.read_running(now=rig.now))

@@ -83,7 +83,7 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that holds room on a host: when it gives it back, and whether it may be asked to.
 
     epoch: of its attempt. queue, time_limit_seconds: what `ends_in_seconds` is worked out from.
-    ends_in_seconds: until its time limit at the latest; None without one. draining: it is being stopped already.
+    ends_in_seconds: until its time limit at the latest; None without one. draining: its job is being stopped already.
     preemptible: its job may be preempted, and its attempt has run for long enough.
     """
 

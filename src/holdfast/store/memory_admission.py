@@ -103,7 +103,7 @@ class MemoryAdmission(MemoryMembers):
                             job_id=job_id, host_id=task.host_id or "", epoch=job.row.epoch, queue=job.row.queue,
                             priority=job.priority, devices=len(task.devices), cpu_slots=task.cpu_slots,
                             memory_bytes=task.memory_bytes, ran_seconds=(at - began).total_seconds() if began else 0.0,
-                            time_limit_seconds=_limit_of(job.spec), draining=task.state is TaskState.PREEMPTING,
+                            time_limit_seconds=_limit_of(job.spec), draining=state is JobState.DRAINING and task.state is TaskState.PREEMPTING,
                             preemptible=_may_go(job, s.tasks[job_id].values()),
                         )
                     )  # fmt: skip
@@ -203,7 +203,11 @@ def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
     """Whether the job may be preempted: a gang some of whose ranks are done would fail by it (GANG-5)."""
     if not job.spec.preemptible or job.row.state is not JobState.RUNNING:
         return False
-    return job.spec.on_partial == "restart" or job.spec.supervised or all(task.state is not TaskState.DONE for task in tasks)
+    return (
+        job.spec.on_partial == "restart"
+        or job.spec.supervised
+        or all(task.state is not TaskState.DONE for task in tasks)
+    )
 
 
 def _limit_of(spec: JobSpec) -> float | None:

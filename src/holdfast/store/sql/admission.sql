@@ -194,7 +194,8 @@ from jobs where id = any(%(ids)s) and state = 'queued';
 select t.job_id, t.host_id, j.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
-       t.state = 'preempting' as draining, j.preemptible and j.state = 'running' and (
+       j.state = 'draining' and t.state = 'preempting' as draining, -- not of one member alone: its job runs on
+       j.preemptible and j.state = 'running' and (
          j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
          or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as preemptible
 from tasks t join jobs j on j.id = t.job_id
