@@ -185,7 +185,7 @@ def test_what_ignores_term_is_killed_with_all_it_started(
 ) -> None:
     key = controller.launch(word, image=image)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
-    controller.preempt(key, grace_seconds=1.0)
+    controller.preempt(key, grace_seconds=1.0 if word == "deaf" else 60.0)
     facts = controller.wait_end(key, SECONDS)
     assert facts.stopped
     assert (facts.exit_code, facts.signal) == ((None, 9) if word == "deaf" else (128 + 15, None))
