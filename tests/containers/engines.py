@@ -16,6 +16,7 @@ from holdfast.process.table import read_table
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
+KEY = Path("/etc/docker/key.json")  # written by engines before 24 wherever they are told to keep the rest
 
 
 class Engine:
@@ -124,6 +125,7 @@ class Docker(Engine):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ["--config", f"{folder}/client", "--host", f"unix://{folder}/socket"])
         self._log = folder / "dockerd.log"
+        self._had_key = KEY.exists()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -192,3 +194,5 @@ class Docker(Engine):
         for line in _read_mounts():
             if f" {self.folder}/" in line:
                 subprocess.run(["umount", line.split()[1]], check=False)
+        if not self._had_key:
+            KEY.unlink(missing_ok=True)
