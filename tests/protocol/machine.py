@@ -244,10 +244,7 @@ class Protocol(RuleBasedStateMachine):
         """A member of a supervised job falls by itself, or its host does; perhaps one that stands in already."""
         w = self.w
         w.turn_hosts()
-        live = [
-            (h, p.key) for h in w.hosts if h.up for p in h.processes.values()
-            if p.key.job_id in w.truth.supervised and p.key.rank > 0 and p.executes(w.t)
-        ]  # fmt: skip
+        live = self.list_members()
         if not live:
             return
         host, key = live[i % len(live)]
@@ -269,6 +266,14 @@ class Protocol(RuleBasedStateMachine):
         w.wait(seconds)
         if fate == "silent":
             w.links[host.id] = "ok"
+
+    def list_members(self) -> list[tuple[Host, TaskKey]]:
+        """Live members of supervised jobs, and where they are."""
+        w = self.w
+        return [
+            (h, p.key) for h in w.hosts if h.up for p in h.processes.values()
+            if p.key.job_id in w.truth.supervised and p.key.rank > 0 and p.executes(w.t)
+        ]  # fmt: skip
 
     # ---- controllers
 
@@ -327,6 +332,27 @@ class Protocol(RuleBasedStateMachine):
         w.wait(1.5)
         self.fail_job(job_id)
         w.write_completions(plan.completions)
+
+    @precondition(lambda self: self.world is not None and self.world.truth.supervised)
+    @rule(i=INDEX)
+    def freeze_before_replacing(self, i: int) -> None:
+        """A leader reads a fall and is frozen. It writes when the rank's next life has fallen (FENCE-1)."""
+        w = self.w
+        w.turn_hosts()
+        live = self.list_members()
+        if not live:
+            return
+        host, key = live[i % len(live)]
+        host.exit(key, Ended(key=key, signal=9))
+        w.call(host)
+        seen = w.read_replacements()
+        w.run_loops()
+        w.wait(2.0)
+        for other, again in self.list_members():
+            if (again.job_id, again.rank) == (key.job_id, key.rank):
+                other.exit(again, Ended(key=again, signal=9))
+                w.call(other)
+        w.write_replacements(seen)
 
     def fail_job(self, job_id: str) -> None:
         """Every task of the job that runs exits with 3, and its host says so."""
