@@ -199,3 +199,29 @@ def test_a_jobs_checkpoints_live_in_the_bucket(
     assert cluster.output(job, attempt=2).decode() == f"began at 4 {expected}\n"
     wait_until(lambda: not asyncio.run(listed(blobs)), SECONDS, what="the bucket to be empty")
     assert mended.uploads(bucket) == []
+
+
+def test_a_checkpoint_that_rots_in_the_bucket_gives_way_to_the_one_before(cluster: Cluster, ceph_address: str) -> None:
+    folder = cluster.folder
+    cluster.add_host("h")
+    job = cluster.submit(sys.executable, write_script(folder, "saves", SAVES), str(folder))
+    for step in (1, 2, 3, 4):
+        wait_until(
+            lambda s=step: s in [c.step for c in cluster.client.checkpoints(job)], SECONDS, what=f"number {step}"
+        )
+        (folder / str(step)).touch()
+    cluster.until(job, "failed", seconds=SECONDS)
+    blobs, newest = ObjectBlobs(ceph_address), bytes([4]) * (20 << 20)
+
+    async def spoil() -> None:
+        for name in await listed(blobs):
+            if await read(blobs, name) == newest:
+                await blobs.write(name, pieces(*([b"r" * MB] * 20)))
+
+    wait_until(lambda: len(asyncio.run(listed(blobs))) == 2, SECONDS, what="only the last two to be there")
+    asyncio.run(spoil())
+    cluster.client.retry(job)
+    cluster.until(job, "succeeded", seconds=SECONDS)
+    kept = hashlib.sha256(bytes([3]) * (20 << 20)).hexdigest()
+    assert cluster.output(job, attempt=2).decode() == f"began at 3 {kept}\n"
+    assert "task.checkpoint_skipped" in [event.kind for event in cluster.client.events(job_id=job)]

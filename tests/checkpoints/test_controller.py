@@ -295,6 +295,42 @@ async def test_a_blob_that_is_gone_is_told(served: Served, agent: FakeAgent, blo
     assert (answer.status_code, answer.json()["code"]) == (410, "blob_missing")
 
 
+async def test_what_cannot_be_used_is_skipped_and_told_once(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
+    """SAVE-4: the one before is offered, under the fence, and nothing is deleted."""
+    order = await start(served, agent)
+    for step in (1, 2):
+        await upload(agent, order.key, b"step %d" % step, step=step)
+    await agent.end(order, exit_code=1)
+    again = await agent.take()
+    assert again.checkpoint is not None
+    assert again.checkpoint.number == 2
+
+    async def skip(number: int, **fields: Any) -> httpx.Response:
+        said = wire.CheckpointSkip(
+            **{"key": again.key, "incarnation": agent.incarnation, "number": number, "reason": "rot", **fields}
+        )
+        return await served.http.post("/v1/agent/checkpoint/skip", content=wire.encode(said), headers=bearer(agent.key))
+
+    for _ in range(2):  # an answer may be lost
+        answer = await skip(2)
+        assert answer.status_code == 200, answer.text
+        older = wire.decode_checkpoint_offer(answer.content)
+        assert (older.number, older.step, older.size, older.sha256) == (1, 1, 6, digest(b"step 1"))
+    assert (await skip(1)).status_code == 404, "nothing is older"
+    assert (await skip(2, key=order.key)).status_code == 409, "another epoch"
+    assert (await skip(2, incarnation="incarnation-of-nobody")).status_code == 409
+    assert (
+        await served.http.post("/v1/agent/checkpoint/skip", content=b"{}", headers=bearer(agent.key))
+    ).status_code == 422
+    events = (await served.call("GET", f"/v1/events?job={again.key.job_id}&tail=100")).json()["items"]
+    (skipped,) = [e for e in events if e["kind"] == "task.checkpoint_skipped"]
+    assert (skipped["rank"], skipped["attempt"], skipped["data"]) == (0, 2, {"number": 2, "older": 1, "reason": "rot"})
+    assert skipped["message"] == "rank 0 starts from checkpoint 1, of step 1: number 2 cannot be used: rot"
+    assert len(files(blobs)) == 2, "a person may want to look at it"
+
+
 async def test_orphans_are_swept_and_named_blobs_are_not(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
     """CKPT-4: what a crash between the blob and its row left."""
     order = await start(served, agent)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+
+import pytest
 
 from tests.checkpoints.conftest import blobs_of, write_script
 from tests.e2e.cluster import Cluster, clean_environment
@@ -196,6 +199,47 @@ def test_a_checkpoint_that_cannot_be_had_is_a_failed_start(cluster: Cluster) -> 
     cluster.until(job, "failed", seconds=30)
     last = cluster.client.job(job).attempts
     assert cluster.output(job, attempt=last) == b"from None\n"
+
+
+@pytest.mark.parametrize("how", ["spoilt", "gone"])
+def test_a_newest_checkpoint_that_cannot_be_used_is_skipped_by_itself(cluster: Cluster, how: str) -> None:
+    """SAVE-4: the next attempt starts from the one before, says so, and its saves go on from there."""
+    cluster.add_host("h")
+    script = write_script(
+        cluster.folder,
+        "rot",
+        """
+        import os, sys, time
+        import holdfast
+        before, step = holdfast.checkpoint.load(), holdfast.checkpoint.step()
+        print("from", step, before, os.environ.get("CHECKPOINT_DATA"), flush=True)
+        if step is None:
+            for step in (1, 2):
+                holdfast.checkpoint.save(b"weights of step %d" % step, step=step)
+                while not os.path.exists(f"{sys.argv[1]}/{step}"):
+                    time.sleep(0.02)
+            sys.exit(1)
+        """,
+    )
+    job = cluster.submit(sys.executable, script, str(cluster.folder))
+    newest = []
+    for step in (1, 2):
+        wait_until(lambda s=step: len(cluster.client.checkpoints(job)) == s, 30, what=f"checkpoint {step}")
+        newest = [blob for blob in blobs_of(cluster, job) if blob not in newest]
+        (cluster.folder / str(step)).touch()
+    cluster.until(job, "failed", seconds=30)
+    if how == "spoilt":
+        newest[-1].write_bytes(b"weights of step 9")
+    else:
+        newest[-1].unlink()
+    cluster.client.retry(job)
+    cluster.until(job, "succeeded", seconds=60)
+    data = base64.b64encode(b"weights of step 1").decode()
+    assert cluster.output(job, attempt=2).decode() == f"from 1 b'weights of step 1' {data}\n"
+    (event,) = [e for e in cluster.client.events(job_id=job) if e.kind == "task.checkpoint_skipped"]
+    assert event.message.startswith("rank 0 starts from checkpoint 1, of step 1: number 2 cannot be used: ")
+    assert ("SHA-256" if how == "spoilt" else "is not in") in event.message
+    assert "cannot be used" in cluster.hosts["h"].log()
 
 
 def test_training_goes_on_to_the_same_numbers(cluster: Cluster) -> None:

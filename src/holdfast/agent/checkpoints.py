@@ -5,6 +5,8 @@ SAVE-1  A task's end is told after what it saved is uploaded, so that the next a
 SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good, so an agent that is killed between
         the two loses nothing: the next one finds it there.
 SAVE-3  A task that has a checkpoint never starts without it. What cannot be fetched is a failed start, with its reason.
+SAVE-4  One whose bytes are not those on record, or are gone, is not waited for: the next older one is taken, and the controller puts
+        that on record. What only cannot be reached is no reason to go back.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.transfers import Transfers, Wire, find_saved, open_newest, remove_up_to
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
+from holdfast.wire.agent import CheckpointOffer
 
 log = logging.getLogger("holdfast.agent.checkpoints")
 
@@ -209,7 +212,14 @@ class CheckpointDesk:
                 return None
             except (OSError, HoldfastError) as error:
                 wrong += isinstance(error, ValidationError)
-                final = isinstance(error, Conflict | NotFound | Forbidden) or wrong >= _TORN_TRIES
+                gone = isinstance(error, HoldfastError) and error.code == "blob_missing"
+                if gone or wrong >= _TORN_TRIES:
+                    older = await self._find_older(task, offer, error, wire)
+                    if older is not None and task.order is not None:
+                        offer, wrong, give_up_at = older, 0, loop.time() + FETCH_SECONDS
+                        task.order = msgspec.structs.replace(task.order, checkpoint=older)
+                        continue
+                final = isinstance(error, Conflict | NotFound | Forbidden) or gone or wrong >= _TORN_TRIES
                 if final or loop.time() > give_up_at:
                     return (
                         f"number {offer.number} of rank {task.key.rank}: {error}. Delete it (`holdfast checkpoints rm`) to start "
@@ -218,6 +228,21 @@ class CheckpointDesk:
                 self._note_failure(task, error)
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, longest)
+
+    async def _find_older(
+        self, task: AgentTask, offer: CheckpointOffer, error: Exception, wire: Wire
+    ) -> CheckpointOffer | None:
+        """The one before, None where none is kept or the controller cannot say."""
+        try:
+            older = await run_aside(partial(self._transfers.skip, task.key, offer.number, str(error), wire))
+        except HoldfastError as refused:
+            log.warning(f"there is no older checkpoint to go back to: {refused}", extra=task.about())
+            return None
+        log.error(
+            f"checkpoint {offer.number} cannot be used, it starts from number {older.number}: {error}",
+            extra=task.about(step=older.step),
+        )
+        return older
 
     async def close(self) -> None:
         """End all transfers; what was not uploaded stays on disk for the next agent."""

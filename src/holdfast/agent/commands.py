@@ -188,7 +188,7 @@ class Commands:
             self._end_unstarted(task, TaskFacts(checkpoint_error=error[:4096]))
             return
         try:
-            self._start_task(task, order)
+            self._start_task(task, task.order or order)  # which says what was fetched in the end
         except (OSError, ValidationError) as failure:
             self._fail_start(task.key, str(failure), read_boottime())
             self._changed()

@@ -23,7 +23,7 @@ from holdfast.agent.calls import read_problem
 from holdfast.agent.http import HttpAnswer
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.wire.agent import CheckpointOffer, decode_checkpoint_stored
+from holdfast.wire.agent import CheckpointOffer, CheckpointSkip, decode_checkpoint_offer, decode_checkpoint_stored
 
 SILENCE_SECONDS = 30.0  # for the connection, for one piece, and for the answer
 PIECE_BYTES = 1 << 20
@@ -183,6 +183,35 @@ class Transfers:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+    def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
+        """Say that a checkpoint cannot be used; the next older one.
+
+        Raises:
+            NotFound: nothing older is kept.
+        """
+        said = CheckpointSkip(key=key, incarnation=self._incarnation, number=number, reason=reason[:2048])
+        body = msgspec.json.encode(said)
+        connection = self._open(wire)
+        try:
+            headers = {
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {self._token()}",
+                "Connection": "close",
+            }
+            connection.request("POST", f"{self._path}/skip", body, headers)
+            answer = connection.getresponse()
+            found = answer.read(_MAX_PROBLEM_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"the controller cannot be asked for an older one: {error}") from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise read_problem(HttpAnswer(answer.status, found))
+        try:
+            return decode_checkpoint_offer(found)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"the controller's answer makes no sense: {error}") from error
 
     def _receive(self, key: TaskKey, offer: CheckpointOffer, fd: int, wire: Wire) -> tuple[int, str]:
         connection = self._open(wire)

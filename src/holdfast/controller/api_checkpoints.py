@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
@@ -30,6 +32,9 @@ from holdfast.core.records import CheckpointRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire import agent as wire
+
+log = logging.getLogger("holdfast.controller")
+_SKIP = msgspec.json.Decoder(wire.CheckpointSkip)
 
 Rank = Annotated[int, Meta(ge=0, le=65_535)]
 Number = Annotated[int, Meta(ge=1, le=2**62)]
@@ -92,6 +97,19 @@ async def get_agent_checkpoint(call: Call) -> Response:
     await controller.store.check_checkpoint(host.id, query.incarnation, TaskKey(query.job, query.rank, query.epoch))
     record, blob = await controller.store.find_checkpoint(query.job, query.rank, number=query.number)
     return await _answer_bytes(controller, record, blob)
+
+
+async def skip_agent_checkpoint(call: Call) -> Response:
+    """A task of this host cannot start from what it was offered: the one before (SAVE-4)."""
+    controller, host = call.controller, call.host
+    assert host is not None
+    said = await call.body(_SKIP)
+    key = said.key
+    older = await controller.store.skip_checkpoint(host.id, said.incarnation, key, said.number, said.reason)
+    log.warning("checkpoint %d of rank %d cannot be used, number %d is handed on: %s", said.number, key.rank, older.number, said.reason,
+                extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "host": host.id})  # fmt: skip
+    controller.poke("events")
+    return answer_json(wire.CheckpointOffer(number=older.number, size=older.size, sha256=older.sha256, step=older.step))
 
 
 # ---- people

@@ -75,6 +75,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/agent/checkpoint", Role.HOST, api_checkpoints.get_agent_checkpoint,
              "What an earlier attempt of a rank left.", query=api_checkpoints.AgentCheckpointQuery, media=_BYTES,
              answers={200: None}),
+    Endpoint("POST", "/v1/agent/checkpoint/skip", Role.HOST, api_checkpoints.skip_agent_checkpoint,
+             "What was offered cannot be used: the one before.", body=agent.CheckpointSkip,
+             answers={200: agent.CheckpointOffer}),
     # jobs
     Endpoint("POST", "/v1/jobs", S, api_jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),

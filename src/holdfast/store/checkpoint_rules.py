@@ -7,7 +7,9 @@ from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, Stale
 from holdfast.store.interface_checkpoints import NewCheckpoint
+from holdfast.store.rows import NewEvent
 
+SKIPPED = "task.checkpoint_skipped"
 LIVE = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
 
@@ -49,6 +51,30 @@ def is_repeat(newest: CheckpointRecord | None, epoch: int, new: NewCheckpoint) -
     if newest is None or newest.epoch != epoch:
         return False
     return (newest.size, newest.sha256, newest.step) == (new.size, new.sha256.hex(), new.step)
+
+
+def skipped_event(
+    host_id: str,
+    key: TaskKey,
+    attempt: int,
+    queue: str,
+    project: str,
+    number: int,
+    older: CheckpointRecord,
+    reason: str,
+) -> NewEvent:
+    """The event of a checkpoint that could not be used."""
+    step = "" if older.step is None else f", of step {older.step}"
+    return NewEvent(
+        kind=SKIPPED, job_id=key.job_id, attempt=attempt, epoch=key.epoch, rank=key.rank, host_id=host_id, queue=queue,
+        project=project, data={"number": number, "older": older.number, "reason": reason},
+        message=f"rank {key.rank} starts from checkpoint {older.number}{step}: number {number} cannot be used: {reason}",
+    )  # fmt: skip
+
+
+def no_older(job_id: str, rank: int, number: int) -> NotFound:
+    """The error where there is nothing to go back to."""
+    return NotFound(f"no checkpoint of rank {rank} of job {job_id} that is older than number {number} is kept")
 
 
 def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None) -> NotFound:

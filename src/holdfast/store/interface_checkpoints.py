@@ -77,6 +77,16 @@ class CheckpointStore(Protocol):
     ) -> dict[tuple[str, int], CheckpointRecord]:
         """(job, rank) → its newest; ranks without one are missing."""
 
+    async def skip_checkpoint(
+        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+    ) -> CheckpointRecord:
+        """A task of this host cannot start from checkpoint `number` of its rank. Returns the next older one; event
+        task.checkpoint_skipped, once for each epoch and number. Nothing is deleted: a person may want to look.
+
+        Raises:
+            Stale: CKPT-1. NotFound: nothing older is kept.
+        """
+
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:

@@ -8,10 +8,19 @@ from datetime import datetime
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
-from holdfast.store.checkpoint_rules import LIVE, check_by_hand, is_repeat, no_checkpoint, refuse_task
+from holdfast.store.checkpoint_rules import (
+    LIVE,
+    SKIPPED,
+    check_by_hand,
+    is_repeat,
+    no_checkpoint,
+    no_older,
+    refuse_task,
+    skipped_event,
+)
 from holdfast.store.interface_checkpoints import CheckpointAdded, NewCheckpoint
 from holdfast.store.memory_state import MemoryCheckpoint, MemoryState
-from holdfast.store.rows import clamp_count
+from holdfast.store.rows import clamp_count, clean_text
 from holdfast.store.submission import no_job
 
 
@@ -91,6 +100,22 @@ class MemoryCheckpoints:
     ) -> dict[tuple[str, int], CheckpointRecord]:
         """See `CheckpointStore.find_newest_checkpoints`."""
         return {place: self.state.checkpoints[place][-1].record for place in ranks if self.state.checkpoints.get(place)}
+
+    async def skip_checkpoint(
+        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+    ) -> CheckpointRecord:
+        """See `CheckpointStore.skip_checkpoint`."""
+        attempt = await self.check_checkpoint(host_id, incarnation, key)
+        kept = [one.record for one in self.state.checkpoints.get((key.job_id, key.rank), [])]
+        older = next((record for record in reversed(kept) if record.number < number), None)
+        if older is None:
+            raise no_older(key.job_id, key.rank, number)
+        job = self.state.jobs[key.job_id].row
+        event = skipped_event(host_id, key, attempt, job.queue, job.project, number, older, clean_text(reason))
+        told = [(e.job_id, e.epoch, e.rank, e.data.get("number")) for e in self.state.events if e.kind == SKIPPED]
+        if (key.job_id, key.epoch, key.rank, number) not in told:
+            self.state.log([event], self.state.at(now))
+        return older
 
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None

@@ -10,10 +10,19 @@ import msgspec
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
-from holdfast.store.checkpoint_rules import check_by_hand, is_repeat, no_checkpoint, refuse_task
+from holdfast.store.checkpoint_rules import (
+    SKIPPED,
+    check_by_hand,
+    is_repeat,
+    no_checkpoint,
+    no_older,
+    refuse_task,
+    skipped_event,
+)
 from holdfast.store.interface_checkpoints import CheckpointAdded, NewCheckpoint
+from holdfast.store.postgres_moves import write_events
 from holdfast.store.postgres_session import Session, Tx
-from holdfast.store.rows import MAX_BIGINT, MAX_INT, clamp_count, is_storable_key
+from holdfast.store.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
 from holdfast.store.submission import no_job
 
 
@@ -97,6 +106,30 @@ class CheckpointsPart:
         params = {"job_ids": [job_id for job_id, _ in wanted], "ranks": [rank for _, rank in wanted]}
         rows = await self.session.rows("find_newest_checkpoints", params)
         return {(row["job_id"], row["rank"]): msgspec.convert(row, CheckpointRecord) for row in rows}
+
+    async def skip_checkpoint(
+        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+    ) -> CheckpointRecord:
+        """See `CheckpointStore.skip_checkpoint`."""
+
+        async def work(tx: Tx) -> CheckpointRecord:
+            task = await tx.one("lock_checkpoint_task", _who(host_id, incarnation, key))
+            if task is None:
+                raise refuse_task(key, host_id)
+            where = {"job_id": key.job_id, "rank": key.rank, "number": min(number, MAX_BIGINT)}
+            row = await tx.one("find_older_checkpoint", where)
+            if row is None:
+                raise no_older(key.job_id, key.rank, number)
+            older = msgspec.convert(row, CheckpointRecord)
+            if not await tx.value("is_skip_told", {**where, "kind": SKIPPED, "epoch": key.epoch}):
+                about = (task["attempt"], task["queue"], task["project"])
+                event = skipped_event(host_id, key, *about, number, older, clean_text(reason))
+                await write_events(tx, [event], await tx.now(now))
+            return older
+
+        if not is_storable_key(key):
+            raise refuse_task(key, host_id)
+        return await self.session.transact(work)
 
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None

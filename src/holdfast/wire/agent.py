@@ -4,7 +4,7 @@
 state up, commands down. Commands repeat until the state they want is reported. Log bytes and forensics have
 calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat; so have
 checkpoints, `PUT` and `GET /v1/agent/checkpoint?job=&rank=&epoch=&incarnation=`, whose bodies are the bytes: `&step=` and
-the header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` with GET.
+the header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` with GET. `POST /v1/agent/checkpoint/skip` asks for the one before.
 
 `logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and answers with a
 `LogsAnswer` as JSON. All other bodies are JSON.
@@ -239,6 +239,16 @@ class CheckpointStored(Struct, frozen=True, kw_only=True):
     number: int
 
 
+class CheckpointSkip(Struct, frozen=True, kw_only=True):
+    """What was offered cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes are not those on record, or are gone. Answered
+    by a `CheckpointOffer`, the next older one of this rank, or 404."""
+
+    key: TaskKey
+    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
+    number: Annotated[int, Meta(ge=1)]
+    reason: Annotated[str, Meta(max_length=2048)] = ""
+
+
 class Renewed(Struct, frozen=True, kw_only=True):
     """The lease of a task runs `ttl_seconds` from the start of this sync."""
 
@@ -326,4 +336,5 @@ decode_register_answer = msgspec.json.Decoder(RegisterAnswer).decode
 decode_sync = msgspec.json.Decoder(SyncRequest).decode
 decode_sync_answer = msgspec.json.Decoder(SyncAnswer).decode
 decode_checkpoint_stored = msgspec.json.Decoder(CheckpointStored).decode
+decode_checkpoint_offer = msgspec.json.Decoder(CheckpointOffer).decode
 decode_forensics = msgspec.json.Decoder(Forensics).decode

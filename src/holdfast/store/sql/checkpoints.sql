@@ -1,11 +1,20 @@
 -- name: lock_checkpoint_task
 -- The job's lock, as for every move: a checkpoint and the end of its attempt take turns. The task row is there exactly while
 -- the attempt is (CKPT-1); a rank that has ended may still hand in what it saved.
-select t.attempt from jobs j join tasks t on t.job_id = j.id
+select t.attempt, j.queue, j.project from jobs j join tasks t on t.job_id = j.id
 where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
   and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
   and t.offered_at is not null
 for update of j;
+
+-- name: find_older_checkpoint
+select job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') as sha256, created_at from checkpoints
+where job_id = %(job_id)s and rank = %(rank)s and number < %(number)s order by number desc limit 1;
+
+-- name: is_skip_told
+-- Under the job's lock: the same word of the same attempt comes again where its answer was lost.
+select exists (select 1 from events where job_id = %(job_id)s and kind = %(kind)s and epoch = %(epoch)s and rank = %(rank)s
+                 and (data->>'number')::bigint = %(number)s) as told;
 
 -- name: check_checkpoint_task
 -- The same without the lock, before the bytes are read: what will be refused should not be sent.
