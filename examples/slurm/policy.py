@@ -105,6 +105,12 @@ def keep_running(ctx: Context, options: argparse.Namespace) -> int:
         time.sleep(DELAY_SECONDS)
 
 
+def tell_to_end(number: int, frame: object) -> None:
+    """The first TERM: Slurm and the batch script both send one."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Keep the command running; clear up when told to end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,7 +123,7 @@ def main() -> int:
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, tell_to_end)
 
     words = options.run / "manager-command"
     logs = str(options.run / "logs" / "{name}.txt")

@@ -22,7 +22,7 @@ from typing import TypeVar
 from holdfast.process.table import ProcessEntry, read_environ, read_table
 
 T = TypeVar("T")
-TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+TOOLS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 NODES = ("n1", "n2", "n3", "n4")
 PATIENCE = 120.0  # for anything that must happen on a loaded machine
 _PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -134,9 +134,9 @@ class Cluster:
 
     def _start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            # A session of its own, so that a Ctrl-C in the terminal does not end the cluster before its jobs.
+            # A session of its own, so that a Ctrl-C in the terminal does not end the cluster before its jobs; and no longer than us.
             self._daemons[name] = subprocess.Popen(
-                words,
+                ["setpriv", "--pdeathsig", "KILL", *words],
                 env=self.env,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

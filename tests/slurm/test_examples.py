@@ -184,6 +184,18 @@ def test_before_the_time_limit_ranks_save_and_the_job_is_queued_again(slurm: Clu
     }
 
 
+def test_scancel_ends_policy_managers_and_ranks(slurm: Cluster, run: Run) -> None:
+    job = run.submit(2)
+    ranks = run.wait_began(0)
+    slurm.ask("scancel", job)
+    wait_for(lambda: not slurm.find_processes(), "the end of everything", tell=run.tell)
+    assert not any(alive(rank.pid) for rank in ranks)
+    assert {rank.rank for rank in run.said("saved", 0)} == {0, 1}
+    assert "policy: told to end" in run.read_output()
+    slurm.wait_job(job, "CANCELLED")
+    assert run.count_starts() == 2
+
+
 def test_the_first_node_dies_and_the_job_is_queued_again(slurm: Cluster, run: Run) -> None:
     """With --no-kill Slurm would leave an allocation without a batch script."""
     job = run.submit(2, "--orphan-grace", "3")
