@@ -114,6 +114,10 @@ class _FirstRank:
         self._wake_fd = self._take_signals()
 
     def run(self) -> int:
+        """Both, until the script has ended; the exit code."""
+        self._wait(0.0)
+        if self._stopping:  # told before there was a script to be told
+            return 128 + signal.SIGTERM
         try:
             script = self._start(self._command, self._environ)
         except OSError as error:
