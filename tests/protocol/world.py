@@ -24,7 +24,7 @@ from holdfast.core.placement import AdmissionPlan, JobPlacement, RunningTask, pl
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.replace import Replacement
 from holdfast.core.spec import JobSpec
-from holdfast.core.states import TaskState
+from holdfast.core.states import JobState, TaskState
 from holdfast.errors import Stale
 from holdfast.store.interface import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.store.memory import MemoryStore
@@ -310,6 +310,7 @@ class World:
         for slow in run(store.list_slow_drains(at - timedelta(seconds=FORCE_SECONDS))):
             run(store.force_drain(slow.id, slow.epoch, now=at))
         self.write_replacements(self.read_replacements())
+        self._check_decided()
         for member in run(store.list_members(500)):
             if not member.fallen and member.seconds > START_SECONDS and member.task.offered_at is not None:
                 run(store.stop_member(member.task.key, Cause.START_TIMEOUT, "it is slow", now=at))
@@ -327,6 +328,13 @@ class World:
         now = next((t for t in run(self.store.list_tasks(task.job_id)) if t.key == task.key), None)
         if now is not None and now.facts is not None and now.facts.lost == "lease_lapsed":
             assert at > since + timedelta(seconds=task.lease_ttl_seconds), f"LEASE-4: {task.key} was reaped too early"
+
+    def _check_decided(self) -> None:
+        """MEMBER-1: no fall is left undecided while its job goes on."""
+        going = {job.id for job in self.jobs() if job.state in (JobState.RESERVED, JobState.RUNNING)}
+        fallen = (TaskState.FAILED, TaskState.PREEMPTED)
+        left = [t.key for job_id in going for t in self.all_tasks[job_id] if t.state in fallen]
+        assert not left, f"MEMBER-1: {left} fell, and nobody has decided what becomes of them"
 
     def _stop_late_members(self, job: JobRecord) -> bool:
         """As `ReservationsLoop` does: where the script runs, the others are placed anew one by one."""
