@@ -14,6 +14,7 @@ from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.sweeps import HostDrainsLoop, ReservationsLoop
 from holdfast.core.causes import Cause
+from holdfast.core.replace import plan_replacement
 from holdfast.core.states import JobState, TaskState
 from holdfast.store.memory import MemoryStore
 from tests.store.conformance_members import KILLED
@@ -103,7 +104,7 @@ async def test_a_member_that_cannot_be_decided_keeps_no_other_from_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     job_id, keys = await rig.supervised()
-    plan = members.plan_replacement
+    plan = plan_replacement
 
     def fail_for_one(job: Any, task: Any, *more: Any) -> Any:
         if task.rank == 1:
