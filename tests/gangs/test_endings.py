@@ -64,6 +64,7 @@ def test_hosts_that_are_silent_during_a_drain(cluster: Cluster) -> None:
     assert cluster.client.attempts(gangs["frozen"].id)[0].trigger_rank == 0
 
     gangs["hole"].wait_all(2, seconds=TTL + MARGIN + SECONDS)
+    gangs["hole"].until("running")  # its ranks write before their agents have told of them
     before = cluster.snapshot(gangs["hole"].id)
     gangs["hole"].check()
     silent["hole"].proxy.restore()  # type: ignore[union-attr]  # it was started above

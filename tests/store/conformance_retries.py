@@ -402,6 +402,21 @@ async def test_a_counted_revive_of_a_cancelled_job_charges_one_more(rig: Rig) ->
     assert (await succeed(rig, job_id)).retried == (job_id,)
 
 
+@pytest.mark.parametrize("charged", [True, False])
+async def test_a_counted_revive_of_a_gang_charges_the_rank_that_began_its_fall(rig: Rig, charged: bool) -> None:
+    """GANG-4: once, whether its failure was charged when it happened or was none that is retried."""
+    await rig.host(slots=2)
+    gang, keys = await rig.running_gang(2)
+    await rig.sync(live=[keys[0]], ended=[(keys[1], fails(3))])
+    await rig.sync(ended=[(keys[0], STOPPED)])
+    await rig.complete(**({"max_retries": 0} if charged else {"max_retries": 5, "eligible_causes": (Cause.UNKNOWN,)}))
+    job = await rig.job(gang)
+    assert job.state is JobState.FAILED
+    assert {r: c.retries for r, c in job.rank_charges.items() if c.retries} == ({"1": 1} if charged else {})
+    job = await rig.store.revive_job(gang, "once more", counted=True, now=rig.now)
+    assert (job.retries_charged, {r: c.retries for r, c in job.rank_charges.items()}) == (1, {"1": 1})
+
+
 async def test_a_fresh_revive_forgets_all_charges(rig: Rig) -> None:
     await rig.host()
     job_id = await rig.submit()

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.core.causes import Cause
 from holdfast.core.lease import margin_seconds
+from holdfast.core.records import RankCharges
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, step
 from holdfast.store import moves
@@ -95,6 +98,7 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
 
     made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
     its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
+    Of a gang the rank that began the fall is charged (GANG-4), where one did.
     """
     parked = job.state is JobState.WAITING
     m.move_job(job, JobEvent.RELEASE if parked else JobEvent.REVIVE, reason)
@@ -103,6 +107,10 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
         job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
         job.rank_charges, job.best_step, job.retry_events, job.avoid_hosts = {}, None, True, ()
     else:
+        if job.tasks > 1 and job.trigger_rank is not None and job.retries_charged <= made:
+            mine = job.rank_charges.get(str(job.trigger_rank), RankCharges())
+            mine = msgspec.structs.replace(mine, retries=mine.retries + 1)
+            job.rank_charges = {**job.rank_charges, str(job.trigger_rank): mine}
         job.retries_charged = made + 1
     job.ended_at, job.queued_at, job.to_place = None, m.now, "back"
     job.trigger_rank = None
