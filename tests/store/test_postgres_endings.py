@@ -13,6 +13,10 @@ import psycopg
 import pytest
 
 from holdfast.core.causes import Cause
+from holdfast.core.decide import Policy
+from holdfast.core.facts import TaskFacts
+from holdfast.core.placement import plan_admission
+from holdfast.core.replace import plan_replacement
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
 from holdfast.store.embedded import EmbeddedPostgres
@@ -348,3 +352,29 @@ async def test_a_frozen_server_is_unavailable_in_time(rig: Rig, dsn: str) -> Non
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+async def test_two_leaders_place_a_fallen_member_once(rig: Rig) -> None:
+    """Both have read the same, and write at the same time: one decision, one place, one charge (FENCE-1, ADMIT-2)."""
+    job_id, keys = await rig.supervised(hosts=("h1", "h2", "h3", "h4"))
+    for rank in (1, 2, 3):
+        await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], TaskFacts(signal=9, xids=(79,)))])
+    found = await rig.store.list_members(100)
+    plans = [(m.task.key, plan_replacement(m.job, m.task, Policy(), ())) for m in found]
+    done = await asyncio.gather(*(rig.store.replace_members(plans[::step], now=rig.now) for step in (1, -1, 1, -1)))
+    assert sorted(len(keys) for keys in done) == [0, 0, 0, 3]
+    for host in ("h5", "h6", "h7"):
+        await rig.host(host, slots=1)
+    snap = await rig.store.read_admission(100, now=rig.now)
+    placed = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas).placements
+    ttls = {job_id: 300.0}
+    seated = await asyncio.gather(
+        *(rig.store.seat_members(placed[::step], ttls, now=rig.now) for step in (1, -1, 1, -1))
+    )
+    assert sorted(seated) == [[], [], [], [job_id]]
+    tasks = await rig.store.list_tasks(job_id)
+    assert sorted(str(task.host_id) for task in tasks[1:]) == ["h5", "h6", "h7"]
+    assert {task.epoch for task in tasks[1:]} == {(await rig.job(job_id)).epoch}
+    assert {rank: c.infra for rank, c in (await rig.job(job_id)).rank_charges.items()} == {"1": 1, "2": 1, "3": 1}
+    quarantined = {host.id for host in await rig.store.list_hosts() if host.state == "quarantined"}
+    assert len(quarantined) == 3
