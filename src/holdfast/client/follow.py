@@ -180,8 +180,9 @@ def stream_error(event: ServerEvent) -> HoldfastError:
 
 
 def _decode(kind: type[T], data: bytes) -> T:
+    key: Any = kind  # a type of structs can be hashed, which the type of its type does not say
     try:
-        found: T = _decoder(kind)(data)
+        found: T = _decoder(key)(data)
     except msgspec.DecodeError as error:
         raise HoldfastError(f"the controller's stream is not understood ({error})", code="bad_answer") from error
     return found

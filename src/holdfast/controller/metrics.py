@@ -79,7 +79,10 @@ class Metrics:
         self.ended = Counter("holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r)
         self.preempted = Counter("holdfast_gangs_preempted", "Jobs stopped so that another could start.", registry=r)
         self.members_replaced = Counter(
-            "holdfast_members_replaced", "Members of supervised jobs that another host stands in for.", ("cause",), registry=r
+            "holdfast_members_replaced",
+            "Members of supervised jobs that another host stands in for.",
+            ("cause",),
+            registry=r,
         )
         self.force_drained = Counter(
             "holdfast_gangs_force_drained", "Tasks that were killed because their drain took too long.", registry=r
