@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.up_rig import SECONDS, Rig, wait_for
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
 POLICY = """
 import sys, time
 from pathlib import Path

@@ -23,6 +23,8 @@ from holdfast.supervisor.member import TERM_MARGIN_SECONDS, clean_environment, r
 from tests.proxy import wait_until
 from tests.supervisor.rig import PATIENCE, alive, find_descendants, wait_gone
 
+pytestmark = pytest.mark.slow
+
 SEED = "5eed" * 16
 PREAMBLE = """
 import json, os, signal, subprocess, sys, time

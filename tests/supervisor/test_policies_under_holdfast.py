@@ -17,6 +17,8 @@ from tests.supervisor.holdfast_rig import POLICIES, SECONDS, find_first
 
 __all__ = ["cluster"]
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
 # A rank that runs until it is let go, and then only if it was begun with all of the others.
 WORK = """
 import os, sys, time

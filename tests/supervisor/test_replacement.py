@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.e2e.cluster import TTL, Cluster
 from tests.e2e.conftest import cluster
 from tests.proxy import wait_until
@@ -12,6 +14,8 @@ from tests.supervisor.holdfast_rig import SECONDS, Supervised, find_first, kill_
 from tests.supervisor.rig import alive
 
 __all__ = ["cluster"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 # A policy as in the guide: when anything goes wrong, replace what is lost and begin again. Each start tells where it runs.
 POLICY = """

@@ -18,6 +18,8 @@ from tests.supervisor.holdfast_rig import POLICIES, SECONDS, Supervised
 
 __all__ = ["shared"]
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
 WORK = """
 import holdfast, json, os, signal, sys, time
 rank = int(os.environ["RANK"])
