@@ -94,19 +94,7 @@ class Metrics:
             "holdfast_gang_drain_seconds", "From the beginning of a drain to its completion.",
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600), registry=r,
         )  # fmt: skip
-        self.retry_scheduled = Counter(
-            "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
-        )
-        self.retry_exhausted = Counter(
-            "holdfast_retry_exhausted",
-            "Jobs that failed with a budget spent, by the last cause.",
-            ("cause",),
-            registry=r,
-        )
-        self.retry_succeeded = Counter(
-            "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
-        )
-        self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
+        self._count_retries(r)
         self.checkpoints = Counter("holdfast_checkpoints", "Checkpoints taken.", registry=r)
         self.checkpoint_bytes = Counter("holdfast_checkpoint_bytes", "Bytes of checkpoints taken.", registry=r)
         self.webhook_deliveries = Counter(
@@ -122,6 +110,21 @@ class Metrics:
             "holdfast_http_requests", "Requests answered.", ("method", "route", "status"), registry=r
         )
         self.store_up = Gauge("holdfast_store_up", "1 when the last scrape could read the store.", registry=r)
+
+    def _count_retries(self, r: CollectorRegistry) -> None:
+        self.retry_scheduled = Counter(
+            "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
+        )
+        self.retry_exhausted = Counter(
+            "holdfast_retry_exhausted",
+            "Jobs that failed with a budget spent, by the last cause.",
+            ("cause",),
+            registry=r,
+        )
+        self.retry_succeeded = Counter(
+            "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
+        )
+        self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
 
     def render(
         self, gauges: Gauges | None, waiting: Mapping[tuple[str, str], int], waiting_polls: int, leading: bool
