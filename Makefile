@@ -25,7 +25,7 @@ test: env       ## every test that fits in ten minutes
 	@$(RUN)/python -m pytest -q -n 2 --dist worksteal
 
 ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
-	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py tests/supervisor/test_ddp_faults.py
+	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py tests/supervisor/test_ddp_gather.py tests/supervisor/test_ddp_faults.py
 
 # torch is no dependency of the project. Where pip's own index has only builds with CUDA (2 GB and more), pass the CPU one:
 #   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'
