@@ -68,6 +68,8 @@ async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
     assert [t.key for t in others] == [keys[0], keys[2]], "nothing of the others changed"
     kinds = await rig.kinds(job_id)
     assert kinds[-3:] == ["task.replaced", "task.reserved", "task.started"]
+    told = [(event.rank, event.epoch) for event in (await rig.events(job_id))[-3:]]
+    assert told == [(1, keys[1].epoch), (1, task.epoch), (1, task.epoch)], "each life under its own epoch"
     assert "job.draining" not in kinds
 
 

@@ -55,9 +55,11 @@ class Moves:
     def log(self, kind: str, job: JobRow, message: str, *, task: TaskRow | None = None, **data: object) -> None:
         """Note an event of `job`, about one rank of it where `task` is given."""
         host = task.host_id if task is not None else self._only_host(job)
+        # A member of a supervised job has an epoch of its own: what happens to it is told under that one.
+        epoch = task.epoch if task is not None and kind.startswith("task.") else job.epoch
         self.events.append(
             NewEvent(
-                kind=kind, job_id=job.id, attempt=job.attempts or None, epoch=job.epoch,
+                kind=kind, job_id=job.id, attempt=job.attempts or None, epoch=epoch,
                 rank=None if task is None else task.rank, host_id=host, queue=job.queue, project=job.project,
                 message=message, data={k: v for k, v in data.items() if v is not None},
             )
