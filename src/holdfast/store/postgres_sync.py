@@ -29,6 +29,7 @@ from holdfast.store.rows import clean_text
 from holdfast.store.values import ClaimRow, HostSync, HostSynced, PreemptRow, Seat, TaskOffer
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
+PLANNED_TASKS = 64  # of a batch of syncs
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 
@@ -49,7 +50,11 @@ class SyncPart:
     async def _sync_batch(self, syncs: Sequence[HostSync], now: datetime | None) -> list[HostSynced]:
         # Anything that moves state or offers a task is committed for good before it is answered (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=True)
+        # A kept plan saves a millisecond of planning and is made for a handful of rows: for the claims of a large gang, and for
+        # batches of hundreds of tasks, one that knows their number is several times quicker.
+        size = sum(len(s.live) + len(s.ended) + len(s.started) for s in syncs)
+        few = size <= PLANNED_TASKS and not any(s.claimed for s in syncs)
+        drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=few)
         return [d.answer() for d in drafts]
 
     async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
@@ -101,7 +106,7 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
     await _renew(tx, fresh, at)
     for d in fresh:
         if d.sync.leaving:
-            await _leave(tx, d, HostState(found[d.sync.host_id]["state"]), at)
+            await _leave(tx, d, at)
     listening = [d for d in fresh if not d.sync.leaving and (moved or d.orders)]
     if listening:
         await _give_orders(tx, listening, at)
@@ -206,7 +211,11 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
             d.lost.append(key)
 
 
-async def _leave(tx: Tx, d: Draft, before: HostState, at: datetime) -> None:
+async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
+    row = await tx.one(
+        "read_host_state", {"id": d.sync.host_id}
+    )  # it may have been quarantined by what this very sync told
+    before = HostState.TERMINATED if row is None else HostState(row["state"])
     if before is HostState.TERMINATED:
         return
     state = step(HOST, before, HostEvent.TERMINATE)
