@@ -532,3 +532,20 @@ async def test_a_job_one_of_whose_members_stops_is_not_taken_for_one_that_ends(r
     assert [(task.draining, task.preemptible) for task in running] == [(False, True)] * 3
     await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
     assert all(task.draining for task in await rig.store.read_running(now=rig.now))
+
+
+async def test_a_host_that_leaves_with_a_stuck_process_leaves_quarantined(rig: Rig) -> None:
+    """The same word tells both; and what it says runs still is renewed before it is lost."""
+    job_id, keys = await rig.supervised()
+    host = await rig.where(job_id, 1)
+    answer = await rig.sync(host, live=[keys[1]], leaving=True)
+    assert [key for key, _ in answer.renewed] == [keys[1]]
+    assert (await _task(rig, job_id, 1)).state is TaskState.FAILED
+    other = await rig.where(job_id, 2)
+    await rig.sync(other, ended=[(keys[2], TaskFacts(signal=9, unkillable=True))], leaving=True)
+    moved = [
+        e.data
+        for e in await rig.events()
+        if e.kind == "host.moved" and e.host_id == other and e.data["to"] == "terminated"
+    ]
+    assert [data["from"] for data in moved] == ["quarantined"]

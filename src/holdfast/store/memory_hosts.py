@@ -197,14 +197,14 @@ class MemoryHosts:
             if stuck is not None and host.state in sources(HOST, HostEvent.QUARANTINE):
                 self._move(host, step(HOST, host.state, HostEvent.QUARANTINE), "quarantine", stuck, at)
         for d in drafts:
+            self._renew(d, at)
+        for d in drafts:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:
                 self._move(host, step(HOST, host.state, HostEvent.TERMINATE), "terminate", "its agent left", at)
                 lost = self._lose(host.id, "host_gone", at)
                 s.log(lost_event(host.id, host.name, "host_gone", lost), at)
                 d.draining.extend(lost)
-        for d in drafts:
-            self._renew(d, at)
         for d in drafts:
             if not d.sync.leaving:
                 self._give_orders(d, at)
