@@ -17,7 +17,7 @@ alter table jobs add column barred_hosts text[] not null default '{}';
 
 -- Which host stood in where, under which epoch: who may still send log bytes, forensics and ends of it.
 -- log_base: by stream, where its bytes begin in the rank's log, which goes on where its predecessor's ended (LOG-3).
--- ended: its own host has reported its end. Its number is among the rank's replacements in this attempt.
+-- number: among the rank's replacements in this attempt.
 create table replacements (
   job_id   text not null,
   rank     integer not null check (rank >= 1),
