@@ -29,6 +29,7 @@ BUDGETED = {
     "gangs": 0,
     "gang-restart": 1,
     "supervisor": 4,
+    "supervisor-heartbeats": 4,
 }
 
 
