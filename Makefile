@@ -21,8 +21,10 @@ env: .venv/.ready
 demo: env       ## the whole story on this machine, in under a minute
 	@$(RUN)/python examples/demo.py
 
-test: env       ## every test that fits in ten minutes
-	@$(RUN)/python -m pytest -q -n 2 --dist worksteal
+# Twice the cores of a small machine: most of what takes long waits for programs it started.
+WORKERS ?= 4
+test: env       ## every test that needs no torch
+	@$(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
 
 ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
 	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py tests/supervisor/test_ddp_gather.py tests/supervisor/test_ddp_faults.py

@@ -18,6 +18,12 @@ settings.register_profile("holdfast", deadline=None, suppress_health_check=[Heal
 settings.load_profile("holdfast")
 
 
+# Most tests start programs of their own. Where byte code may not be written beside the sources, each of them would compile all that
+# it imports anew, which is most of a start.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "byte-code"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Parts that are started without a folder of their own keep to the tests' own, not to the home of who runs them."""
