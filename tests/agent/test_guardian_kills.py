@@ -102,6 +102,7 @@ def test_nothing_outlives_a_guardian_that_is_killed_at_any_moment(tmp_path: Path
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("groups", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_outlives_a_guardian_that_is_killed_often(tmp_path: Path, groups: bool, seed: int) -> None:
@@ -140,6 +141,7 @@ def test_jobs_run_once_whenever_the_agent_is_killed(controller: FakeController, 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(3))
 def test_jobs_run_once_however_often_the_agent_is_killed(
     controller: FakeController, make_host: Callable[..., Host], tmp_path: Path, seed: int

@@ -25,7 +25,7 @@ def test_every_route_has_a_role_and_only_two_have_none() -> None:
     assert {e.path for e in ENDPOINTS if e.role is Role.ANYONE} == {"/healthz", "/readyz"}
     assert all(isinstance(e.role, Role) for e in ENDPOINTS)
     assert {e.path for e in ENDPOINTS if e.role in (Role.HOST, Role.JOIN)} == {
-        f"/v1/agent/{name}" for name in ("register", "sync", "logs", "forensics", "checkpoint")
+        f"/v1/agent/{name}" for name in ("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip")
     }
 
 

@@ -70,7 +70,8 @@ async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_da
     calls = [rig.release(limit) for rig in rigs for limit in (None, 300, None)]
     done = await asyncio.gather(*calls)
     assert sum(found.retries for found in done) == MANY
-    assert all(found.retries > 0 for found in (done[0], done[3])), "one leader did it all: nothing raced"
+    by_leader = [sum(found.retries for found in part) for part in (done[:3], done[3:])]
+    assert min(by_leader) > 0, "one leader did it all: nothing raced"
     told = "from events where kind = 'job.retry_dispatched'"
     assert await ask(pg_database, f"select count(*) {told}") == MANY
     assert await ask(pg_database, f"select count(distinct job_id) {told}") == MANY
