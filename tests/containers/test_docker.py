@@ -99,7 +99,9 @@ def test_the_calls_of_one_task_in_their_order(controller: FakeController, host: 
     assert controller.log_of(key) == b"leaving\n"
     name = f"holdfast-{mark_of(host)}-job.0.1"
     verbs = [call[0] for call in engine.calls]
-    assert list(dict.fromkeys(verbs)) == ["image", "pull", "create", "start", "inspect", "rm"]
+    order = list(dict.fromkeys(verbs))
+    # The client that starts it stays with it, and beside that the engine is asked for its state: either may be first.
+    assert (order[:3], sorted(order[3:5]), order[5:]) == (["image", "pull", "create"], ["inspect", "start"], ["rm"])
     (create,) = [call for call in engine.calls if call[0] == "create"]
     assert create[1:4] == ["--name", name, "--pull=never"]
     assert create[-4:] == ["--", "sha256:registry.test/some:v1", "exit", "7"]

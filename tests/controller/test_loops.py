@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.controller.context import Controller, Outages
 from holdfast.controller.loops.leader import Leader
+from holdfast.controller.loops.silhouette import keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
 from holdfast.errors import Unavailable
 from holdfast.store.interface import Store
@@ -78,6 +79,29 @@ async def test_a_failing_loop_is_not_made_busy_by_hints(store: Store) -> None:
     assert loop.runs <= 2
     leader.cancel()
     await asyncio.gather(leader, return_exceptions=True)
+
+
+@pytest.mark.parametrize("ends_in", ["an answer", "an error"])
+async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(store: Store, ends_in: str) -> None:
+    """LOOP-3: a database that dies in the moment of a cancellation turns it into an error of its own, or into nothing."""
+
+    class Swallowing(Counting):
+        async def run_once(self) -> Mapping[str, Any]:
+            self.runs += 1
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if ends_in == "an error":
+                    raise Unavailable("the connection broke while it was cancelled") from None
+            return {}
+
+    loop = Swallowing()
+    task = asyncio.create_task(keep_running(Controller(store), loop))
+    await until(lambda: loop.runs == 1)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=5)
+    assert done, "it runs on, and whoever waits for its end waits for ever"
+    assert task.cancelled()
 
 
 @pytest.mark.slow

@@ -266,6 +266,8 @@ class Session:
                     raise Unavailable(f"the database refused {conflicts} times: {_words(error)}") from error
                 await asyncio.sleep(random.uniform(0, 0.005 * 2**conflicts))
             except PoolTimeout as error:
+                if _count_cancels() > cancels:  # lost while it waited for a connection
+                    raise asyncio.CancelledError from error
                 raise Unavailable("the database cannot be reached: no connection came up in time") from error
             except PoolClosed as error:
                 raise Unavailable("the store is closed") from error

@@ -18,7 +18,7 @@ from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.members import MembersLoop
-from holdfast.controller.loops.silhouette import Loop, keep_running
+from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, HostDrainsLoop, LeasesLoop, PruneLoop, ReservationsLoop
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.errors import HoldfastError, Unavailable
@@ -56,6 +56,7 @@ class Leader:
         try:
             while True:
                 await self._confirm()
+                end_if_cancelled()
                 await asyncio.sleep(CONFIRM_SECONDS)
         finally:
             await self._stop_loops()

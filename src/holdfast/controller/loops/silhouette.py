@@ -2,10 +2,13 @@
 
 LOOP-1  A loop wakes by hints and by its interval; the interval alone is enough for it to be right.
 LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it keeps failing.
+LOOP-3  A loop that was told to end ends, also where the word was lost on its way: a cancellation can be swallowed below, by a
+        clean-up that fails or by `asyncio.wait_for` (before Python 3.12), so it is looked for after every run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -30,6 +33,13 @@ class Loop(Protocol):
         """Do what there is to do now, and say what was done. An empty summary: nothing."""
 
 
+def end_if_cancelled() -> None:
+    """Raise CancelledError where the task that runs was told to end (LOOP-3)."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def keep_running(controller: Controller, loop: Loop) -> None:
     """Run `loop` until cancelled."""
     signal = controller.wakes.topic(loop.topic or f"loop:{loop.name}")
@@ -52,6 +62,7 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
             if summary:
                 log.debug("loop %s: %s", loop.name, dict(summary), extra={"loop": loop.name})
         controller.metrics.loop_seconds.labels(loop.name).observe(time.perf_counter() - began)
+        end_if_cancelled()
         if failures:
             # A hint must not turn a failing loop into a busy one: only time counts now.
             delay = min(0.25 * 2 ** min(failures, 10), MAX_BACK_OFF_SECONDS)
