@@ -84,11 +84,11 @@ class Engine:
         return []
 
     def _list_mounts(self) -> list[str]:
-        raise NotImplementedError
+        raise NotImplementedError  # podman and docker keep theirs in different places
 
     def close(self) -> None:
         """Remove everything that the storage holds, and end what was started for it."""
-        raise NotImplementedError
+        raise NotImplementedError  # each engine's own way
 
 
 def _read_mounts() -> list[str]:
