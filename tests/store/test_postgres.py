@@ -6,25 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "tests.store.conformance",
-    "tests.store.conformance_gangs",
-    "tests.store.conformance_members",
-    "tests.store.conformance_quotas",
-    "tests.store.conformance_reads",
-    "tests.store.conformance_retries",
-)
-
-from holdfast.store.migrate import migrate  # noqa: E402
-from holdfast.store.postgres import PostgresStore  # noqa: E402
-from tests.store.conformance import *  # noqa: E402, F403
-from tests.store.conformance_gangs import *  # noqa: E402, F403
-from tests.store.conformance_members import *  # noqa: E402, F403
-from tests.store.conformance_quotas import *  # noqa: E402, F403
-from tests.store.conformance_reads import *  # noqa: E402, F403
-from tests.store.conformance_retries import *  # noqa: E402, F403
-from tests.store.pg_fixture import PgServer  # noqa: E402
-from tests.store.rig import Rig  # noqa: E402
+from holdfast.store.migrate import migrate
+from holdfast.store.postgres import PostgresStore
+from tests.store.conformance import *  # noqa: F403
+from tests.store.conformance_gangs import *  # noqa: F403
+from tests.store.conformance_members import *  # noqa: F403
+from tests.store.conformance_quotas import *  # noqa: F403
+from tests.store.conformance_reads import *  # noqa: F403
+from tests.store.conformance_retries import *  # noqa: F403
+from tests.store.pg_fixture import PgServer
+from tests.store.rig import Rig
 
 
 @pytest.fixture(scope="module")

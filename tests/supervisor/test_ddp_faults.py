@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def train_undisturbed(folder: Path) -> dict[str, Any]:
     env = {**os.environ, **ENV}
     done = subprocess.run(words, capture_output=True, text=True, timeout=140, env=env, check=False)
     assert done.returncode == 0, done.stderr
-    (found,) = {line for line in done.stdout.splitlines() if line.startswith("{")}
+    # torchrun's ranks write unbuffered, a text and its line's end apart: two results may stand on one line.
+    (found,) = set(re.findall(r"\{[^{}]*\}", done.stdout))
     result: dict[str, Any] = json.loads(found)
     return result
 
