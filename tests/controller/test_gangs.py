@@ -166,13 +166,14 @@ async def test_one_line_tells_whose_failure_began_a_fall(
 
 async def test_a_start_that_takes_too_long_is_given_up_together(served: Served, agent: FakeAgent) -> None:
     """Both ranks were launched and one never came up: nothing is charged, and the next start has a time of its own."""
-    await configure(served, recovery_timeout_seconds=900)
-    job = await served.submit(tasks=2, start_timeout_seconds=1)
+    await configure(served, start_timeout_seconds=1)
+    job = await served.submit(tasks=2)
     slow, quick = [order.key for order in await launch_gang(agent, 2)]
     reports = [wire.TaskReport(key=slow, state="starting"), wire.TaskReport(key=quick, state="running", pid=1)]
     orders = await until_told_to_stop(agent, reports)
     assert {str(order.cause) for order in orders} == {"start_timeout"}
     assert "not every task ran within 1 s of the reservation (start_timeout_seconds)" in orders[0].reason
+    await configure(served, start_timeout_seconds=900)
     await agent.sync(ended(slow, stopped=True), ended(quick, signal=15, stopped=True))
     second = await launch_gang(agent, 2)
     assert {order.key.epoch for order in second} != {slow.epoch}

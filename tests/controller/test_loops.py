@@ -16,6 +16,8 @@ from holdfast.controller.loops.silhouette import keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
 from holdfast.errors import Unavailable
 from holdfast.store.interface import Store
+from holdfast.store.memory import MemoryStore
+from tests.store.rig import START, Rig
 
 from .conftest import FakeAgent, Served
 
@@ -164,6 +166,47 @@ async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
     assert controller.leading_since > before
     leader.cancel()
     await asyncio.gather(leader, return_exceptions=True)
+
+
+@pytest.mark.parametrize("step", [7200.0, -7200.0], ids=["forward", "back"])
+async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
+    step: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LEASE-5: no job is lost by it, no host is called dead, and who falls silent then is still found a lease later."""
+    told, ran = [START], [0.0]
+    rig = Rig(MemoryStore(clock=lambda: told[0]))
+    controller = Controller(rig.store, clock=lambda: ran[0])
+    leases, dead = LeasesLoop(controller), DeadHostsLoop(controller)
+
+    async def run(seconds: float, *, heard: bool, stepped: float = 0.0) -> list[Mapping[str, Any]]:
+        ran[0] += seconds
+        told[0] = rig.tick(seconds + stepped)
+        if heard:
+            await rig.sync(live=[key])
+        return [await leases.run_once(), await dead.run_once()]
+
+    await rig.host()
+    job_id, key = await rig.running()
+    controller.leading_since = rig.now - timedelta(days=1)
+    assert await run(2.0, heard=True) == [{}, {}]
+    assert await run(2.0, heard=False, stepped=step) == [{}, {}]
+    assert await run(2.0, heard=True) == [{}, {}]
+    assert (await rig.job(job_id)).state == "running"
+    assert [r.levelname for r in caplog.records if "clock was set" in r.getMessage()] == ["ERROR"]
+    assert await run(290.0, heard=False) == [{}, {"flagged": ["name-h1"]}]
+    assert await run(60.0, heard=False) == [{"lapsed": 1}, {}]
+
+
+async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> None:
+    """LEASE-4: after a long outage the first look by the old count is none, whoever makes it."""
+    ran = [0.0]
+    controller = Controller(store, clock=lambda: ran[0])
+    controller.leading_since = await store.now() - timedelta(hours=1)
+    controller.outages.on_over = lambda: setattr(controller, "leading_since", None)
+    controller.outages.note_failure(Unavailable("away"))
+    ran[0] = 600.0
+    assert await LeasesLoop(controller).run_once() == {}
+    assert controller.leading_since is None
 
 
 async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(

@@ -161,6 +161,8 @@ class Truth:
             assert last.epoch == job.epoch, "FENCE-1: the living attempt is not under the job's epoch"
             assert {t.epoch for t in tasks} == {job.epoch}, "FENCE-1: a task is not under its job's epoch"
             assert TaskState.BLOCKED not in {t.state for t in tasks}, "only a member waits for another host"
+            starts = any(t.state is TaskState.RESERVED for t in tasks)
+            assert starts or job.state is not JobState.RESERVED, "every rank began, and the job is not said to run"
             return
         assert not tasks, "an attempt is over and its tasks are still there"
         if last is not None:

@@ -186,6 +186,112 @@ async def test_a_job_that_has_not_started_says_since_when(rig: Rig) -> None:
     assert await rig.store.list_reserved(now=rig.now) == []
 
 
+async def test_a_gang_runs_whose_last_rank_began_and_finished_between_two_reports(rig: Rig) -> None:
+    """Or it would look for ever as if it were starting, and be stopped for taking too long."""
+    for name in ("h1", "h2"):
+        await rig.host(name, slots=1)
+    job_id = await rig.submit(tasks=2)
+    assert await rig.admit() == [job_id]
+    keys = [task.key for task in await rig.store.list_tasks(job_id)]
+    where = [await rig.where(job_id, rank) for rank in range(2)]
+    for name in where:
+        await rig.sync(name)
+    for name, key in zip(where, keys, strict=True):
+        await rig.sync(name, claimed=[(key, 4711)])
+    await rig.sync(where[0], live=[keys[0]], started=[keys[0]])
+    assert (await rig.job(job_id)).state is JobState.RESERVED
+    await rig.sync(where[1], ended=[(keys[1], OK)])
+    job = await rig.job(job_id)
+    assert (job.state, job.started_at) == (JobState.RUNNING, rig.now)
+    assert await rig.store.list_reserved(now=rig.now) == []
+    assert (await rig.kinds(job_id)).count("job.started") == 1
+    await rig.sync(where[0], ended=[(keys[0], OK)])
+    assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["it runs", "it is over"])
+async def test_a_rank_that_ran_before_the_barrier_is_none_of_this_attempt(rig: Rig, over: bool) -> None:
+    """GANG-1: a database restored from a backup gives an epoch again, and a rank of the forgotten attempt still runs under it."""
+    for name in ("h1", "h2"):
+        await rig.host(name, slots=1)
+    job_id = await rig.submit(tasks=2)
+    assert await rig.admit() == [job_id]
+    keys = [task.key for task in await rig.store.list_tasks(job_id)]
+    where = [await rig.where(job_id, rank) for rank in range(2)]
+    if not over:
+        answer = await rig.sync(where[0], live=[keys[0]], started=[keys[0]])
+        assert (answer.lost, answer.renewed) == ((keys[0],), ())
+        assert [t.state for t in await rig.store.list_tasks(job_id)] == [TaskState.RESERVED] * 2
+    answer = await rig.sync(where[0], ended=[(keys[0], OK if over else TaskFacts(signal=9))])
+    assert answer.acked == (keys[0],)
+    await rig.sync(where[1])
+    assert await rig.complete() == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (
+        JobState.QUEUED, Cause.AGENT_TRANSIENT, 0, 1,
+    )  # fmt: skip
+    assert await rig.admit() == [job_id]
+
+
+async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
+    """What it has to fetch is there after a run, and not after a reservation or a start that came to nothing."""
+
+    async def read_limit() -> str:
+        assert await rig.admit() == [job_id]
+        (found,) = await rig.store.list_reserved([job_id, "another"], now=rig.now)
+        assert await rig.store.list_reserved(["another"], now=rig.now) == []
+        return found.start_limit
+
+    await rig.host()
+    job_id = await rig.submit(tasks=2)
+    assert await read_limit() == "start_timeout_seconds"
+    rig.tick(31)
+    assert await rig.store.expire_reservations(30.0, now=rig.now) == [job_id]
+    await rig.host(new=False)
+    assert await read_limit() == "start_timeout_seconds", "nobody was told of the attempt before"
+    keys = [claim.key for claim in (await rig.sync()).claims]
+    await rig.sync(claimed=[(key, 4711) for key in keys])
+    await rig.sync(live=keys, started=keys[:1])
+    await rig.store.drain_job(job_id, Cause.START_TIMEOUT, "it is slow", now=rig.now)
+    await rig.sync(ended=[(key, STOPPED) for key in keys])
+    assert await rig.complete() == [job_id]
+    assert await read_limit() == "start_timeout_seconds", "one of its ranks never ran"
+    keys = [claim.key for claim in (await rig.sync()).claims]
+    await rig.sync(claimed=[(key, 4711) for key in keys])
+    await rig.sync(live=keys, started=keys)
+    await rig.sync(ended=[(keys[0], fails()), (keys[1], STOPPED)])
+    assert await rig.complete(max_retries=3) == [job_id]
+    await rig.release()
+    assert await read_limit() == "recovery_timeout_seconds"
+
+
+async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) -> None:
+    """LEASE-5: what a dead host held is free a lease after the step, and not when the old time comes again."""
+    await rig.host()
+    _, held = await rig.running()
+    stopping, other = await rig.running()
+    waits = await rig.submit(tasks=2)
+    rig.tick(20)
+    await rig.sync(live=[held, other])
+    assert await rig.admit() == [waits]
+    await rig.store.drain_job(stopping, Cause.PREEMPTED, "make room", now=rig.now)
+    rig.tick(-7200)
+    since = rig.now
+    await rig.store.settle_clock(now=rig.now)
+    assert [task.lease_until for task in await rig.store.list_tasks(held.job_id)] == [rig.now + timedelta(seconds=300)]
+    assert [found.seconds for found in await rig.store.list_reserved(now=rig.now)] == [0.0]
+    assert (await rig.job(stopping)).drain_since == rig.now
+    assert (await rig.store.get_host("h1")).heartbeat_at == rig.now
+    before = await rig.store.list_tasks(held.job_id)
+    rig.tick(10)
+    await rig.store.settle_clock(now=rig.now)
+    assert await rig.store.list_tasks(held.job_id) == before, "what is not in the future stays"
+    assert await rig.store.lapse_leases(since, now=rig.now) == []
+    rig.tick(310)
+    lapsed = await rig.store.lapse_leases(since, now=rig.now)
+    assert {held.job_id, stopping} <= set(lapsed)
+
+
 async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig) -> None:
     """Until its room is free, whom it is stopped for must have it held back: that takes a look at what runs."""
     await rig.host()

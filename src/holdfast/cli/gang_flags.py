@@ -19,7 +19,7 @@ PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
         help="A more important job may take its place; it is queued again at no charge.",
     ),
     click.option("--start-timeout", metavar="TIME", help="From its reservation until every rank runs, pulls included."),
-    click.option("--recovery-timeout", metavar="TIME", help="The same for attempts after the first."),
+    click.option("--recovery-timeout", metavar="TIME", help="The same for attempts after one that ran."),
 )  # fmt: skip
 _LABEL, _PREEMPTIBLE, *_TIMEOUTS = PLACE_OPTIONS
 GANG_OPTIONS: tuple[Callable[..., Any], ...] = (

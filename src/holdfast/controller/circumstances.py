@@ -30,19 +30,22 @@ async def find_circumstances(controller: Controller, jobs: Sequence[JobRecord]) 
     )  # fmt: skip
     places = await store.queue_places(queued) if queued else {}
     attempts = await store.get_attempts(newest.values(), members=True) if newest else {}
+    reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
+    starts = {r.job.id: r.start_limit for r in await store.list_reserved(reserved)} if reserved else {}
     victims = await _find_victims(controller) if queued else {}
     queue_of, project_of, hosts_ = {q.name: q for q in queues}, {p.name: p for p in projects}, tuple(hosts)
     found = []
     for job in jobs:
         waits = job.state in (JobState.QUEUED, JobState.WAITING)
-        start = "start_timeout_seconds" if job.attempts <= 1 else "recovery_timeout_seconds"
+        start = starts.get(job.id)
         found.append(Circumstances(
             job=job, queue=queue_of.get(job.queue), tasks=tuple(tasks.get(job.id, ())), hosts=hosts_,
             place=places.get(job.id, 0), now=now, refusal=controller.refusals.get(job.id),
             led=controller.leading_since is not None, project=project_of.get(job.project) if waits else None,
             last_attempt=attempts.get((job.id, job.attempts)),
             victims=tuple(victims.get(job.id, ())) if job.state is JobState.QUEUED else (),
-            start_limit=(start, settings.number(start, job.queue, job.spec)), **_read_rules(settings, job),
+            start_limit=None if start is None else (start, settings.number(start, job.queue, job.spec)),
+            **_read_rules(settings, job),
         ))  # fmt: skip
     return found
 

@@ -21,6 +21,7 @@ from holdfast.controller.settings_cache import SettingsCache
 from holdfast.controller.sync_batch import SyncBatcher
 from holdfast.controller.wakes import WakeBus
 from holdfast.controller.webhook_sender import Sender
+from holdfast.core.lease import ClockReading, find_step
 from holdfast.core.placement import Size
 from holdfast.core.records import JobRecord
 from holdfast.core.settings import Value
@@ -127,6 +128,7 @@ class Controller:
         self.batcher = SyncBatcher(store, self.metrics, self.outages)
         self.refusals: Mapping[str, str] = {}
         self.leading_since: datetime | None = None
+        self._reading: ClockReading | None = None
         self.dues: list[float] = []
         self.metrics_need_token = False
         self.joined: dict[tuple[bytes, str], tuple[float, str, str]] = {}
@@ -148,6 +150,23 @@ class Controller:
         if delay_seconds < LOOK_SECONDS:
             heapq.heappush(self.dues, self.clock() + delay_seconds)
             self.wakes.fire("due")
+
+    async def read_time(self) -> datetime:
+        """The store's time, for whoever judges silence by it: where its clock was set, the count begins anew (LEASE-5)."""
+        before = self.clock()
+        at = await self.store.now()
+        self.outages.note_success()  # after a long one nobody may be judged by the old count (LEASE-4)
+        last, this = self._reading, ClockReading(at=at, before=before, after=self.clock())
+        step = 0.0 if last is None else find_step(last, this)
+        if step < 0.0 or last is None:  # nobody knows what was before the first
+            await self.store.settle_clock()
+        if step:
+            log.error("the database's clock was set %s by %.1f s; nobody is taken for silent before a whole lease has passed",
+                      "forward" if step > 0.0 else "back", abs(step))  # fmt: skip
+            if self.leading_since is not None:
+                self.leading_since = at
+        self._reading = this
+        return at
 
     def _tell_drains(self, news: Sequence[DrainNews]) -> None:
         """Every drain's beginning and each task that goes with it: one line each, under one job id and epoch. And whoever has

@@ -62,6 +62,9 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.MALFORMED_REPORT: Budget.NEVER,
 }
 
+UNSTARTED = (Cause.START_TIMEOUT, Cause.IMAGE_PULL_FAILURE)
+"""Ends of attempts of which some rank never got what it needs to start."""
+
 ELIGIBLE: tuple[Cause, ...] = tuple(c for c, budget in CHARGED_TO.items() if budget is not Budget.NEVER)
 """Causes that may be followed by another attempt. The others are never retried (RETRY-2)."""
 

@@ -6,9 +6,36 @@ LEASE-2  The host ends a task at TTL − margin; the controller re-places it at 
          than 2 × margin / TTL (6 % or more; a quartz drifts 0.01 %).
 LEASE-3  Silence waits for the lease; evidence (a new incarnation, a provider's or operator's word) does not.
 LEASE-4  After the controller's own start nothing is reaped until every host has had one full TTL to check in.
+LEASE-5  So it is after a step of the store's clock: a clock that was set says nothing of how long anybody was silent, and a
+         time that it put into the future is brought back to its present.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+STEP_SECONDS = 1.0
+"""A step of less than the least margin fits between the host's end of a lease and the controller's (LEASE-2)."""
+STEP_SHARE = 0.05
+"""A clock that gains or loses this much of the time is not stepped but slewed, which LEASE-2 stands."""
+
+
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The store's clock, read at some moment between two of the reader's own monotonic clock."""
+
+    at: datetime
+    before: float
+    after: float
+
+
+def find_step(last: ClockReading, this: ClockReading) -> float:
+    """By how many seconds the store's clock was set between two readings, negative where it was set back; else 0."""
+    told = (this.at - last.at).total_seconds()
+    least, most = this.before - last.after, this.after - last.before
+    step = told - most if told > most else min(0.0, told - least)
+    return step if abs(step) > max(STEP_SECONDS, STEP_SHARE * most) else 0.0
 
 
 def margin_seconds(ttl_seconds: float) -> float:

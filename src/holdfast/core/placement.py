@@ -196,7 +196,7 @@ class _Plan:
         """The plan."""
         return AdmissionPlan(
             placements=tuple(self._placements), refusals=self._refusals, preemptions=tuple(self._preemptions),
-            needs_running=self._needs_running,
+            needs_running=self._needs_running, room_left=self._room.is_left,
         )  # fmt: skip
 
 

@@ -114,9 +114,11 @@ class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What admission decided: who starts, and for everyone else looked at, why not.
 
     needs_running: somebody was passed over, or could preempt: plan again, with the tasks that run.
+    room_left: some host has a slot or a device free after all this.
     """
 
     placements: tuple[JobPlacement, ...]
     refusals: Mapping[str, str]
     preemptions: tuple[Preemption, ...] = ()
     needs_running: bool = False
+    room_left: bool = False

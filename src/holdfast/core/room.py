@@ -91,6 +91,11 @@ class Room:
         self.hosts = [HostRoom(c) for c in order]
         self._open: dict[Shape, list[HostRoom]] = {}
 
+    @property
+    def is_left(self) -> bool:
+        """Whether any host has a slot or a device free."""
+        return any(host.cpu_slots > 0 or host.devices for host in self.hosts)
+
     def serving(self, job: Candidate) -> list[HostRoom]:
         """Hosts that serve the job, whether they have room or not."""
         return [h for h in self.hosts if h.serves(job)]

@@ -52,8 +52,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         the others go on (`core.replace`). `holdfast supervise` makes such a job.
     on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or restart them all.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
-    start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs, for the first attempt
-        and for those after it.
+    start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs, until an attempt got past its
+        start, and after that.
     start_at: Unix seconds; the job waits until then.
     idempotency_key: a second submission with the same key in the same project returns the first job.
     """

@@ -220,8 +220,8 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
     async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
         """Every task that holds room. `ends_in_seconds` is left to the caller, who knows the settings."""
 
-    async def list_reserved(self, *, now: datetime | None = None) -> list[Reserved]:
-        """Jobs that are reserved and do not run yet."""
+    async def list_reserved(self, ids: Sequence[str] | None = None, *, now: datetime | None = None) -> list[Reserved]:
+        """Jobs that are reserved and do not run yet: all, or those of `ids`."""
 
     async def reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
@@ -308,6 +308,10 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
     async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
         """Tasks whose lease ended more than its margin ago, and for which leading_since + TTL has passed (LEASE-4):
         running/reserved → failed with lost="lease_lapsed"; preempting → preempted. Their jobs drain. Returns job ids."""
+
+    async def settle_clock(self, *, now: datetime | None = None) -> None:
+        """LEASE-5: what the clock put into the future before it was set back is of now: heartbeats, and when reservations and
+        drains began. No lease ends later than its TTL from now."""
 
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from holdfast.core.causes import UNSTARTED
 from holdfast.core.placement import Candidate, JobPlacement, QuotaLeft, RunningTask, silence_seconds
 from holdfast.core.records import AttemptRecord
 from holdfast.core.settings import Value, resolve
@@ -109,13 +110,16 @@ class MemoryAdmission(MemoryMembers):
                     )  # fmt: skip
         return running
 
-    async def list_reserved(self, *, now: datetime | None = None) -> list[Reserved]:
+    async def list_reserved(self, ids: Sequence[str] | None = None, *, now: datetime | None = None) -> list[Reserved]:
         """See `Store.list_reserved`."""
         s, at = self.state, self.state.at(now)
         return [
-            Reserved(job=s.job_record(i), seconds=(at - s.attempts[i][-1].reserved_at).total_seconds())
-            for i in sorted(s.by_state[JobState.RESERVED])
-        ]
+            Reserved(
+                job=s.job_record(i), seconds=(at - s.attempts[i][-1].reserved_at).total_seconds(),
+                ran_before=any(a.started_at is not None and a.cause not in UNSTARTED for a in s.attempts[i][:-1]),
+            )
+            for i in sorted(s.by_state[JobState.RESERVED]) if ids is None or i in ids
+        ]  # fmt: skip
 
     async def reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None

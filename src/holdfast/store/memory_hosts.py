@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.core.causes import Cause
 from holdfast.core.drain import Completion
 from holdfast.core.ids import TaskKey
@@ -278,6 +280,20 @@ class MemoryHosts:
         lapsed = asked.lapse(m, leading_since)
         self.state.commit(m)
         return lapsed
+
+    async def settle_clock(self, *, now: datetime | None = None) -> None:
+        """See `Store.settle_clock`."""
+        s, at = self.state, self.state.at(now)
+        for host in s.hosts.values():
+            host.heartbeat_at = min(host.heartbeat_at, at)
+        for state in moves.LIVE_JOB_STATES:
+            for job_id in s.by_state[state]:
+                row, attempts = s.jobs[job_id].row, s.attempts[job_id]
+                attempts[-1] = msgspec.structs.replace(attempts[-1], reserved_at=min(attempts[-1].reserved_at, at))
+                row.drain_since = min(row.drain_since, at) if row.drain_since is not None else None
+                for task in s.tasks[job_id].values():
+                    latest = at + timedelta(seconds=task.lease_ttl_seconds)
+                    task.lease_until = min(task.lease_until, latest) if task.lease_until is not None else None
 
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None

@@ -177,6 +177,8 @@ def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
                 begin_drain(
                     m, job, Cause.SIBLING_DRAINED, "the policy script has ended, and its host managers end with it"
                 )
+            else:
+                start_job(m, job)  # it may have been the last that was waited for: begun and over between two reports
     elif task.state is TaskState.PREEMPTING and facts.stopped and not facts.unkillable:
         _confirm_task(m, job, task)
     else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.causes import UNSTARTED
 from holdfast.core.placement import Candidate, Capacity, JobPlacement, QuotaLeft, RunningTask, silence_seconds
 from holdfast.core.settings import Value, resolve
 from holdfast.core.states import JobEvent
@@ -77,14 +78,18 @@ class AdmissionPart:
 
         return await self.session.single(work)
 
-    async def list_reserved(self, *, now: datetime | None = None) -> list[Reserved]:
+    async def list_reserved(self, ids: Sequence[str] | None = None, *, now: datetime | None = None) -> list[Reserved]:
         """See `Store.list_reserved`."""
 
         async def work(tx: Tx) -> list[Reserved]:
-            rows = await tx.rows("read_reserved", {"now": now})
+            unstarted = [str(cause) for cause in UNSTARTED]
+            rows = await tx.rows("read_reserved", {"ids": ids, "unstarted": unstarted, "now": now})
             jobs = await read_jobs(tx, [row["id"] for row in rows])
             return [
-                Reserved(job=jobs[row["id"]], seconds=(row["now"] - row["reserved_at"]).total_seconds())
+                Reserved(
+                    job=jobs[row["id"]], seconds=(row["now"] - row["reserved_at"]).total_seconds(),
+                    ran_before=row["ran_before"],
+                )
                 for row in rows if row["id"] in jobs
             ]  # fmt: skip
 

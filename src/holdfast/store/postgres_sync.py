@@ -72,6 +72,16 @@ class SyncPart:
 
         return await self.session.transact(work)
 
+    async def settle_clock(self, *, now: datetime | None = None) -> None:
+        """See `Store.settle_clock`."""
+        await self.session.transact(lambda tx: _settle_clock(tx, now))
+
+
+async def _settle_clock(tx: Tx, now: datetime | None) -> None:
+    """In the one order of locks: hosts, jobs, tasks."""
+    for name in ("settle_heartbeats", "settle_drains", "settle_reservations", "settle_leases"):
+        await tx.run(name, {"now": now})
+
 
 async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list[Draft]:
     by_host = {s.host_id: s for s in syncs}

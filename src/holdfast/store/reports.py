@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.states import JobState
+from holdfast.core.states import JobState, TaskState
 from holdfast.store import moves
 from holdfast.store.moves import Moves
 from holdfast.store.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
 from holdfast.store.values import Beat, ClaimRow, HostSync, HostSynced, PreemptRow, TaskOffer
 
 MAX_AGE_SECONDS = 366 * 86_400.0
+TOO_EARLY = "it ran before its attempt's start barrier was open (a restored database?)"
 
 
 class Draft:
@@ -61,6 +62,11 @@ class Draft:
     def live(self) -> Sequence[TaskKey]:
         """Tasks to be renewed: live or started, and not ended."""
         return self._live
+
+    def disown(self, key: TaskKey) -> None:
+        """What runs under this key is to be ended, and not renewed."""
+        self._live = [k for k in self._live if k != key]
+        self.lost.append(key)
 
     def claimed(self) -> dict[TaskKey, int]:
         """Places kept for ranks of gangs, and rank 0's port."""
@@ -125,10 +131,14 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 moves.claim_task(m, job, task, port)
                 d.opened |= m.opened
     for d in drafts:
-        for key in d.started():
+        for key in tuple(d.started()):
             job = m.jobs.get(key.job_id)
             task = m.tasks.get(key.job_id, {}).get(key.rank)
-            if job is not None and task is not None and d.speaks_for(task, key):
+            if job is None or task is None or not d.speaks_for(task, key):
+                continue
+            if _began_too_early(task):
+                d.disown(key)
+            else:
                 moves.start_task(m, job, task)
     repeats: list[tuple[Draft, TaskKey]] = []
     for d in drafts:
@@ -144,7 +154,7 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 (d.refused if lost else d.acked).append(key)
             else:
                 note_beat(task, d.beats().get(key), m.now)
-                moves.end_task(m, job, task, facts)
+                moves.end_task(m, job, task, TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts)
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
@@ -153,6 +163,12 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)
     return repeats
+
+
+def _began_too_early(task: TaskRow) -> bool:
+    """GANG-1: nothing of this attempt was launched yet. What runs is of one that the database has forgotten, restored from a
+    backup; its peers are elsewhere, and it must not stand for a rank of this one."""
+    return task.state is TaskState.RESERVED and not task.barrier
 
 
 def find_stuck(draft: Draft) -> str | None:

@@ -237,10 +237,17 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
-    """A job whose tasks do not all run yet, and for how long it has been reserved."""
+    """A job whose tasks do not all run yet, and for how long it has been reserved. ran_before: an attempt before this one
+    got past its start."""
 
     job: JobRecord
     seconds: float
+    ran_before: bool = False
+
+    @property
+    def start_limit(self) -> str:
+        """The setting that limits this start: what a start fetches first, a start after a run finds there."""
+        return "recovery_timeout_seconds" if self.ran_before else "start_timeout_seconds"
 
 
 class SettingsLayers(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -18,11 +19,28 @@ from holdfast.store.interface import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 500
+DEEP_LIMIT = 10_000
 MAX_ROUNDS = 50
+DEEP_SHARE = 0.05
+"""Of the loop's time, at most, for looks beyond the first `LIMIT` jobs of a queue."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one reading of the queues came to. more: there may be others that start. cut: how many queues were not read whole.
+    room_left: some host has a slot or a device free."""
+
+    started: int = 0
+    more: bool = False
+    cut: int = 0
+    room_left: bool = False
 
 
 class AdmitLoop:
-    """Repeats while it makes progress: a full queue does not wait for the next tick."""
+    """Repeats while it makes progress: a full queue does not wait for the next tick.
+
+    Of each queue the first `LIMIT` jobs are read. Where none of them finds room and some is left, it looks further down from
+    time to time: a few hundred jobs that wait for more than there is must not keep the small ones behind them from starting.
+    """
 
     name = "admit"
     topic: str | None = "admit"
@@ -30,23 +48,37 @@ class AdmitLoop:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._deep_at = 0.0
 
     async def run_once(self) -> Summary:
         started = 0
         for _ in range(MAX_ROUNDS):
-            applied, more = await self._run_round()
-            started += applied
-            if not applied or not more:
+            done = await self._run_round(LIMIT)
+            if not done.started and done.cut and done.room_left:
+                done = await self._look_deeper(done.cut)
+            started += done.started
+            if not done.started or not done.more:
                 break
         return {"started": started} if started else {}
 
-    async def _run_round(self) -> tuple[int, bool]:
-        """How many jobs were started, and whether there may be more: what is queued from now on wakes the loop by itself."""
+    async def _look_deeper(self, lanes: int) -> Round:
+        """One round over more of the queues, where the last such found nothing not too soon after it."""
+        clock = self._controller.clock
+        began = clock()
+        if began < self._deep_at:
+            return Round()
+        done = await self._run_round(max(LIMIT, DEEP_LIMIT // lanes))
+        now = clock()
+        self._deep_at = 0.0 if done.started else now + max(self.interval_seconds, (now - began) / DEEP_SHARE)
+        return done
+
+    async def _run_round(self, limit: int) -> Round:
+        """What is queued from now on wakes the loop by itself."""
         controller = self._controller
-        snapshot = await controller.store.read_admission(LIMIT)
+        snapshot = await controller.store.read_admission(limit)
         if not snapshot.candidates:
             controller.refusals = {}
-            return 0, False
+            return Round()
         settings = await controller.settings.current()
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
@@ -55,7 +87,7 @@ class AdmitLoop:
         if plan.preemptions:
             await self._preempt(plan.preemptions, running)
         if not plan.placements:
-            return 0, False
+            return Round(cut=_count_cut(snapshot, limit), room_left=plan.room_left)
         ttls = _choose_ttls(snapshot.candidates, plan, settings)
         seated = await controller.store.seat_members([p for p in plan.placements if p.member], ttls)
         starts = [p for p in plan.placements if not p.member]
@@ -65,7 +97,7 @@ class AdmitLoop:
         if applied:
             controller.poke("events")
             _tell_reserved([p for p in plan.placements if p.job_id in applied and len(p.tasks) > 1])
-        return len(applied), len(applied) < len(snapshot.candidates) or len(applied) >= LIMIT
+        return Round(started=len(applied), more=len(applied) < len(snapshot.candidates) or len(applied) >= limit)
 
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
@@ -95,6 +127,11 @@ class AdmitLoop:
                 if await controller.store.drain_job(victim, Cause.PREEMPTED, reason, epoch=task.epoch):
                     controller.metrics.preempted.inc()
         controller.poke("drain", "events")
+
+
+def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
+    lanes = Counter(job.queue for job in snapshot.candidates if job.member is None)
+    return sum(count >= limit for count in lanes.values())
 
 
 def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:

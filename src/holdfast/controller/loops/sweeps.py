@@ -29,9 +29,10 @@ class LeasesLoop:
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        if controller.leading_since is None or controller.outages.going_on:
+        now = await controller.read_time()
+        if controller.leading_since is None:
             return {}
-        jobs = await controller.store.lapse_leases(controller.leading_since)
+        jobs = await controller.store.lapse_leases(controller.leading_since, now=now)
         for job_id in jobs:
             log.warning("a lease lapsed: its host was silent for the whole of it", extra={"job": job_id})
         if jobs:
@@ -59,11 +60,10 @@ class ReservationsLoop:
         return {"expired": len(jobs), "late": late} if jobs or late else {}
 
     async def _stop_late_starts(self, settings: Settings) -> int:
-        """Jobs reserved for longer than their start may take: the first attempt's, or that of the ones after it."""
+        """Jobs reserved for longer than their start may take: a first one, or one after a run."""
         store, late = self._controller.store, 0
         for found in await store.list_reserved():
-            job = found.job
-            name = "start_timeout_seconds" if job.attempts <= 1 else "recovery_timeout_seconds"
+            job, name = found.job, found.start_limit
             limit = settings.number(name, job.queue, job.spec)
             if found.seconds <= limit:
                 continue
@@ -122,10 +122,12 @@ class DeadHostsLoop:
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        if controller.leading_since is None or controller.outages.going_on:
-            return {}
         settings = await controller.settings.current()
-        hosts = await controller.store.sweep_dead_hosts(settings.number("dead_host_seconds"), controller.leading_since)
+        now = await controller.read_time()
+        if controller.leading_since is None:
+            return {}
+        seconds = settings.number("dead_host_seconds")
+        hosts = await controller.store.sweep_dead_hosts(seconds, controller.leading_since, now=now)
         for host in hosts:
             await self._tell(host)
         if hosts:

@@ -203,8 +203,10 @@ cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
 where t.state in ('reserved', 'running', 'preempting');
 
 -- name: read_reserved
--- Jobs that have not started since, with when their attempt was reserved.
-select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+-- Jobs that have not started since, with when their attempt was reserved, and whether one before it got past its start.
+select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as now, exists (
+         select from attempts e where e.job_id = j.id and e.number < j.attempts and e.started_at is not null
+           and (e.cause is null or e.cause <> all(%(unstarted)s::text[]))) as ran_before
 from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.state = 'reserved'
+where j.state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
 order by j.id;

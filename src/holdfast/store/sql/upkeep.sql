@@ -52,3 +52,40 @@ select coalesce(greatest(
      and a.backend_type = 'client backend'),
   (select extract(epoch from max(clock_timestamp() - p.prepared)) from pg_prepared_xacts p)
 ), 0)::double precision;
+
+-- name: settle_heartbeats
+-- These four after the clock was set back (LEASE-5). Each looks at the clock when it writes: a row that somebody else wrote
+-- meanwhile is compared anew.
+with ahead as (
+  select host_id from heartbeats where heartbeat_at > coalesce(%(now)s::timestamptz, clock_timestamp())
+  order by host_id for no key update
+)
+update heartbeats b set heartbeat_at = least(b.heartbeat_at, coalesce(%(now)s::timestamptz, clock_timestamp()))
+from ahead where b.host_id = ahead.host_id;
+
+-- name: settle_drains
+with ahead as (
+  select id from jobs
+  where state = 'draining' and drain_since > coalesce(%(now)s::timestamptz, clock_timestamp())
+  order by id for update
+)
+update jobs j set drain_since = least(j.drain_since, coalesce(%(now)s::timestamptz, clock_timestamp()))
+from ahead where j.id = ahead.id;
+
+-- name: settle_reservations
+update attempts a set reserved_at = least(a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()))
+from jobs j
+where j.state in ('reserved', 'running', 'draining') and a.job_id = j.id and a.number = j.attempts
+  and a.reserved_at > coalesce(%(now)s::timestamptz, clock_timestamp());
+
+-- name: settle_leases
+-- No lease that is in force can end later than its TTL from now.
+with ahead as (
+  select job_id, rank from tasks
+  where state in ('reserved', 'running', 'preempting')
+    and lease_until > coalesce(%(now)s::timestamptz, clock_timestamp()) + lease_ttl_seconds * interval '1 second'
+  order by job_id, rank for no key update
+)
+update tasks t set lease_until = least(
+    t.lease_until, coalesce(%(now)s::timestamptz, clock_timestamp()) + t.lease_ttl_seconds * interval '1 second')
+from ahead where t.job_id = ahead.job_id and t.rank = ahead.rank;

@@ -1,0 +1,57 @@
+"""LEASE-5: a step of the store's clock is told from its running, whatever a reading takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.lease import STEP_SECONDS, STEP_SHARE, ClockReading, find_step
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+SPANS = st.floats(0.0, 60.0)
+
+
+def read(begins: float, took: float, told: float) -> ClockReading:
+    """A reading that took so long, and what the clock told."""
+    return ClockReading(at=START + timedelta(seconds=told), before=begins, after=begins + took)
+
+
+def looked(begins: float, took: float, share: float) -> float:
+    return begins + took * share
+
+
+@given(
+    pause=SPANS,
+    first=SPANS,
+    second=SPANS,
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    rate=st.floats(0.97, 1.03),
+)
+def test_no_step_is_seen_where_there_was_none(
+    pause: float, first: float, second: float, shares: tuple[float, float], rate: float
+) -> None:
+    """However slowly the store answers, and where its clock is slewed."""
+    begins = 1000.0 + first + pause
+    last = read(1000.0, first, rate * looked(1000.0, first, shares[0]))
+    this = read(begins, second, rate * looked(begins, second, shares[1]))
+    assert find_step(last, this) == 0.0
+
+
+@given(
+    pause=SPANS, first=SPANS, second=SPANS, shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    step=st.floats(1.5, 1e7), back=st.booleans(),
+)  # fmt: skip
+def test_a_step_that_no_reading_explains_is_seen_with_its_direction(
+    pause: float, first: float, second: float, shares: tuple[float, float], step: float, back: bool
+) -> None:
+    begins = 1000.0 + first + pause
+    whole = pause + first + second
+    step += first + second + max(STEP_SECONDS, STEP_SHARE * whole)
+    last = read(1000.0, first, looked(1000.0, first, shares[0]))
+    this = read(begins, second, looked(begins, second, shares[1]) + (-step if back else step))
+    found = find_step(last, this)
+    assert (found < 0.0) is back
+    assert abs(found) >= step - first - second - 0.001
+    assert abs(found) <= step + 0.001
