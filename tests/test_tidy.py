@@ -59,14 +59,58 @@ def test_the_states_page_is_generated() -> None:
     assert page.read_text() == render_states_page(), "run `python -m holdfast.core.diagrams > docs/reference/states.md`"
 
 
-def test_invariants_have_one_home() -> None:
-    """An invariant's definition (its name at the start of a line, then two spaces) stands in one module alone."""
-    homes: dict[str, list[str]] = {}
+# An invariant's definition: its name at the start of a line, then two spaces or more.
+DEFINITION = re.compile(r"^\s*(?:#\s*)?([A-Z]+(?:-[A-Z]+)*)-(\d+)  +\S", re.M)
+CITATION = re.compile(r"\b([A-Z]+(?:-[A-Z]+)*)-(\d+)\b(?:…(\d+)\b)?")
+
+
+def find_definitions() -> dict[tuple[str, int], set[str]]:
+    """(family, number) of every invariant → the modules that define it, as paths below `src/holdfast`."""
+    homes: dict[tuple[str, int], set[str]] = {}
     for path in SOURCES:
-        for found in re.finditer(r"^\s*(?:#\s*)?([A-Z]+-\d+)  \S", path.read_text(), re.M):
-            homes.setdefault(found[1], []).append(name_of(path))
+        for family, number in DEFINITION.findall(path.read_text()):
+            homes.setdefault((family, int(number)), set()).add(str(path.relative_to(ROOT / "src" / "holdfast")))
     assert homes
-    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+    return homes
+
+
+def find_citations(text: str, families: set[str]) -> set[tuple[str, int]]:
+    """Every invariant that a text names; of a range ("GUARD-1…8") each."""
+    return {
+        (family, number)
+        for family, first, last in CITATION.findall(text)
+        if family in families
+        for number in range(int(first), int(last or first) + 1)
+    }
+
+
+def test_invariants_have_one_home() -> None:
+    assert {name: places for name, places in find_definitions().items() if len(places) > 1} == {}
+
+
+def test_invariants_that_are_named_are_there() -> None:
+    """A name that leads nowhere, or to another's rule, tells a reader less than no name."""
+    homes = find_definitions()
+    families = {family for family, _ in homes}
+    pages = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "STYLE.md"]
+    unknown = {name_of(page): find_citations(page.read_text(), families) - homes.keys() for page in pages}
+    assert {page: names for page, names in unknown.items() if names} == {}
+
+
+def test_the_map_of_invariants_is_true() -> None:
+    """ARCHITECTURE.md's table: what stands in its first column is defined in the places of its second."""
+    homes = find_definitions()
+    families = {family for family, _ in homes}
+    rows = re.findall(r"^\| ([A-Z][^|]*?) \| ([^|]*`[^|]*?) \| [^|]* \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.M)
+    assert len(rows) > 20
+    for names, places in rows:
+        wanted = find_citations(names, families)
+        wanted |= {name for name in homes if re.search(rf"(?<![A-Z-]){name[0]}(?!-)\b", names)}
+        assert wanted, f"{names}: no invariant is called so"
+        patterns = [re.escape(place).replace(r"\*", "[^/]*") for place in re.findall(r"`([^`]+)`", places)]
+        for name in sorted(wanted):
+            homes_of = homes[name]
+            assert any(re.match(pattern, home) for pattern in patterns for home in homes_of), f"{name} is in {homes_of}, not in {places}"
 
 
 def test_unfinished_marks_have_a_reason() -> None:

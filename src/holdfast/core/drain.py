@@ -5,7 +5,7 @@ GANG-4   Each rank of a gang has its own count of what it was charged. Only the 
          one is over its budget: a member that always fails ends it, three that fail once each do not.
 GANG-5   Work that is done is not run again: where some tasks are done, or failed for good, and the others must start anew,
          the job fails, unless its spec says `on_partial = "restart"`.
-MEMBER-4 A supervised job ends as its script, rank 0, does: what its other ranks did counts only where one is the trigger.
+MEMBER-4  A supervised job ends as its script, rank 0, does: what its other ranks did counts only where one is the trigger.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """A reading. owns_whole_box: nobody but this task uses the host's GPUs (WATCH-3)."""
+    """A reading. owns_whole_box: nobody but this task uses the host's GPUs (SIGNAL-2)."""
 
     reading: Reading
     owns_whole_box: bool = False

@@ -90,7 +90,7 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
 def owns_devices(
     devices: Sequence[Device], gpus: Collection[int], pids: Collection[int], *, pids_are_ours: bool
 ) -> bool:
-    """Whether a task has all of the host's devices and no stranger is seen on any (WATCH-3)."""
+    """Whether a task has all of the host's devices and no stranger is seen on any (SIGNAL-2)."""
     if not devices or {device.index for device in devices} != set(gpus):
         return False
     if not pids_are_ours:

@@ -19,7 +19,10 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rearmed(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspicion was wrong: the watchdog is as it was before. TRIP-1: a suspicion never latches."""
+    """A suspicion was wrong: the watchdog is as it was before.
+
+    TRIP-1  A suspicion never latches.
+    """
 
     watchdog: Watchdog
     reason: str

@@ -190,13 +190,11 @@ class TaskWatch:
         self._settings = settings
 
     def tick(self, now: float) -> list[Verdict]:
-        """Return everything there is to say since the last tick; of several trips at once only the first in
-        order.
+        """Return everything there is to say since the last tick; of several trips at once only the first in order.
 
-        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Words from outside
-                 come
-        before what was measured, since they are facts; a stall before GPU health, since it knows more of the
-        work. After a trip the watch is finished and says nothing more.
+        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Words from outside come before what
+                was measured, since they are facts; a stall before GPU health, since it knows more of the work. After a
+                trip the watch is finished and says nothing more.
         """
         state = self._state
         if state.trip is not None:
