@@ -47,7 +47,6 @@ class SyncTaker(Protocol):
 class _Call(msgspec.Struct):
     seq: int
     started_at: float
-    reports: int
 
 
 class SyncLoop:
@@ -71,7 +70,6 @@ class SyncLoop:
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
-        self.answered_at = 0.0  # when the last answered call started
 
     def report(self) -> None:
         """Something happened: tell the controller now."""
@@ -81,15 +79,16 @@ class SyncLoop:
         """Sync for ever."""
         try:
             while True:
-                self._start_due()
-                await self._wait()
+                # One reading of the clock for both, or a retry that falls due between them would be waited for by neither.
+                now = read_boottime()
+                self._start_due(now)
+                await self._wait(now)
                 for flight in [f for f in self._flights if f.done()]:
                     await self._land(flight)
         finally:
             await self._abandon()
 
-    def _start_due(self) -> None:
-        now = read_boottime()
+    def _start_due(self, now: float) -> None:
         if self._retry_at > now:
             return
         if self._news.is_set() and len(self._flights) >= _IN_FLIGHT:
@@ -104,18 +103,17 @@ class SyncLoop:
     def _start(self) -> None:
         self._news.clear()
         self._seq += 1
-        reports = self._taker.make_reports()
         wait = min(self.interval_seconds, MAX_WAIT_SECONDS) if self._connected else 0.0
         request = SyncRequest(
-            incarnation=self._incarnation, seq=self._seq, tasks=reports, wait_seconds=wait,
+            incarnation=self._incarnation, seq=self._seq, tasks=self._taker.make_reports(), wait_seconds=wait,
             settings_rev=self._settings_rev(), shares_peers=True,
         )  # fmt: skip
-        call = _Call(self._seq, read_boottime(), len(reports))
+        call = _Call(self._seq, read_boottime())
         self._flights[asyncio.create_task(self._calls.sync(request))] = call
 
-    async def _wait(self) -> None:
+    async def _wait(self, now: float) -> None:
         """Until a call ends, something happens here, or a retry is due."""
-        pause = self._retry_at - read_boottime()
+        pause = self._retry_at - now
         timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.is_set() else None)
         waits: set[asyncio.Task[object]] = set(self._flights)
         news = None
@@ -141,7 +139,6 @@ class SyncLoop:
                 await self._fail(error)
             return
         self._newest_taken = max(self._newest_taken, call.seq)
-        self.answered_at = max(self.answered_at, call.started_at)
         self._note_connected()
         self.interval_seconds = max(0.05, answer.sync_interval_seconds)
         said_something = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
@@ -165,10 +162,9 @@ class SyncLoop:
             pass
 
     async def _fail(self, error: HoldfastError) -> None:
-        if self._connected is not False or not isinstance(error, Unavailable):
-            if self._connected is not False:
-                log.warning(f"lost the controller; tasks go on: {error}")
+        if self._connected is not False:
             self._connected = False
+            log.warning(f"lost the controller; tasks go on: {error}")
         pause = self._retry_seconds * random.uniform(0.75, 1.25)
         self._retry_seconds = min(self._retry_seconds * 2, max(5.0, self.interval_seconds))
         self._retry_at = read_boottime() + pause
