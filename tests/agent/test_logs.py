@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.logs import StreamTail, read_log_tail
+from holdfast.agent.logs import STREAMS, LogShipper, StreamTail, read_log_tail
 from holdfast.agent.redact import Redactor
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
 from holdfast.core.watch_settings import WatchSettings
+from holdfast.errors import ValidationError
 from holdfast.process.syscalls import punch_hole
-from holdfast.wire.agent import LaunchOrder
+from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
 
 KEY = TaskKey("job", 0, 1)
 
 
-def make_task(folder: Path, *, keep_mb: float = 16.0, secrets: dict[str, str] | None = None) -> AgentTask:
+def make_task(
+    folder: Path, *, key: TaskKey = KEY, keep_mb: float = 16.0, secrets: dict[str, str] | None = None
+) -> AgentTask:
     order = LaunchOrder(
-        key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"], secrets=secrets or {},
+        key=key, attempt=1, name="n", queue="q", project="p", argv=["x"], secrets=secrets or {},
         watch=WatchSettings(log_keep_mb=keep_mb),
     )  # fmt: skip
-    return AgentTask(KEY, folder, order, 0.0)
+    return AgentTask(key, folder, order, 0.0)
 
 
 def ship(tail: StreamTail, limit: int) -> bytes:
@@ -159,3 +163,45 @@ def test_a_job_id_that_is_a_path_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValidationError):
         TaskTable(tmp_path).folder_of(TaskKey("../../etc", 0, 1))
+
+
+class Refusing:
+    """A controller that takes the logs of every task but one."""
+
+    def __init__(self, refused: TaskKey) -> None:
+        self.refused = refused
+        self.taken: list[tuple[TaskKey, str, bytes]] = []
+
+    async def send_logs(self, uploads: list[LogUpload]) -> LogsAnswer:
+        """All of a call or nothing of it."""
+        if any(upload.key == self.refused for upload in uploads):
+            raise ValidationError("no such stream")
+        self.taken += [(upload.key, upload.stream, upload.data) for upload in uploads]
+        return LogsAnswer()
+
+
+async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path: Path) -> None:
+    """Both its streams lie in one call: the second must not be looked for after the first was given up."""
+    finished: list[TaskKey] = []
+    calls = Refusing(TaskKey("bad", 0, 1))
+    shipper = LogShipper(calls, lambda task: finished.append(task.key))  # type: ignore[arg-type]  # what it uses of the calls
+    for job_id in ("bad", "good"):
+        folder = tmp_path / job_id
+        folder.mkdir()
+        for stream in STREAMS:
+            (folder / stream).write_text(f"{job_id} {stream}")
+        task = make_task(folder, key=TaskKey(job_id, 0, 1))
+        task.state = "ended"
+        shipper.follow(task)
+    running = asyncio.create_task(shipper.run())
+    try:
+        async with asyncio.timeout(30):
+            while shipper.behind and not running.done():
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        outcome = (await asyncio.gather(running, return_exceptions=True))[0]
+    assert isinstance(outcome, asyncio.CancelledError)
+    assert sorted(key.job_id for key in finished) == ["bad", "good"]
+    good = TaskKey("good", 0, 1)
+    assert sorted(calls.taken) == [(good, "stderr", b"good stderr"), (good, "stdout", b"good stdout")]

@@ -183,12 +183,12 @@ class LogShipper:
         except HoldfastError as error:
             if len(uploads) > 1:
                 for upload in uploads:  # one that cannot be taken must not hold up the others
-                    await self._send([upload])
+                    if upload.key in self._tails:  # else its task's other stream was refused just now
+                        await self._send([upload])
                 return
-            log.error(
-                f"the controller does not take its logs: {error}", extra=self._tails[uploads[0].key][0].task.about()
-            )
-            self._drop([uploads[0].key])
+            key = uploads[0].key
+            log.error(f"the controller does not take its logs: {error}", extra=self._tails[key][0].task.about())
+            self._drop([key])
             return
         for upload in uploads:
             self._advance(upload)
