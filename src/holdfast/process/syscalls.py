@@ -35,6 +35,7 @@ _timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
 _timerfd_settime = _quick.timerfd_settime
 _timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 _TFD_TIMER_ABSTIME = 1
+_NEVER_SECONDS = 2.0**33  # about KTIME_SEC_MAX, where the kernel's own nanoseconds end: 272 years after the boot
 _fallocate = _slow.fallocate
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 # glibc has close_range since 2.34; an older libc is served by Python's own close-on-exec default.
@@ -73,12 +74,12 @@ class BootTimer:
         return self._fd
 
     def set(self, due: float) -> None:
-        """Be readable from `due` on, seconds of CLOCK_BOOTTIME; never, for infinity."""
+        """Be readable from `due` on, seconds of CLOCK_BOOTTIME; never, for infinity and what is as good as that."""
         if due == self._due:
             return
         self._due = due
         # A zero time would switch it off: what is due already is due a nanosecond after the boot.
-        nanoseconds = 0 if due == float("inf") else max(1, int(due * 1e9))
+        nanoseconds = 0 if due > _NEVER_SECONDS else max(1, int(due * 1e9))
         when = (ctypes.c_long * 4)(0, 0, *divmod(nanoseconds, 1_000_000_000))
         _check(_timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, when, None), "timerfd_settime")
 
