@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.context import Controller, Outages
+from holdfast.controller.context import Controller
 from holdfast.controller.loops.leader import Leader
 from holdfast.controller.loops.silhouette import keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
+from holdfast.controller.outages import QUIET_SECONDS, Outages
 from holdfast.errors import Unavailable
 from holdfast.store.interface import Store
 from holdfast.store.memory import MemoryStore
@@ -143,11 +144,52 @@ def test_only_a_long_outage_restarts_the_count(caplog: pytest.LogCaptureFixture)
         outages.note_failure(Unavailable("away"))
         outages.note_failure(Unavailable("still away"))
         now[0] = end
-        outages.note_success()
-        outages.note_success()
+        outages.note_renewal()
+        outages.note_renewal()
     assert restarted == [20.0]
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 2, "once per outage, however many calls fail"
+
+
+def test_calls_that_go_through_hide_no_outage_of_renewals() -> None:
+    """LEASE-4: with a full disk under the store every renewal fails for a minute, while loops find nothing to do and end well."""
+    now, restarted = [0.0], []
+    outages = Outages(lambda: now[0])
+    outages.on_over = lambda: restarted.append(now[0])
+    for second in range(60):
+        now[0] = float(second)
+        if second % 5 == 0:
+            outages.note_failure(Unavailable("no space left on device"))
+        elif second % 2 == 0:
+            outages.note_success()
+        assert outages.going_on
+    assert restarted == []
+    now[0] = 60.0
+    outages.note_renewal()
+    assert (outages.going_on, restarted) == (False, [60.0])
+
+
+def test_an_outage_ends_also_where_no_host_is_left_to_renew() -> None:
+    now, restarted = [0.0], []
+    outages = Outages(lambda: now[0])
+    outages.on_over = lambda: restarted.append(now[0])
+    outages.note_failure(Unavailable("away"))
+    for now[0] in (QUIET_SECONDS - 0.1, QUIET_SECONDS):
+        outages.note_success()
+    assert (outages.going_on, restarted) == (False, [QUIET_SECONDS])
+
+
+async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: Store) -> None:
+    """The leases' loop looks away while an outage goes on, and must not be what ends it."""
+    controller, loop = Controller(store, clock=lambda: 100.0), Counting()
+    controller.outages.note_failure(Unavailable("away"))
+    task = asyncio.create_task(keep_running(controller, loop))
+    await until(lambda: loop.runs == 1)
+    controller.poke("admit")
+    await until(lambda: loop.runs == 2)
+    assert controller.outages.going_on
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.slow

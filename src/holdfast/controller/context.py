@@ -17,6 +17,7 @@ from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.auth import Guard
 from holdfast.controller.launch_orders import Layouts
 from holdfast.controller.metrics import Metrics
+from holdfast.controller.outages import Outages
 from holdfast.controller.settings_cache import SettingsCache
 from holdfast.controller.sync_batch import SyncBatcher
 from holdfast.controller.wakes import WakeBus
@@ -33,41 +34,6 @@ from holdfast.store.values import DrainBegun, DrainNews
 log = logging.getLogger("holdfast.controller")
 MAX_LANES = 1024
 LOOK_SECONDS = 1.0  # between two looks at the waiting jobs when nothing says that there is work
-
-
-class Outages:
-    """Whether the store answers, and since when it did not.
-
-    A store that was away made every host miss its renewals, so LEASE-4 asks for a fresh count: `on_over` is called
-    after an outage longer than `tolerated_seconds`.
-    """
-
-    def __init__(self, clock: Callable[[], float], tolerated_seconds: float = 3.0) -> None:
-        self._clock = clock
-        self._tolerated_seconds = tolerated_seconds
-        self._since: float | None = None
-        self.on_over: Callable[[], None] = lambda: None
-
-    @property
-    def going_on(self) -> bool:
-        """True between a failed call and the next good one."""
-        return self._since is not None
-
-    def note_failure(self, error: Exception) -> None:
-        """A call of the store failed for want of the store."""
-        if self._since is None:
-            self._since = self._clock()
-            log.error("the store cannot be reached; work that runs goes on under its leases: %s", error)
-
-    def note_success(self) -> None:
-        """A call of the store went through."""
-        if self._since is None:
-            return
-        away = self._clock() - self._since
-        self._since = None
-        log.warning("the store answers again after %.1f s", away)
-        if away > self._tolerated_seconds:
-            self.on_over()
 
 
 class Sizes:

@@ -13,14 +13,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.controller.metrics import Metrics
+from holdfast.controller.outages import Outages
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.store.interface import HostSync, HostSynced, Store
-
-if TYPE_CHECKING:
-    from holdfast.controller.context import Outages
 
 log = logging.getLogger("holdfast.controller")
 MAX_BATCH = 256
@@ -105,7 +102,7 @@ class SyncBatcher:
             for waiting in batch:
                 await self._send([waiting])
             return
-        self._outages.note_success()
+        self._outages.note_renewal()
         self._metrics.sync_seconds.observe(time.perf_counter() - began)
         self._metrics.sync_batch.observe(len(batch))
         self._metrics.syncs.inc(len(batch))
