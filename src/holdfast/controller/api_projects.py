@@ -5,12 +5,10 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.api_config import check_unset
-from holdfast.controller.api_queues import PATCH
 from holdfast.controller.endpoints import Call
 from holdfast.controller.pages import answer_page
 from holdfast.controller.problems import answer_json
-from holdfast.core.settings import check_layer
+from holdfast.controller.settings_patch import read_settings_patch
 from holdfast.core.spec import Name
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
@@ -29,10 +27,8 @@ async def get_project(call: Call) -> Response:
 async def put_project(call: Call) -> Response:
     """Make or change a project."""
     name = _name(call)
-    patch = await call.body(PATCH, default=SettingsPatch())
-    changes = check_layer(patch.set, "project")
-    check_unset(patch.unset, patch.set.keys())
-    project = await call.controller.store.put_project(name, changes, patch.unset)
+    changes, unset = await read_settings_patch(call, "project", default=SettingsPatch())
+    project = await call.controller.store.put_project(name, changes, unset)
     await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "events")
     return answer_json(project)

@@ -8,12 +8,11 @@ from starlette.responses import Response
 from holdfast.controller.endpoints import Call
 from holdfast.controller.pages import answer_page
 from holdfast.controller.problems import answer_json
-from holdfast.core.settings import check_layer
+from holdfast.controller.settings_patch import read_settings_patch
 from holdfast.core.spec import Name
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import PauseRequest, SettingsPatch
 
-PATCH = msgspec.json.Decoder(SettingsPatch)
 _PAUSE = msgspec.json.Decoder(PauseRequest)
 
 
@@ -35,12 +34,8 @@ async def put_queue(call: Call) -> Response:
         raise ValidationError(
             "a queue's name is 1 to 128 letters, digits and ._/-, and starts with a letter or digit", field="name"
         ) from None
-    patch = await call.body(PATCH, default=SettingsPatch())
-    changes = check_layer(patch.set, "queue")
-    both = sorted(patch.set.keys() & set(patch.unset))
-    if both:
-        raise ValidationError(f"{', '.join(both)} is both in set and in unset", field="unset")
-    queue = await call.controller.store.put_queue(name, changes, patch.unset)
+    changes, unset = await read_settings_patch(call, "queue", default=SettingsPatch())
+    queue = await call.controller.store.put_queue(name, changes, unset)
     await call.controller.settings.refresh()
     call.controller.poke("admit", "events")
     return answer_json(queue)
