@@ -351,20 +351,6 @@ def test_times_that_are_none_neither_start_a_task_nor_keep_one(tmp_path: Path) -
         rig.close()
 
 
-def test_a_lease_without_end_is_no_end_of_the_guardian(tmp_path: Path) -> None:
-    """GUARD-7: a finite time that no kernel's timer can hold is waited for like any other: in vain."""
-    rig = Rig(tmp_path)
-    try:
-        rig.start()
-        rig.meet()
-        for job, deadline in (("long", 1e20), ("longer", 1e300)):
-            # While a task runs something else is due sooner; once none does, its deadline is what the timer is set to.
-            assert rig.run_task(["true"], job=job, deadline=deadline).exit_code == 0
-        assert rig.run_task(["true"], job="next").exit_code == 0
-    finally:
-        rig.close()
-
-
 def test_a_guardian_that_is_killed_is_noticed_at_once(tmp_path: Path, marked: tuple[str, int]) -> None:
     """The way all of this must not break: EOF from a guardian that died is its loss, at once, not after a patience."""
     mark, task = marked
