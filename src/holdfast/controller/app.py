@@ -93,9 +93,9 @@ def _is_being_cancelled() -> bool:
 class App:
     """The application as uvicorn calls it."""
 
-    def __init__(self, controller: Controller, endpoints: Iterable[Endpoint] = ENDPOINTS) -> None:
+    def __init__(self, controller: Controller) -> None:
         self.controller = controller
-        self._router = Router(endpoints)
+        self._router = Router(ENDPOINTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -148,8 +148,8 @@ class App:
         if endpoint is None and method == "HEAD":
             endpoint = node.methods.get("GET")
         if endpoint is None:
-            allowed = sorted(node.methods) + (["HEAD"] if "GET" in node.methods else [])
-            raise MethodNotAllowed(f"{node.path} takes {', '.join(allowed)}, not {method}", field=", ".join(allowed))
+            allowed = ", ".join([*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])])
+            raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
         call = Call(self.controller, scope, receive)
         await self._let_in(endpoint, call)
         return await endpoint.handle(call)
@@ -170,7 +170,7 @@ class App:
         """A scraper on this machine needs no token, unless a proxy may stand there."""
         client = call.scope.get("client")
         proxied = call.header("x-forwarded-for") is not None or call.header("forwarded") is not None
-        return bool(client and client[0] in LOOPBACK and not proxied and not self.controller.metrics_need_token)
+        return bool(client and client[0] in LOOPBACK and not proxied)
 
 
 def _answer_bug(method: str, route: str) -> Response:
@@ -178,8 +178,3 @@ def _answer_bug(method: str, route: str) -> Response:
     log.exception("%s %s failed", method, route, extra={"request": number})
     error = HoldfastError(f"this is a bug in Holdfast; the server's log has it under request {number}", code="internal")
     return answer_problem(error, instance=f"urn:holdfast:request:{number}")
-
-
-def create_app(controller: Controller) -> App:
-    """The application over `controller`."""
-    return App(controller)

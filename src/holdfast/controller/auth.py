@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -139,18 +140,22 @@ def check_role(token: TokenRecord, needed: Role) -> None:
 async def ensure_admin_token(store: Store, token_file: Path) -> str:
     """Return the admin token kept in `token_file`, making a new one (0600) where there is none that still works.
 
-    The file is written whole under another name and linked into place, so that nobody reads half a token, and no
+    The file is written whole under another name and moved into place, so that nobody reads half a token, and no
     moment exists in which others may read it. A file that another user could read or owns is refused.
 
     Raises:
-        HoldfastError: the file is open to others.
+        HoldfastError: the file is open to others, or cannot be read or written.
         Unavailable: the store cannot be asked.
     """
     try:
+        return await _keep_admin_token(store, token_file)
+    except OSError as error:
+        raise HoldfastError(f"the token file {token_file} cannot be used: {error.strerror}") from error
+
+
+async def _keep_admin_token(store: Store, token_file: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
         fd = os.open(token_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        pass
-    else:
         with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
             status = os.fstat(file.fileno())
             if status.st_mode & 0o077 or status.st_uid != os.geteuid():
@@ -163,8 +168,10 @@ async def ensure_admin_token(store: Store, token_file: Path) -> str:
             if token is not None and token.role == "admin":
                 return secret
     secret = make_secret("t")
-    await store.create_token(make_new_id(), "admin", "first admin", hash_secret(secret), None)
+    # The file first: a token that is in the file alone is replaced at the next start, one that is on record alone is everybody's
+    # riddle for ever.
     _write_private(token_file, secret + "\n")
+    await store.create_token(make_new_id(), "admin", "first admin", hash_secret(secret), None)
     return secret
 
 

@@ -33,22 +33,23 @@ from holdfast.store.values import DrainBegun, DrainNews
 
 log = logging.getLogger("holdfast.controller")
 MAX_LANES = 1024
+_SIZES_SECONDS = 2.0
+_BACKGROUND_SECONDS = 0.2  # for work that was cancelled and should be gone at once
 LOOK_SECONDS = 1.0  # between two looks at the waiting jobs when nothing says that there is work
 
 
 class Sizes:
     """The hosts' whole sizes, a moment old at most: a submission is checked against them, and must be quick."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], fresh_seconds: float = 2.0) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._fresh_seconds = fresh_seconds
         self._known: Sequence[Size] = ()
         self._read_at = -math.inf
 
     async def current(self) -> Sequence[Size]:
         """The sizes, read again where they are older than a moment."""
-        if self._clock() - self._read_at >= self._fresh_seconds:
+        if self._clock() - self._read_at >= _SIZES_SECONDS:
             return await self.refresh()
         return self._known
 
@@ -96,7 +97,6 @@ class Controller:
         self.leading_since: datetime | None = None
         self._reading: ClockReading | None = None
         self.dues: list[float] = []
-        self.metrics_need_token = False
         self.joined: dict[tuple[bytes, str], tuple[float, str, str]] = {}
         self.join_lock = asyncio.Lock()
         self._lanes: dict[str, tuple[str, JobSpec]] = {}
@@ -203,9 +203,10 @@ class Controller:
             await asyncio.sleep(1.0)
 
     async def close(self) -> None:
-        """Answer what waits and end the background work."""
+        """Answer what waits and end the background work. Waits for none of it for ever (SERVE-1)."""
         self.wakes.close()
-        for task in list(self._background):
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._background:
+            for task in self._background:
+                task.cancel()
+            await asyncio.wait(self._background, timeout=_BACKGROUND_SECONDS)
         await self.batcher.close()

@@ -43,15 +43,14 @@ class _Handler(logging.StreamHandler[IO[str]]):
     """Ours, so that setting up twice replaces it and leaves others alone."""
 
 
-def set_up_logging(log_format: str = "auto", level: int = logging.INFO, stream: IO[str] | None = None) -> None:
-    """Send the log to `stream` (default stderr). `log_format`: "json", "text", or "auto": text on a terminal."""
-    out = stream or sys.stderr
-    text = log_format == "text" or (log_format == "auto" and out.isatty())
-    handler = _Handler(out)
+def set_up_logging(log_format: str) -> None:
+    """Send the log to stderr. `log_format`: "json", "text", or "auto": text on a terminal."""
+    text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    handler = _Handler(sys.stderr)
     handler.setFormatter(TextFormatter() if text else JsonFormatter())
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Handler)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -27,10 +27,14 @@ class BadSyntax(HoldfastError):
 
 
 class MethodNotAllowed(HoldfastError):
-    """The path exists, but not with this method."""
+    """The path exists, but not with this method. `allowed`: those it takes, as the Allow header has them."""
 
     code = "method_not_allowed"
     status = 405
+
+    def __init__(self, message: str, allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class SlowRequest(HoldfastError):
@@ -64,9 +68,8 @@ def answer_problem(error: HoldfastError, instance: str | None = None) -> Respons
         headers["WWW-Authenticate"] = 'Bearer realm="holdfast"'
     if error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    if error.status == 405 and error.field:
-        headers["Allow"] = error.field
-        error.field = None
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.allowed
     return Response(encode(problem_of(error, instance)), error.status, headers, PROBLEM_TYPE)
 
 

@@ -1,7 +1,8 @@
 """The controller as a process: open the store, start the loops, serve, and go in order.
 
 SERVE-1  A stop answers every waiting poll, ends the streams, stops the loops, gives leadership back and closes the
-         store, within `STOP_SECONDS`. Agents notice a refused connection and try again; nothing that runs is touched.
+         store, in this order, and waits for each of them only so long: four seconds in all. It is the same stop wherever
+         the serving broke off. Agents notice a refused connection and try again; nothing that runs is touched.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import logging
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ import uvicorn
 
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.locate import open_blobs
-from holdfast.controller.app import create_app
+from holdfast.controller.app import App
 from holdfast.controller.auth import ensure_admin_token
 from holdfast.controller.context import Controller
 from holdfast.controller.http_protocol import BoundedProtocol
@@ -33,14 +33,18 @@ from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.store.interface import Store
 
 log = logging.getLogger("holdfast.controller")
-STOP_SECONDS = 3.0
 BACKLOG = 4096
+# SERVE-1. The parts get longer than uvicorn gives its connections, or it would never be seen to end by itself.
+_GRACEFUL_SECONDS = 1
+_PARTS_SECONDS = 1.5
+_FORCED_SECONDS = 0.3
+_STORE_SECONDS = 1.0
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve.
 
-    port 0: any free one; `ready_file` gets the URL when it listens. token_file: where the first admin token is kept.
+    port 0: any free one, told in the log. token_file: where the first admin token is kept.
     insecure_bind: allow an address that others reach without TLS. database_seconds: how long to wait for the database.
     """
 
@@ -48,13 +52,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     token_file: str | None = None
-    ready_file: str | None = None
     log_format: str = "auto"
     tls_cert: str | None = None
     tls_key: str | None = None
     insecure_bind: bool = False
     database_seconds: float = 60.0
-    metrics_need_token: bool = False
     blobs: str | None = None  # a folder or s3://bucket/prefix; the same for all replicas
     listen_fd: int | None = None  # an inherited listening socket to serve on instead of `host` and `port`
 
@@ -125,7 +127,7 @@ def adopt_socket(fd: int) -> socket.socket:
 
 
 class RunningServer:
-    """A controller that serves `store` on a socket. Used by `serve` and, over a memory store, by tests and the simulator."""
+    """A controller that serves `store` on a socket: the process's own, and over a memory store the tests'."""
 
     def __init__(
         self,
@@ -135,15 +137,13 @@ class RunningServer:
         environment: Mapping[str, str] | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        metrics_need_token: bool = False,
         blobs: BlobStore | None = None,
     ) -> None:
         self.controller = Controller(store, layer_from_environment(environment or {}), blobs=blobs)
-        self.controller.metrics_need_token = metrics_need_token
         self._sock = sock
         self._server = _Server(
             uvicorn.Config(
-                create_app(self.controller),
+                App(self.controller),
                 http=BoundedProtocol,
                 ws="none",
                 lifespan="off",
@@ -151,7 +151,7 @@ class RunningServer:
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=1,
+                timeout_graceful_shutdown=_GRACEFUL_SECONDS,
                 backlog=BACKLOG,
                 ssl_certfile=tls_cert,
                 ssl_keyfile=tls_key,
@@ -184,18 +184,18 @@ class RunningServer:
             task.result()
 
     async def stop(self) -> None:
-        """Go in order (SERVE-1)."""
-        hints, leader, http = self._tasks
+        """Go in order (SERVE-1), as far as it had started."""
         self._server.should_exit = True
         await self.controller.close()
-        leader.cancel()
-        hints.cancel()
-        await asyncio.wait([leader, hints], timeout=1.5)
-        _, late = await asyncio.wait([http], timeout=1.5)
-        if late:
-            self._server.force_exit = True
-            http.cancel()
-            await asyncio.wait([http], timeout=0.3)
+        if self._tasks:
+            hints, leader, http = self._tasks
+            leader.cancel()
+            hints.cancel()
+            await asyncio.wait(self._tasks, timeout=_PARTS_SECONDS)
+            if not http.done():
+                self._server.force_exit = True
+                http.cancel()
+                await asyncio.wait([http], timeout=_FORCED_SECONDS)
         self._sock.close()
 
 
@@ -230,12 +230,8 @@ async def open_store(config: ServerConfig) -> Store:
             await asyncio.sleep(0.25)
 
 
-async def serve(
-    config: ServerConfig, on_ready: Callable[[str], None] | None = None, store: Store | None = None
-) -> None:
+async def serve(config: ServerConfig) -> None:
     """Serve until SIGTERM or SIGINT.
-
-    `on_ready` is called with the URL when requests are taken. `store`: an open one to use instead of `config.dsn`.
 
     Raises:
         ValidationError: the configuration cannot be served.
@@ -248,93 +244,65 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     # First: a port that is taken is told before the database is touched.
     sock = bind_socket(config.host, config.port) if config.listen_fd is None else adopt_socket(config.listen_fd)
-    opening = asyncio.create_task(open_store(config) if store is None else _given(store))
+    opening = asyncio.create_task(open_store(config))
     stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if not opening.done():
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        sock.close()
-        return
     try:
-        opened = opening.result()
-    except BaseException:
-        sock.close()
-        stopped.cancel()
-        raise
-    try:
-        await _serve_store(config, opened, sock, stopped, on_ready)
+        await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return
+        store = opening.result()
+        try:
+            await _serve_store(config, store, sock, stopped)
+        finally:
+            with contextlib.suppress(TimeoutError, HoldfastError):
+                async with asyncio.timeout(_STORE_SECONDS):
+                    await store.close()
     finally:
         stopped.cancel()
         sock.close()
-        with contextlib.suppress(TimeoutError, HoldfastError):
-            async with asyncio.timeout(1.0):
-                await opened.close()
 
 
-async def _given(store: Store) -> Store:
-    return store
-
-
-async def _serve_store(
-    config: ServerConfig,
-    store: Store,
-    sock: socket.socket,
-    stopped: asyncio.Task[bool],
-    on_ready: Callable[[str], None] | None,
-) -> None:
+async def _serve_store(config: ServerConfig, store: Store, sock: socket.socket, stopped: asyncio.Task[bool]) -> None:
     if config.token_file is not None:
         await ensure_admin_token(store, Path(config.token_file))
     blobs = open_blobs(config.blobs, os.environ)
     running = RunningServer(
-        store, sock, environment=os.environ, tls_cert=config.tls_cert, tls_key=config.tls_key,
-        metrics_need_token=config.metrics_need_token, blobs=blobs,
-    )  # fmt: skip
-    await running.start()
-    log.info("checkpoints are kept in %s", blobs.place)
-    log.info("serving %s", running.url)
-    if config.ready_file is not None:
-        _write_whole(Path(config.ready_file), running.url + "\n")
-    if on_ready is not None:
-        on_ready(running.url)
+        store, sock, environment=os.environ, tls_cert=config.tls_cert, tls_key=config.tls_key, blobs=blobs
+    )
+    try:
+        await running.start()
+        log.info("checkpoints are kept in %s", blobs.place)
+        log.info("serving %s", running.url)
+        await _wait_for_end(running, stopped)
+        log.info("stopping")
+    finally:
+        await running.stop()
+
+
+async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:
+    """Return when it was told to stop. Raises what a part of it failed with, HoldfastError where one just ended."""
     failure = asyncio.create_task(running.wait_for_failure())
     try:
         await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
         if failure.done():
             failure.result()
             raise HoldfastError("a part of the server ended by itself")
-        log.info("stopping")
     finally:
         failure.cancel()
         await asyncio.gather(failure, return_exceptions=True)
-        await running.stop()
-        if config.ready_file is not None:
-            _delete(Path(config.ready_file))
 
 
-def _write_whole(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text)
-    os.replace(scratch, path)
-
-
-def _delete(path: Path) -> None:
-    path.unlink(missing_ok=True)
-
-
-def run_server(config: ServerConfig, on_ready: Callable[[str], None] | None = None) -> int:
+def run_server(config: ServerConfig) -> int:
     """Set the logs up and serve in a new event loop; return the process's exit status."""
     set_up_logging(config.log_format)
     import uvloop
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, on_ready))
+            runner.run(serve(config))
     except HoldfastError as error:
         log.error("%s", error.message)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit("start it with `holdfast server`")

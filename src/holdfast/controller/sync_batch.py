@@ -21,17 +21,17 @@ from holdfast.store.interface import HostSync, HostSynced, Store
 
 log = logging.getLogger("holdfast.controller")
 MAX_BATCH = 256
+_CLOSE_SECONDS = 1.0
 Waiting = tuple[HostSync, "asyncio.Future[HostSynced]"]
 
 
 class SyncBatcher:
     """Gathers syncs for the store."""
 
-    def __init__(self, store: Store, metrics: Metrics, outages: Outages, max_batch: int = MAX_BATCH) -> None:
+    def __init__(self, store: Store, metrics: Metrics, outages: Outages) -> None:
         self._store = store
         self._metrics = metrics
         self._outages = outages
-        self._max_batch = max_batch
         self._pending: deque[Waiting] = deque()
         self._runner: asyncio.Task[None] | None = None
 
@@ -51,7 +51,7 @@ class SyncBatcher:
     async def close(self) -> None:
         """Let the batch in flight end, and those that wait behind it."""
         if self._runner is not None:
-            await asyncio.wait([self._runner], timeout=1.0)
+            await asyncio.wait([self._runner], timeout=_CLOSE_SECONDS)
             if self._runner is not None:
                 self._runner.cancel()
 
@@ -72,7 +72,7 @@ class SyncBatcher:
         batch: list[Waiting] = []
         hosts: set[str] = set()
         left: deque[Waiting] = deque()
-        while self._pending and len(batch) < self._max_batch:
+        while self._pending and len(batch) < MAX_BATCH:
             waiting = self._pending.popleft()
             if waiting[1].done():  # its caller has gone
                 continue

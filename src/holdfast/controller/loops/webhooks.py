@@ -14,7 +14,6 @@ from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.settings_cache import Settings
 from holdfast.controller.wakes import Signal
-from holdfast.controller.webhook_sender import Sender
 from holdfast.core.records import EventRecord
 from holdfast.core.webhooks import (
     HOOK_WINDOW,
@@ -52,9 +51,8 @@ class WebhooksLoop:
     topic: str | None = "events"
     interval_seconds = 1.0
 
-    def __init__(self, controller: Controller, sender: Sender | None = None, policy: BackOff | None = None) -> None:
+    def __init__(self, controller: Controller, policy: BackOff | None = None) -> None:
         self._controller = controller
-        self._sender = sender or controller.webhooks
         self._policy = policy or BackOff()
         self._windows: dict[str, int] = {}
         self._pause_seconds = PAUSE_SECONDS
@@ -145,7 +143,7 @@ class WebhooksLoop:
 
     async def _send(self, due: DueDelivery, settings: Settings) -> Answer:
         try:
-            return await self._sender.send(
+            return await self._controller.webhooks.send(
                 due.url, due.webhook_id, due.id, due.secrets, due.body.encode(),
                 allow_private=settings.value("webhook_allow_private") is True,
                 seconds=settings.number("webhook_timeout_seconds"),
