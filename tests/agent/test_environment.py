@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from holdfast.agent.environment import MAX_PEERS_BYTES, describe_host, make_task
 from holdfast.agent.peers import PEERS_FILE, GangPeers, find_peers
 from holdfast.core.ids import TaskKey
 from holdfast.core.watch_settings import WatchSettings
-from holdfast.wire.agent import Gang, GangHost, LaunchOrder
+from holdfast.wire.agent import CheckpointOffer, Gang, GangHost, LaunchOrder
 
 
 def make_order(rank: int = 0, epoch: int = 4, **fields: Any) -> LaunchOrder:
@@ -100,6 +101,28 @@ def test_a_variable_that_no_process_can_be_started_with_is_left_out(tmp_path: Pa
     assert env["HOLDFAST_PEERS_FILE"] == str(path)
     done = subprocess.run(["/bin/true"], env=env, check=False)  # the longest that is given can be given
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "inline"), [(8, 8, True), (9, 8, False), (98_000, 98_304, True), (98_001, 98_304, False)]
+)
+def test_only_a_small_checkpoint_is_handed_over_as_text_too(
+    tmp_path: Path, size: int, limit: int, inline: bool
+) -> None:
+    """The largest is one that Linux takes in a variable."""
+    path, data = tmp_path / "checkpoint", bytes(range(256)) * 400
+    path.write_bytes(data[:size])
+    offer = CheckpointOffer(number=3, size=size, sha256="", step=7)
+    env = make_task_environment(
+        make_order(checkpoint=offer, inline_bytes=limit), {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w",
+        host_gpus=0, checkpoint_out="/out", checkpoint_in=path,
+    )  # fmt: skip
+    named = [env[f"HOLDFAST_CHECKPOINT{more}"] for more in ("", "_STEP", "_OUT")]
+    assert named == [str(path), "7", "/out"]
+    assert ("CHECKPOINT_DATA" in env) is inline
+    if inline:
+        assert base64.b64decode(env["CHECKPOINT_DATA"]) == data[:size]
+        assert subprocess.run(["/bin/true"], env=env, check=False).returncode == 0
 
 
 def test_ranks_that_share_a_host_do_not_take_every_core_each() -> None:

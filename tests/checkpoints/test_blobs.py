@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.blobs.folder import FolderBlobs
-from holdfast.blobs.interface import BlobMissing, BlobStore, BlobsUnavailable
+from holdfast.blobs.interface import BlobMissing, BlobSpoilt, BlobStore, BlobsUnavailable
 from holdfast.blobs.locate import open_blobs
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.blobs.objects import ObjectBlobs
@@ -86,6 +86,16 @@ async def test_what_breaks_off_leaves_nothing(blobs: BlobStore, size: int) -> No
         await read(blobs, "job/0.1.a")
 
 
+@pytest.mark.parametrize("size", [5, 20 * MB])
+async def test_a_blob_of_another_size_is_told_before_its_first_byte(blobs: BlobStore, size: int) -> None:
+    """Its reader has promised as many bytes as are on record, and must not wait for those that never come."""
+    await blobs.write("job/0.1.a", pieces(bytes(size)))
+    assert b"".join([piece async for piece in blobs.read("job/0.1.a", size=size)]) == bytes(size)
+    for other in (0, size - 1, size + 1):
+        with pytest.raises(BlobSpoilt, match=f"has {size} bytes and not the {other} on record"):
+            await anext(blobs.read("job/0.1.a", size=other))
+
+
 @pytest.mark.parametrize("name", ["../etc/passwd", "/etc/passwd", "a//b", ".hidden", "a/.b", "a/b/c/d/e", "", "a\nb"])
 async def test_names_cannot_leave_the_store(blobs: BlobStore, name: str) -> None:
     with pytest.raises(ValidationError):
@@ -141,4 +151,21 @@ async def test_a_full_disk_costs_the_new_blob_alone(small_disk: Path) -> None:
     wait_until(lambda: not os.listdir(small_disk / "blobs" / ".parts"), what="the part to be removed")
     await blobs.write("job/0.1.c", pieces(b"c" * MB))  # there is room again
     assert await listed(blobs) == {"job/0.1.a": MB, "job/0.1.c": MB}
+    await blobs.close()
+
+
+async def test_what_a_disk_has_no_room_for_does_not_fill_it_first(small_disk: Path) -> None:
+    """A database may be beside it, and an agent sends again and again."""
+    blobs, taken = FolderBlobs(small_disk / "blobs"), []
+
+    async def counted() -> AsyncIterator[bytes]:
+        for _ in range(8):
+            taken.append(MB)
+            yield b"b" * MB
+
+    with pytest.raises(BlobsUnavailable, match="No space left"):
+        await blobs.write("job/0.1.b", counted(), size=8 * MB)
+    assert taken == []
+    await blobs.write("job/0.1.c", pieces(b"c" * MB), size=MB)
+    assert await listed(blobs) == {"job/0.1.c": MB}
     await blobs.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import httpx
 import pytest
 
 from holdfast.blobs.folder import FolderBlobs
+from holdfast.blobs.interface import BlobsUnavailable
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.facts import TaskFacts
@@ -26,9 +29,20 @@ __all__ = ["store"]
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
+class MoodyBlobs(FolderBlobs):
+    """A folder from which nothing can be deleted for a while."""
+
+    stuck = False
+
+    async def delete(self, names: Collection[str]) -> None:
+        if self.stuck and names:
+            raise BlobsUnavailable("the disk is away")
+        await super().delete(names)
+
+
 @pytest.fixture
-async def blobs(tmp_path: Path) -> FolderBlobs:
-    return FolderBlobs(tmp_path / "blobs")
+async def blobs(tmp_path: Path) -> MoodyBlobs:
+    return MoodyBlobs(tmp_path / "blobs")
 
 
 @pytest.fixture
@@ -56,6 +70,11 @@ def digest(data: bytes) -> str:
 def files(blobs: FolderBlobs) -> list[Path]:
     """Everything in the folder, what broke off included."""
     return sorted(p for p in Path(blobs.place).rglob("*") if p.is_file())
+
+
+def was_used(blobs: FolderBlobs) -> bool:
+    """Whether anything was ever written: the folder is made for the first piece."""
+    return Path(blobs.place).exists()
 
 
 async def upload(
@@ -286,6 +305,34 @@ async def test_people_leave_fetch_and_forget_checkpoints(served: Served, agent: 
     await asyncio.to_thread(wait_for, lambda: not files(blobs))
 
 
+async def test_a_checkpoint_is_found_by_the_epoch_it_was_saved_under(served: Served, agent: FakeAgent) -> None:
+    order = await start(served, agent)
+    await upload(agent, order.key, b"of the first")
+    await agent.end(order, exit_code=1)
+    again = await agent.take()
+    await upload(agent, again.key, b"of the next")
+    path = f"/v1/jobs/{order.key.job_id}/checkpoint"
+    found = [await served.call("GET", path, params={"epoch": key.epoch}) for key in (order.key, again.key)]
+    assert [answer.content for answer in found] == [b"of the first", b"of the next"]
+    assert (await served.call("GET", path, params={"epoch": again.key.epoch + 1})).status_code == 404
+
+
+async def test_what_a_person_may_not_leave_is_refused_before_it_is_sent(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
+    order = await start(served, agent)
+    path = f"/v1/jobs/{order.key.job_id}/checkpoint"
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b"x" * (1 << 20)
+
+    for params, code in (({}, "conflict"), ({"epoch": 9}, "stale_epoch"), ({"epoch": 1, "rank": 1}, "not_found")):
+        answer = await served.call("PUT", path, "submit", params=params, content=body())
+        assert answer.json()["code"] == code
+    assert not was_used(blobs), "some of it was written"
+
+
 async def test_a_blob_that_is_gone_is_told(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
     order = await start(served, agent)
     await upload(agent, order.key, b"lost")
@@ -293,6 +340,18 @@ async def test_a_blob_that_is_gone_is_told(served: Served, agent: FakeAgent, blo
     blob.unlink()
     answer = await served.call("GET", f"/v1/jobs/{order.key.job_id}/checkpoint")
     assert (answer.status_code, answer.json()["code"]) == (410, "blob_missing")
+
+
+@pytest.mark.parametrize("left", [0, 4, 3 << 20])
+async def test_a_blob_that_was_cut_is_told_before_its_first_byte(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs, left: int
+) -> None:
+    order = await start(served, agent)
+    await upload(agent, order.key, b"x" * (4 << 20))
+    (blob,) = files(blobs)
+    os.truncate(blob, left)
+    answer = await served.call("GET", f"/v1/jobs/{order.key.job_id}/checkpoint")
+    assert (answer.status_code, answer.json()["code"]) == (410, "blob_spoilt")
 
 
 async def test_what_cannot_be_used_is_skipped_and_told_once(
@@ -352,6 +411,26 @@ async def test_orphans_are_swept_and_named_blobs_are_not(served: Served, agent: 
     assert {path.read_bytes() for path in files(blobs)} == {b"named", b"of another database"}
 
 
+async def test_what_could_not_be_deleted_in_its_time_is_deleted_though_its_job_is_gone(
+    served: Served, agent: FakeAgent, blobs: MoodyBlobs
+) -> None:
+    """CKPT-4: of a job that nobody knows any more only its row leads to a blob, so the row goes last."""
+    blobs.stuck = True
+    order = await start(served, agent)
+    await upload(agent, order.key, b"kept for too long")
+    await agent.end(order, exit_code=0)
+    await served.until(order.key.job_id, "succeeded")
+    loop = CheckpointsLoop(served.controller, orphan_seconds=-1.0)
+    await loop.run_once()
+    assert await served.store.prune(0.0, now=await served.store.now() + timedelta(days=1)) == 1
+    await loop.run_once()
+    assert len(files(blobs)) == 1
+    blobs.stuck = False
+    await loop.run_once()
+    assert files(blobs) == []
+    assert await served.store.find_unneeded_blobs() == ()
+
+
 async def test_a_large_checkpoint_passes_in_constant_memory(
     served: Served, agent: FakeAgent, tmp_path: Path, store: Store
 ) -> None:
@@ -398,3 +477,25 @@ async def test_a_sender_that_falls_silent_is_not_waited_for(
     assert b" 408 " in await asyncio.wait_for(reader.readline(), 20)
     writer.close()
     await asyncio.to_thread(wait_for, lambda: not files(blobs))
+
+
+async def test_a_sender_that_drips_is_given_up_and_one_that_is_only_slow_is_not(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import holdfast.controller.checkpoints as module
+
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(module, "LEAST_BYTES", 1000)
+    order = await start(served, agent)
+
+    async def body(piece: bytes, seconds: float) -> AsyncIterator[bytes]:
+        for _ in range(60):
+            yield piece
+            await asyncio.sleep(seconds)
+
+    answer = await upload(agent, order.key, body(b"x", 0.1), sha=digest(b"x" * 60))
+    assert answer.status_code == 408, answer.text
+    assert "bytes of the checkpoint came in 2 s" in answer.json()["detail"]
+    answer = await upload(agent, order.key, body(b"x" * 1000, 0.1), sha=digest(b"x" * 60_000))
+    assert answer.status_code == 200, answer.text
+    await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 1)

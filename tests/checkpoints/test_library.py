@@ -161,6 +161,19 @@ def test_a_handler_before_it_may_decide_the_exit(tmp_path: Path) -> None:
     assert end_by_term(code, tmp_path) == (5, "saved\n")
 
 
+def test_a_function_that_exits_does_not_keep_the_others_from_saving(tmp_path: Path) -> None:
+    code = """
+        import sys, time
+        import holdfast
+        holdfast.on_drain(lambda: sys.exit(7))
+        holdfast.on_drain(lambda: print("saved"))
+        holdfast.on_drain(lambda: sys.exit(8))
+        print("ready")
+        time.sleep(60)
+        """
+    assert end_by_term(code, tmp_path) == (7, "saved\n")
+
+
 def test_children_do_not_save(tmp_path: Path) -> None:
     """A data loader's workers inherit the handler, and TERM goes to the whole group: one saves."""
     code = """

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.wire import agent as wire
@@ -82,6 +83,7 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     sentence = f"preempted by job {winner} of priority 90 (this one has 10)"
     assert [(str(o.cause), o.reason, o.hard) for o in orders] == [("preempted", sentence, False)] * 2
     assert (await served.job(victim))["state"] == "draining"
+    assert await read_metric(served, "holdfast_gangs_draining") == 1
 
     # One has gone. What it held is not for a passer-by, though that one waits for no longer and fits.
     thief = (await served.submit(cpus=1, priority=50, time_limit_seconds="off"))["id"]
@@ -107,12 +109,27 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     assert await read_metric(served, "holdfast_gangs_preempted_total") == 1
     assert await read_metric(served, 'holdfast_gangs_completed_total{outcome="requeued"}') == 1
     assert await read_metric(served, "holdfast_gang_drain_seconds_count") == 1
+    assert 0 < await read_metric(served, "holdfast_gang_drain_seconds_sum") < SECONDS
     assert await read_metric(served, "holdfast_gangs_reserved") == 1
     assert await read_metric(served, "holdfast_gangs_draining") == 0
     assert told(caplog, victim) == [
         ("reserved", 1), ("drain started", 1), ("task preempted", 1), ("task preempted", 1), ("drain completed", 1),
     ]  # fmt: skip
     assert told(caplog, winner) == [("reserved", 1)]
+
+
+async def test_nobody_is_preempted_who_has_hardly_begun_nor_where_preemption_is_off(
+    served: Served, agent: FakeAgent
+) -> None:
+    """ADMIT-5, by the settings: first the default of minutes, then none and a cluster without preemption."""
+    victim, reports = await run_gang(served, agent, tasks=2, cpus=2, priority=10, preemptible=True)
+    await served.submit(tasks=2, cpus=2, priority=90)
+    for settings in ({"preemption": True}, {"preemption": False, "preempt_min_run_seconds": 0}):
+        await configure(served, **settings)
+        await AdmitLoop(served.controller).run_once()
+        assert (await served.job(victim))["state"] == "running"
+    await configure(served, preemption=True)
+    assert len(await until_told_to_stop(agent, reports)) == 2
 
 
 async def test_peers_are_told_once_to_an_agent_that_shares_them(served: Served, agent: FakeAgent) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.controller.metrics import Metrics
 from holdfast.controller.reference import render_metrics_page, render_rest_page
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -17,3 +18,17 @@ def test_the_metrics_page_is_of_today() -> None:
     assert (PAGES / "metrics.md").read_text() == render_metrics_page(), (
         "python -m holdfast.controller.reference metrics"
     )
+
+
+def test_every_label_is_told() -> None:
+    """Families without a sample do not tell theirs, so the page has a list, and the list is held to the metrics here."""
+    rows = dict(
+        line.strip("| ").split(" | ", 1) for line in render_metrics_page().splitlines() if line.startswith("| `")
+    )
+    labelled = [m for m in vars(Metrics()).values() if getattr(m, "_labelnames", ())]
+    assert len(labelled) > 5
+    for metric in labelled:
+        (family,) = metric.describe()
+        name = family.name + ("_total" if family.type == "counter" else "")
+        told = ", ".join(f"`{label}`" for label in metric._labelnames)
+        assert rows[f"`{name}`"].split(" | ")[1] == told, name

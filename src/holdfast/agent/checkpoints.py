@@ -5,8 +5,8 @@ SAVE-1  A task's end is told after what it saved is uploaded, so that the next a
 SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good, so an agent that is killed between
         the two loses nothing: the next one finds it there.
 SAVE-3  A task that has a checkpoint never starts without it. What cannot be fetched is a failed start, with its reason.
-SAVE-4  One whose bytes are not those on record, or are gone, is not waited for: the next older one is taken, and the controller puts
-        that on record. What only cannot be reached is no reason to go back.
+SAVE-4  One whose bytes are not those on record, not as many, or gone, is not waited for: the next older one is taken, and the
+        controller puts that on record. What only cannot be reached is no reason to go back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.agent.aside import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.transfers import Transfers, Wire, find_saved, open_newest, remove_up_to
+from holdfast.agent.transfers import Transfers, Wire, find_saved, hash_file, open_newest, remove_up_to
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
 from holdfast.wire.agent import CheckpointOffer
@@ -37,6 +37,7 @@ POLL_SECONDS = 5.0
 _AT_ONCE = 4
 _AGAIN_SECONDS = (0.2, 5.0)
 _TORN_TRIES = 3
+_LOST_CODES = frozenset({"blob_missing", "blob_spoilt"})  # what the blob store says of a blob, no other try will change
 
 
 class _Fetch(msgspec.Struct):
@@ -82,18 +83,22 @@ class CheckpointDesk:
     async def _upload_all(self, task: AgentTask) -> None:
         folder = task.folder / OUT_FOLDER
         pause, longest = _AGAIN_SECONDS
-        torn = 0
+        known: tuple[Path, int, int] | None = None
+        torn, sha256 = 0, ""
         while (saved := open_newest(folder)) is not None:
             try:
                 async with self._slots:
                     wire = self._wires[task.key] = Wire()
-                    number = await run_aside(partial(self._transfers.upload, task.key, saved, wire))
+                    if saved.identity != known:  # not at every try: a controller that is away would cost a core
+                        sha256 = await run_aside(partial(hash_file, saved.fd, saved.size))
+                        known = saved.identity
+                    number = await run_aside(partial(self._transfers.upload, task.key, saved, sha256, wire))
             except (Conflict, NotFound, Forbidden, TooLarge) as error:
                 log.error(f"a checkpoint is not taken: {error}", extra=task.about(size=saved.size, step=saved.step))
                 remove_up_to(folder, saved)
                 continue
             except ValidationError as error:
-                torn += 1
+                torn, known = torn + 1, None
                 if torn < _TORN_TRIES:
                     continue
                 log.error(f"a checkpoint is given up: {error}", extra=task.about(size=saved.size, step=saved.step))
@@ -212,7 +217,7 @@ class CheckpointDesk:
                 return None
             except (OSError, HoldfastError) as error:
                 wrong += isinstance(error, ValidationError)
-                gone = isinstance(error, HoldfastError) and error.code == "blob_missing"
+                gone = isinstance(error, HoldfastError) and error.code in _LOST_CODES
                 if gone or wrong >= _TORN_TRIES:
                     older = await self._find_older(task, offer, error, wire)
                     if older is not None and task.order is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
+import io
 import os
 import secrets
 import time
@@ -17,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name
+from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name, check_size
 
 T = TypeVar("T")
 _PARTS = ".parts"
@@ -28,7 +30,8 @@ class FolderBlobs:
     """A folder, made (0700) when the first blob is written.
 
     Files are read and written in threads of its own: a disk that hangs must hold up neither the API nor what else runs in
-    the common pool.
+    the common pool. They are file objects: a caller that is cancelled leaves a thread behind, and that one must not meet another
+    file under the number of one that was closed.
     """
 
     def __init__(self, folder: Path, *, threads: int = 8) -> None:
@@ -40,41 +43,42 @@ class FolderBlobs:
         """See `BlobStore.place`."""
         return str(self._folder)
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
         """See `BlobStore.write`."""
         path = self._folder / check_name(name)
         part = self._folder / _PARTS / secrets.token_hex(12)
-        fd = await self._do(lambda: _create(part))
+        file = await self._do(lambda: _create(part, size))
         try:
             try:
                 async for piece in pieces:
-                    await self._do(functools.partial(_write_all, fd, piece))
-                await self._do(lambda: os.fsync(fd))
+                    await self._do(functools.partial(_write_all, file, piece))
+                await self._do(lambda: os.fsync(file))
             finally:
-                await self._do(lambda: os.close(fd))
+                await self._do(file.close)
             await self._do(lambda: _put_in_place(part, path))
         except BaseException:
             self._threads.submit(_unlink, part)
             raise
 
-    async def read(self, name: str) -> AsyncIterator[bytes]:
+    async def read(self, name: str, *, size: int | None = None) -> AsyncIterator[bytes]:
         """See `BlobStore.read`."""
         path = self._folder / check_name(name)
 
-        def open_it() -> int:
+        def open_it() -> io.FileIO:
             try:
-                return os.open(path, os.O_RDONLY | _FLAGS)
+                return io.FileIO(os.open(path, os.O_RDONLY | _FLAGS))
             except FileNotFoundError:
                 raise BlobMissing(
                     f"the blob {name} is not in {self._folder}; was it deleted, or do the controller's replicas not share it?"
                 ) from None
 
-        fd = await self._do(open_it)
+        file = await self._do(open_it)
         try:
-            while piece := await self._do(lambda: os.read(fd, PIECE_BYTES)):
+            check_size(name, self.place, await self._do(lambda: os.fstat(file.fileno()).st_size), size)
+            while piece := await self._do(lambda: file.read(PIECE_BYTES)):
                 yield piece
         finally:
-            self._threads.submit(os.close, fd)
+            self._threads.submit(file.close)
 
     async def delete(self, names: Collection[str]) -> None:
         """See `BlobStore.delete`."""
@@ -102,9 +106,10 @@ class FolderBlobs:
             count, before = 0, time.time() - older_seconds
             with contextlib.suppress(FileNotFoundError), os.scandir(self._folder / _PARTS) as entries:
                 for entry in entries:
-                    if entry.stat(follow_symlinks=False).st_mtime < before:
-                        os.unlink(entry.path)
-                        count += 1
+                    with contextlib.suppress(FileNotFoundError):  # its writer was quicker
+                        if entry.stat(follow_symlinks=False).st_mtime < before:
+                            os.unlink(entry.path)
+                            count += 1
             return count
 
         return await self._do(work)
@@ -122,15 +127,21 @@ class FolderBlobs:
             ) from error
 
 
-def _create(part: Path) -> int:
+def _create(part: Path, size: int | None) -> io.FileIO:
+    """Open a new part. Raises OSError, also where the disk has no room for all of it: what fills it to find that out hurts
+    whoever else is on it, a database beside the folder say, and is sent again and again."""
     part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
+    if size:
+        disk = os.statvfs(part.parent)
+        if size > disk.f_bavail * disk.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return io.FileIO(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600), "wb")
 
 
-def _write_all(fd: int, piece: bytes) -> None:
+def _write_all(file: io.FileIO, piece: bytes) -> None:
     view = memoryview(piece)
     while view:
-        view = view[os.write(fd, view) :]
+        view = view[file.write(view) :]
 
 
 def _put_in_place(part: Path, path: Path) -> None:

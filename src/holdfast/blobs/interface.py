@@ -32,6 +32,13 @@ class BlobMissing(HoldfastError):
     status = 410
 
 
+class BlobSpoilt(HoldfastError):
+    """A blob that is on record has another size in the blob store: it was cut, or changed by another's hand."""
+
+    code = "blob_spoilt"
+    status = 410
+
+
 class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One blob as a listing shows it. age_seconds: since it was written, by the blob store's own clock."""
 
@@ -47,11 +54,15 @@ class BlobStore(Protocol):
     def place(self) -> str:
         """Where it is, for people: a path or an address, without credentials."""
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
-        """Write a blob (BLOB-1). An error that `pieces` raises is raised again, and nothing is kept."""
+    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
+        """Write a blob (BLOB-1). An error that `pieces` raises is raised again, and nothing is kept.
 
-    def read(self, name: str) -> AsyncIterator[bytes]:
-        """The bytes in pieces. Raises BlobMissing at the first step where there is no such blob."""
+        size: how many bytes are to come, where that is known: a store that has no room for them says so before the first.
+        """
+
+    def read(self, name: str, *, size: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes in pieces; size: how many there must be. At the first step it raises BlobMissing where there is no such blob,
+        and BlobSpoilt where it has another size."""
 
     async def delete(self, names: Collection[str]) -> None:
         """Delete; names that are not there are no error."""
@@ -63,6 +74,14 @@ class BlobStore(Protocol):
         """Remove what broken-off writes left and nobody lists. Returns how many."""
 
     async def close(self) -> None: ...
+
+
+def check_size(name: str, place: str, found: int, wanted: int | None) -> None:
+    """Raise BlobSpoilt where a blob in `place` has not as many bytes as its reader was promised."""
+    if wanted is not None and found != wanted:
+        raise BlobSpoilt(
+            f"the blob {name} in {place} has {found} bytes and not the {wanted} on record; was it cut, or changed?"
+        )
 
 
 def check_name(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 
-from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, check_name
+from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, check_name, check_size
 
 
 class MemoryBlobs:
@@ -20,17 +20,18 @@ class MemoryBlobs:
         """See `BlobStore.place`."""
         return "memory"
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
         """See `BlobStore.write`."""
         check_name(name)
         data = b"".join([piece async for piece in pieces])
         self._blobs[name] = (self._clock(), data)
 
-    async def read(self, name: str) -> AsyncIterator[bytes]:
+    async def read(self, name: str, *, size: int | None = None) -> AsyncIterator[bytes]:
         """See `BlobStore.read`."""
         if check_name(name) not in self._blobs:
             raise BlobMissing(f"the blob {name} is not in memory")
         data = self._blobs[name][1]
+        check_size(name, self.place, len(data), size)
         for at in range(0, len(data), PIECE_BYTES):
             yield data[at : at + PIECE_BYTES]
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name
+from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name, check_size
 from holdfast.errors import HoldfastError, ValidationError
 
 _PART_BYTES = 8 << 20  # S3 takes at most 10 000 parts: 80 GB
@@ -50,14 +50,14 @@ class ObjectBlobs:
         """See `BlobStore.place`."""
         return self._address
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
         """See `BlobStore.write`."""
         check_name(name)
-        first, size = [], 0
+        first, came = [], 0
         async for piece in pieces:
             first.append(piece)
-            size += len(piece)
-            if size >= _PART_BYTES:
+            came += len(piece)
+            if came >= _PART_BYTES:
                 break
         else:  # one request instead of three
             try:
@@ -92,10 +92,11 @@ class ObjectBlobs:
             await self.delete([name])
             raise failed[0]
 
-    async def read(self, name: str) -> AsyncIterator[bytes]:
+    async def read(self, name: str, *, size: int | None = None) -> AsyncIterator[bytes]:
         """See `BlobStore.read`."""
         try:
             found = await self._obstore.get_async(self._store, check_name(name))
+            check_size(name, self._address, found.meta["size"], size)
             async for piece in found.stream(min_chunk_size=PIECE_BYTES):
                 yield bytes(piece)
         except FileNotFoundError as error:

@@ -31,6 +31,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound, ValidationError
+from holdfast.store.checkpoint_rules import check_by_hand
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
@@ -127,6 +128,10 @@ async def put_checkpoint(call: Call) -> Response:
     if query.number is not None:
         raise ValidationError("a checkpoint's number is given by the server", field="query.number")
     controller, job = call.controller, await find_job(call)
+    if not job.spec.supervised:  # whose ranks have epochs of their own: the store knows them
+        check_by_hand(
+            job.id, query.rank, query.epoch, state=job.state, now=job.epoch, attempts=job.attempts, tasks=job.tasks
+        )  # what will be refused should not be sent
     limit, keep = limits_of(await controller.settings.current(), job.queue, job.spec)
     key = TaskKey(job.id, query.rank, max(1, job.epoch))
     announced = read_announcement(call, limit, need_sha=False)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.controller")
 
-SILENCE_SECONDS = 30.0  # a sender that sends nothing for so long is gone
+SILENCE_SECONDS = 30.0
+LEAST_BYTES = 64 * 1024
+"""A sender that is waited for so long for so little is gone, or keeps a connection and a file for nothing: 2 kB/s."""
 SHA_HEADER = "Holdfast-Sha256"
 _SHA = re.compile(r"[0-9a-f]{64}")
 _MAX_REMEMBERED = 10_000
@@ -90,16 +92,20 @@ class Upload:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body, piece by piece; ends in an error where it is not what was announced (CKPT-4)."""
-        more = True
+        loop, more, waited, came = asyncio.get_running_loop(), True, 0.0, 0
         while more:
+            began = loop.time()  # what the blob store takes for a piece is not the sender's time
             try:
-                async with asyncio.timeout(SILENCE_SECONDS):
+                async with asyncio.timeout(max(0.0, SILENCE_SECONDS - waited)):
                     message = await self._receive()
             except TimeoutError:
-                raise SlowRequest(f"nothing of the checkpoint came for {SILENCE_SECONDS:g} s") from None
+                raise SlowRequest(f"{came} bytes of the checkpoint came in {SILENCE_SECONDS:g} s") from None
             if message["type"] == "http.disconnect":
                 raise Gone
             piece, more = message.get("body", b""), message.get("more_body", False)
+            waited, came = waited + loop.time() - began, came + len(piece)
+            if came >= LEAST_BYTES:
+                waited, came = 0.0, 0
             self.size += len(piece)
             if self.size > self._limit_bytes:
                 raise too_large(self._limit_bytes)
@@ -123,7 +129,7 @@ async def keep_bytes(
     """Take the body of `call` into the blob store; nothing is on record yet."""
     upload = Upload(call.receive, announced, limit_bytes)
     blob = f"{key.job_id}/{key.rank}.{key.epoch}.{make_new_id()}"
-    await controller.blobs.write(blob, upload.pieces())
+    await controller.blobs.write(blob, upload.pieces(), size=announced.size)
     return NewCheckpoint(blob=blob, size=upload.size, sha256=upload.digest, step=step)
 
 
@@ -165,9 +171,10 @@ async def drop_unknown(controller: Controller, blob: str) -> None:
 
 
 async def read_checked(controller: Controller, record: CheckpointRecord, blob: str) -> AsyncIterator[bytes]:
-    """A checkpoint's bytes. One that is not as long as its row says breaks off: the reader must see it."""
+    """A checkpoint's bytes. One that is not as long as its row says is refused, and one that changes while it is read breaks
+    off: the reader must see it."""
     size = 0
-    async for piece in controller.blobs.read(blob):
+    async for piece in controller.blobs.read(blob, size=record.size):
         size += len(piece)
         yield piece
     if size != record.size:

@@ -118,6 +118,8 @@ _LABELS = {
     "holdfast_jobs": "`queue`, `state`",
     "holdfast_hosts": "`state`",
     "holdfast_jobs_ended_total": "`outcome`, `cause`",
+    "holdfast_gangs_completed_total": "`outcome`",
+    "holdfast_members_replaced_total": "`cause`",
     "holdfast_retry_scheduled_total": "`cause`",
     "holdfast_retry_exhausted_total": "`cause`",
     "holdfast_webhook_deliveries_total": "`outcome`",

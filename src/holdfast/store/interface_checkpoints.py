@@ -92,8 +92,11 @@ class CheckpointStore(Protocol):
     ) -> tuple[str, ...]:
         """Forget those of a job, of one rank, or one. Returns their blobs."""
 
-    async def clear_checkpoints(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """Forget those of jobs that have succeeded or are gone. Returns their blobs."""
+    async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """The blobs of checkpoints whose jobs have succeeded or are gone. To be deleted, then forgotten."""
+
+    async def forget_blobs(self, names: Sequence[str]) -> None:
+        """These blobs are deleted: so are the rows that name them. What is not on record is no error."""
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """Which of these blobs are to stay: those a row names, and those of jobs that are not known here."""

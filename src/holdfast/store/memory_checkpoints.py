@@ -122,19 +122,29 @@ class MemoryCheckpoints:
     ) -> tuple[str, ...]:
         """See `CheckpointStore.delete_checkpoints`."""
         return self._drop(
-            lambda one: one.job_id == job_id and rank in (None, one.rank) and number in (None, one.number)
+            lambda one: (
+                one.record.job_id == job_id and rank in (None, one.record.rank) and number in (None, one.record.number)
+            )
         )
 
-    async def clear_checkpoints(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """See `CheckpointStore.clear_checkpoints`."""
-        jobs = self.state.jobs
-        return self._drop(lambda one: one.job_id not in jobs or jobs[one.job_id].row.state is JobState.SUCCEEDED)
+    async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """See `CheckpointStore.find_unneeded_blobs`."""
+        jobs, found = self.state.jobs, []
+        for (job_id, _), kept in self.state.checkpoints.items():
+            if job_id not in jobs or jobs[job_id].row.state is JobState.SUCCEEDED:
+                found += [one.blob for one in kept]
+        return tuple(found[:limit])
 
-    def _drop(self, unwanted: Callable[[CheckpointRecord], bool]) -> tuple[str, ...]:
+    async def forget_blobs(self, names: Sequence[str]) -> None:
+        """See `CheckpointStore.forget_blobs`."""
+        unneeded = set(names)
+        self._drop(lambda one: one.blob in unneeded)
+
+    def _drop(self, unwanted: Callable[[MemoryCheckpoint], bool]) -> tuple[str, ...]:
         dropped: list[str] = []
         for place, kept in list(self.state.checkpoints.items()):
-            dropped += [one.blob for one in kept if unwanted(one.record)]
-            self.state.checkpoints[place] = [one for one in kept if not unwanted(one.record)]
+            dropped += [one.blob for one in kept if unwanted(one)]
+            self.state.checkpoints[place] = [one for one in kept if not unwanted(one)]
             if not self.state.checkpoints[place]:
                 del self.state.checkpoints[place]
         return tuple(dropped)

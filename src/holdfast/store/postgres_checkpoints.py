@@ -138,9 +138,14 @@ class CheckpointsPart:
         rows = await self.session.rows("delete_checkpoints", {"job_id": job_id, "rank": rank, "number": number})
         return tuple(row["blob"] for row in rows)
 
-    async def clear_checkpoints(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """See `CheckpointStore.clear_checkpoints`."""
-        return tuple(row["blob"] for row in await self.session.rows("clear_checkpoints", {"limit": limit}))
+    async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """See `CheckpointStore.find_unneeded_blobs`."""
+        return tuple(row["blob"] for row in await self.session.rows("find_unneeded_blobs", {"limit": limit}))
+
+    async def forget_blobs(self, names: Sequence[str]) -> None:
+        """See `CheckpointStore.forget_blobs`."""
+        params = {"blobs": list(names)}
+        await self.session.single(lambda tx: tx.run("forget_blobs", params))
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """See `CheckpointStore.find_known_blobs`."""

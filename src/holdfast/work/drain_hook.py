@@ -43,13 +43,18 @@ class DrainHook:
         if self._running:
             return  # told again while a function runs: it is let finish, KILL ends the grace
         self._running = True
+        leaving: SystemExit | None = None
         for function in self._functions:
             try:
                 function()
+            except SystemExit as exit_:  # it decides how the process goes; what the others have to save is saved first
+                leaving = leaving or exit_
             except Exception:
                 import traceback
 
                 traceback.print_exc()
+        if leaving is not None:
+            raise leaving
         self._go(number, frame)
 
     def _go(self, number: int, frame: FrameType | None) -> None:
@@ -75,7 +80,8 @@ def on_drain(function: F) -> F:
 
     It has the job's grace (15 s unless set otherwise) to save what the next attempt needs. It runs in the main thread, so
     call `on_drain` there; a handler of SIGTERM that was there before is called after it, and then the process ends as the
-    signal ends it. Several may be given. Outside Holdfast nothing happens. May be used as a decorator.
+    signal ends it. One that is set later takes its place. Several functions may be given; all of them run, also where one raises or
+    calls `sys.exit`. Outside Holdfast nothing happens. May be used as a decorator.
 
     Raises:
         ValueError: not called in the main thread.

@@ -17,7 +17,7 @@ _MAX_BATCHES = 100
 
 
 class CheckpointsLoop:
-    """Rows of jobs that have succeeded or are gone → deleted with their blobs; now and then, blobs without a row → deleted.
+    """Blobs of jobs that have succeeded or are gone → deleted, then their rows; now and then, blobs without a row → deleted.
 
     A success wakes it. It also looks by itself, for what another replica or a crash left.
     """
@@ -36,9 +36,12 @@ class CheckpointsLoop:
         controller, cleared, swept = self._controller, 0, 0
         try:
             for _ in range(_MAX_BATCHES):
-                blobs = await controller.store.clear_checkpoints(limit=_BATCH)
+                # The blobs first: nobody starts from them any more, and a row is what a blob that stayed is found again by.
+                blobs = await controller.store.find_unneeded_blobs(limit=_BATCH)
+                if blobs:
+                    await controller.blobs.delete(blobs)
+                    await controller.store.forget_blobs(blobs)
                 cleared += len(blobs)
-                await controller.blobs.delete(blobs)
                 if len(blobs) < _BATCH:
                     break
             if controller.clock() >= self._sweep_at:

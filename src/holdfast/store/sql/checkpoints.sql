@@ -62,12 +62,15 @@ delete from checkpoints where job_id = %(job_id)s and (%(rank)s::integer is null
   and (%(number)s::bigint is null or number = %(number)s)
 returning blob;
 
--- name: clear_checkpoints
+-- name: find_unneeded_blobs
 -- Of jobs that have succeeded or are gone. The table holds a few rows for each rank of the jobs that save, so it is read whole.
-delete from checkpoints c where (c.job_id, c.rank, c.number) in (
-  select o.job_id, o.rank, o.number from checkpoints o left join jobs j on j.id = o.job_id
-  where j.id is null or j.state = 'succeeded' limit %(limit)s)
-returning c.blob;
+select c.blob from checkpoints c left join jobs j on j.id = c.job_id
+where j.id is null or j.state = 'succeeded' limit %(limit)s;
+
+-- name: forget_blobs
+-- The blob's name leads to its row: the part before the slash is the job, which the primary key begins with.
+delete from checkpoints c using unnest(%(blobs)s::text[]) as n(name)
+where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name;
 
 -- name: find_known_blobs
 -- A blob's name begins with its job's id. One of a job that is not here may be another database's in the same place: it stays.
