@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.config import value_text
-from holdfast.cli.face import Face, age, columns, facts, span, table, talks
+from holdfast.cli.face import Face, age, columns, facts, shorten, span, table, talks
 
 if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord
@@ -69,7 +69,7 @@ def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> 
 def _fit_host(host: str) -> str:
     """A host's name in what the other columns, at their widest, leave."""
     room = max(8, columns() - 72)
-    return host if len(host) <= room else host[: room - 1] + "…"
+    return shorten(host, room)
 
 
 def _under(attempt: AttemptRecord, policies: bool) -> list[str]:

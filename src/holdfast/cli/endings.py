@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from holdfast.cli.face import note
 from holdfast.errors import (
     Conflict,
     Forbidden,
@@ -50,13 +51,21 @@ def exit_code_of(error: BaseException) -> int | None:
     return None
 
 
+def _say(error: BaseException) -> str:
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
 def show_error(error: BaseException, as_json: bool) -> None:
     """What happened and what to do, on stderr; with `--json` an RFC 9457 problem."""
-    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = _say(error)
     if not as_json:
         field = getattr(error, "field", None)
         where = f" ({field})" if field and str(field) not in message else ""
-        click.echo(f"holdfast: {message}{where}", err=True)
+        note(f"{message}{where}")
         return
     import json
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.face import Face, print_text, talks
 from holdfast.cli.jobs import event_text
 
 
@@ -40,4 +40,4 @@ def events(
             if face.as_json:
                 face.show_json_line(event)
             else:
-                click.echo(event_text(event))
+                print_text(event_text(event))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 PIPED_COLUMNS = 80
 # A person waits at the terminal: long enough for a controller that restarts, short enough to be told.
 RETRY_SECONDS = 3.0
+
+# All but tabs, ends of lines and our own colours; those that turn the direction of writing round, too.
+_CONTROL = re.compile(r"(?!\x1b\[(?:0|1|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _COLOURS = {
     "succeeded": "green",
@@ -53,8 +57,11 @@ class Face:
         if self.token_file is not None:
             try:
                 token = Path(self.token_file).read_text().strip()
-            except OSError as error:
-                raise ValidationError(f"the token file {self.token_file} cannot be read: {error.strerror}") from error
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                raise ValidationError(f"the token file {self.token_file} cannot be read: {why}") from error
+            if not token:
+                raise ValidationError(f"the token file {self.token_file} is empty")
         return Client(self.url, token, retry_seconds=retry_seconds)
 
     def show_json(self, value: Any) -> None:
@@ -75,7 +82,7 @@ class Face:
         if self.as_json:
             self.show_json(value)
         elif text:
-            click.echo(text)
+            print_text(text)
 
 
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,9 +98,15 @@ def talks(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def print_text(text: str, *, err: bool = False) -> None:
+    """Text for a person. Control characters in it are other people's (a job's name, the last line of its log), and a
+    terminal would obey them: only the colours of `paint` go through."""
+    click.echo(_CONTROL.sub("\ufffd", text), err=err)
+
+
 def note(message: str) -> None:
     """A notice on stderr, apart from any output."""
-    click.echo(f"holdfast: {message}", err=True)
+    print_text(f"holdfast: {message}", err=True)
 
 
 def colourful(stream: Any = None) -> bool:
@@ -150,7 +163,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, elastic: int
     """Rows in columns. The `elastic` column gives way first when the line is too long; ids never do."""
     cells = [[" ".join(cell.split()) for cell in row] for row in rows]
     lines = [list(headers), *cells]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    widths = [max(count_columns(line[i]) for line in lines) for i in range(len(headers))]
     _squeeze(widths, headers, elastic % len(headers), (width or columns()) - 2 * (len(headers) - 1))
     out = []
     for number, line in enumerate(lines):
@@ -177,9 +190,26 @@ def _squeeze(widths: list[int], headers: Sequence[str], elastic: int, room: int)
 
 
 def _fit(text: str, width: int) -> str:
-    if len(text) > width:
-        text = text[: width - 1] + "…"
-    return text.ljust(width)
+    text = shorten(text, width)
+    return text + " " * (width - count_columns(text))
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` columns, with … for what does not fit."""
+    if count_columns(text) <= width:
+        return text
+    while count_columns(text) > width - 1:
+        text = text[: width - 1] if text.isascii() else text[:-1]
+    return text + "…"
+
+
+def count_columns(text: str) -> int:
+    """How many columns a terminal gives it: two for the wide characters of East Asia, none for what is put on another."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:

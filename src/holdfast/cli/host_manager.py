@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.up import read_gpus
+
 if TYPE_CHECKING:
     from holdfast.supervisor.keys import ManagerKey
 
@@ -68,8 +70,7 @@ def host_manager(
         if not equals:
             raise ValidationError(f"--label {label!r} is not K=V", field="labels")
         pairs[key] = value
-    if gpus != "auto" and not gpus.isdigit():
-        raise ValidationError(f"--gpus {gpus!r} is neither a number nor auto", field="gpus")
+    count = None if gpus == "auto" else read_gpus(gpus)
     began = time.monotonic()
     run_key = _read_key(key_file, patience)
     patience = max(1.0, patience - (time.monotonic() - began))
@@ -85,7 +86,7 @@ def host_manager(
         name=name,
         address=advertise,
         labels=pairs,
-        gpus=None if gpus == "auto" else int(gpus),
+        gpus=count,
         patience_seconds=patience,
         usage_seconds=usage_interval,
         log_file=log_file,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.attempts import attempts_table, policy_text
-from holdfast.cli.face import Face, age, facts, note, paint, size, span, table, talks
+from holdfast.cli.face import Face, age, facts, note, paint, print_text, shorten, size, span, table, talks
 from holdfast.cli.gang_view import draw_attempt, draw_tasks
 from holdfast.core.ranks import name_ranks, say_names
 from holdfast.errors import HoldfastError, NotFound, ValidationError
@@ -50,7 +51,7 @@ def jobs(face: Face, states: Sequence[str], labels: Sequence[str], limit: int, e
         pairs[name] = value
     with face.client() as client:
         found = client.jobs(states=states, labels=pairs, page_size=min(limit, 500) if not everything else 500, **only)
-        rows = list(found if everything else itertools.islice(found, limit))
+        rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
     face.show(rows, jobs_table(rows) if rows else "no jobs")
 
 
@@ -59,14 +60,10 @@ def jobs_table(rows: Sequence[JobRecord]) -> str:
     return table(
         ("ID", "STATE", "QUEUE", "NAME", "TRY", "AGE", "REASON"),
         [
-            (j.id, j.state.value, j.queue, _short(j.name, 16), str(j.attempts), age(j.created_at), j.reason or "-")
+            (j.id, j.state.value, j.queue, shorten(j.name, 16), str(j.attempts), age(j.created_at), j.reason or "-")
             for j in rows
         ],
     )
-
-
-def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 @click.command()
@@ -119,9 +116,9 @@ def show(
             return
         text = _job_text(job, client.attempts(job_id), client.tasks(job_id), ranks)
         reasons = None if job.state.terminal else client.why(job_id)
-    click.echo(text)
+    print_text(text)
     if reasons is not None:
-        click.echo("\n" + why_text(reasons))
+        print_text("\n" + why_text(reasons))
 
 
 def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: bool) -> None:
@@ -136,9 +133,9 @@ def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: b
     if face.as_json:
         face.show_json({"attempt": chosen, "tasks": tasks})
     elif goes_on and tasks:
-        click.echo(draw_tasks(client.job(job_id), tasks, every=ranks))
+        print_text(draw_tasks(client.job(job_id), tasks, every=ranks))
     else:
-        click.echo(draw_attempt(chosen, every=ranks))
+        print_text(draw_attempt(chosen, every=ranks))
 
 
 def _draw_gang(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool) -> str:
@@ -167,7 +164,7 @@ def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[T
         ("cause", job.cause.value if job.cause else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
-        ("command", _short(command, 400)),
+        ("command", shorten(command, 400)),
         ("folder", spec.cwd or ""),
         ("wants", ", ".join(filter(None, wants))),
         ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),
@@ -285,7 +282,7 @@ def _each(face: Face, job_ids: Sequence[str], act: Any) -> None:
             continue
         done.append(job)
         if not face.as_json:
-            click.echo(f"{job.id}  {paint(job.state.value)}  {job.reason}".rstrip())
+            print_text(f"{job.id}  {paint(job.state.value)}  {job.reason}".rstrip())
     if face.as_json and done:
         face.show_json(done[0] if len(job_ids) == 1 else done)
     if refused is not None:

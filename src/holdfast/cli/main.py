@@ -6,6 +6,7 @@ A command's module is imported when the command runs, never for `holdfast --help
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, show_error
+from holdfast.cli.face import note
 
 # name → (module, attribute, what it does). The order is the order of the help.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -113,15 +115,37 @@ def _guard(run: Any, words: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain about the same pipe once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Whoever read our output has enough.
+        _drop_output()
         return 141
     except Exception as error:
         code = exit_code_of(error)
         if code is None:
             raise
         show_error(error, as_json)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
         return code
+
+
+def _drop_output() -> None:
+    """What is still in Python's buffer goes nowhere: at exit it would complain about the same pipe or disk once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def open_standard_streams() -> None:
+    """Streams that whoever started us has closed lead nowhere. Else the next file or socket would be taken for one of them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no such letter shows a mark
 
 
 def _show_usage(error: click.ClickException, as_json: bool) -> None:
@@ -129,7 +153,7 @@ def _show_usage(error: click.ClickException, as_json: bool) -> None:
         show_error(error, as_json)
         return
     context = getattr(error, "ctx", None)
-    click.echo(f"holdfast: {error.format_message()}", err=True)
+    note(error.format_message())
     if context is not None and context.command is not None:
         click.echo(f"See `{context.command_path} --help`.", err=True)
 
@@ -146,4 +170,5 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Entry point of the `holdfast` program."""
+    open_standard_streams()
     cli.main(prog_name="holdfast")

@@ -205,8 +205,8 @@ def read_file(path: str) -> dict[str, Any]:
 
             try:
                 fields = yaml.safe_load(data)
-            except yaml.YAMLError as error:
-                raise ValidationError(f"{path} is not YAML: {error}", field="file") from error
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise ValidationError(f"{path} is not YAML: {' '.join(str(error).split())}", field="file") from error
         else:
             import tomllib
 
@@ -214,8 +214,11 @@ def read_file(path: str) -> dict[str, Any]:
                 fields = tomllib.loads(data.decode())
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ValidationError(f"{path} is not TOML: {error}", field="file") from error
-    except OSError as error:
-        raise ValidationError(f"{path} cannot be read: {error.strerror}", field="file") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValidationError(f"{path} cannot be read: {why}", field="file") from error
+    except RecursionError as error:
+        raise ValidationError(f"{path} is nested too deeply", field="file") from error
     if not isinstance(fields, dict):
         raise ValidationError(f"{path} holds no table of fields", field="file")
     return {str(name): value for name, value in fields.items()}

@@ -12,6 +12,7 @@ from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import ValidationError
 
 DEFAULT_PORT = 7878
+MAX_GPUS = 1024
 
 
 @click.command()
@@ -75,14 +76,19 @@ def agent_options(*, slots: int | None, gpus: str, queues: str | None, name: str
     """Fields of an agent's config from flags. Raises ValidationError."""
     options: dict[str, Any] = {"cpu_slots": len(os.sched_getaffinity(0)) if slots is None else slots}
     if gpus != "auto":
-        if not gpus.isdigit():
-            raise ValidationError(f"--gpus is a number or auto, not {gpus!r}", field="gpus")
-        options["gpus"] = int(gpus)
+        options["gpus"] = read_gpus(gpus)
     if queues:
         options["queues"] = [queue.strip() for queue in queues.split(",") if queue.strip()]
     if name:
         options["name"] = name
     return options
+
+
+def read_gpus(text: str) -> int:
+    """Read how many GPUs a machine offers. Raises ValidationError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_GPUS):
+        raise ValidationError(f"--gpus is auto or a number up to {MAX_GPUS}, not {text[:40]!r}", field="gpus")
+    return int(text)
 
 
 def say(sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +271,8 @@ def deliveries(face: Face, webhook_id: str, delivery_id: str | None, states: Seq
             one = client.delivery(webhook_id, delivery_id)
             face.show(one, one.body)
             return
-        rows = list(islice(client.deliveries(webhook_id, states=states, page_size=min(limit, 1000)), limit))
+        found = client.deliveries(webhook_id, states=states, page_size=min(limit, 1000))
+        rows = list(islice(found, min(limit, sys.maxsize)))
     face.show(rows, _deliveries_table(rows))
 
 

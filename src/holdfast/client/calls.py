@@ -109,7 +109,7 @@ def _query(**given: object) -> tuple[tuple[str, str], ...]:
         if value is None or value == "":
             continue
         values: Iterable[object] = value if isinstance(value, (list, tuple)) else (value,)
-        pairs += [(name, str(int(v)) if isinstance(v, bool) else str(v)) for v in values]
+        pairs += [(name, str(int(v)) if isinstance(v, bool) else _text(str(v))) for v in values]
     return tuple(pairs)
 
 
@@ -117,10 +117,28 @@ def _part(text: str) -> str:
     """One segment of a path. An empty one would name another resource."""
     if not text or text in (".", ".."):
         raise NotFound(f"{text!r} names nothing")
-    return quote(text, safe="")
+    return quote(_text(text), safe="")
 
 
-_encode = msgspec.json.Encoder().encode
+def _text(text: str) -> str:
+    """`text`, unless it came of bytes that are none (a file's name or an argument in no UTF-8), which cannot be sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValidationError(f"{ascii(text)[:80]} is not UTF-8 text") from None
+    return text
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise ValidationError(f"{ascii(error.object)[:80]} is not UTF-8 text") from None
+
+
 _JOB = _reader(JobRecord)
 
 

@@ -7,12 +7,13 @@ Searched in this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.errors import HoldfastError, Unauthorized, Unavailable, ValidationError
 
 DATA_FOLDER = "holdfast-data"
 
@@ -51,9 +52,10 @@ def locate(
     Raises:
         NoController: nothing says where one is.
         ValidationError: the address is not an http(s) URL.
+        Unauthorized: the token holds what no token can.
     """
     env = os.environ if environ is None else environ
-    token = token or env.get("HOLDFAST_TOKEN") or None
+    token = (token or env.get("HOLDFAST_TOKEN") or "").strip() or None
     if url:
         return _checked(url, token or _token_for(url, env, folder), "the --url given")
     if env.get("HOLDFAST_URL"):
@@ -104,10 +106,25 @@ def _read(path: Path) -> str | None:
 
 
 def _checked(url: str, token: str | None, source: str) -> Place:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValidationError(f"{url!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url")
+    if not _is_address(url):
+        raise ValidationError(f"{url[:200]!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url")
+    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+        # It would never get as far as a header, and it is not repeated: it may be a secret all the same.
+        raise Unauthorized(
+            f"the token for {url} is none: it has a space, a line break or another character that no token has"
+        )
     return Place(url.rstrip("/"), token, source)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        name = host if host.isascii() else host.encode("idna").decode()  # as a name of another alphabet is looked up
+    except ValueError:  # a bracket, a port that is none, half a surrogate pair
+        return False
+    well_formed = all(len(label) < 64 for label in name.split(".")) and url.isprintable() and " " not in url
+    return parts.scheme in ("http", "https") and bool(host) and port != 0 and well_formed
 
 
 def token_hint(error: HoldfastError, place: Place) -> str:

@@ -37,7 +37,10 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
         raise ValueError(f"{text!r} is not a size; write 512M, 4G or a number of bytes")
-    return int(float(match.group(1)) * _UNITS[match.group(2)])
+    try:
+        return int(float(match.group(1)) * _UNITS[match.group(2)])
+    except OverflowError:
+        raise ValueError(f"{text[:20]!r}… is more than any machine has") from None
 
 
 def parse_start(text: str, now: float) -> float:
@@ -101,12 +104,16 @@ def _read_value(given: str, name: str, value: Any) -> Any:
     if name == "retry":
         return read_retry(value)
     if name == "no_progress_limit" and isinstance(value, str):
-        return int(value) if value.strip().isdigit() else value.strip().lower()
+        word = value.strip().lower()
+        return int(word) if re.fullmatch(r"[0-9]{1,18}", word) else word
     if name in ("env", "secrets", "labels", "host_labels") and isinstance(value, Mapping):
         # A file may say `SEED = 7`; an environment holds text only.
         return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in value.items()}
     if name == "start_at" and not isinstance(value, (str, int, float)) and hasattr(value, "timestamp"):
-        return value.timestamp()  # a TOML or YAML date
+        try:
+            return value.timestamp()  # a TOML or YAML date
+        except (ValueError, OverflowError):
+            raise ValidationError(f"{given}: {value} is not a time that can be waited for", field=given) from None
     if reader is None:
         return value
     try:

@@ -117,11 +117,17 @@ def parse_duration(text: str) -> float:
 
     text = text.strip().lower()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        return float(text)
+        return _finite(float(text))
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text)
     if not parts or "".join(n + u for n, u in parts) != text:
         raise ValueError(f"{text!r} is not a duration; write 90, 90s, 2m, 1h30m or 7d")
-    return sum(float(n) * _UNITS[u] for n, u in parts)
+    return _finite(sum(float(n) * _UNITS[u] for n, u in parts))
+
+
+def _finite(seconds: float) -> float:
+    if math.isinf(seconds):
+        raise ValueError("nothing takes that long")
+    return seconds
 
 
 def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
