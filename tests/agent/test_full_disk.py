@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from holdfast.agent.config import MARK_FILE, read_mark
 from holdfast.agent.guardian_home import GROUP_RECORD, SOCKET_RECORD, GuardianHome, read_group_homes
+from holdfast.agent.housekeeping import LOGS_KEEP_SECONDS, Housekeeper
 from holdfast.agent.identity import HostIdentity, read_identity
 from holdfast.agent.tasks import Saved, TaskTable
 from holdfast.core.ids import TaskKey
@@ -238,3 +240,22 @@ def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_los
         (tmp_path / GROUP_RECORD).write_bytes(b"/sys")
         assert sweep(mark, group_homes=read_group_homes(tmp_path)) == []
         assert left.wait(10) == -signal.SIGKILL
+
+
+def test_an_order_that_cannot_be_deleted_is_said_and_costs_no_agent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that has become read-only: whoever ships logs puts tasks away, too, and must live through it."""
+    table = TaskTable(tmp_path)
+    table.open()
+    task = table.add(
+        LaunchOrder(key=TaskKey("job", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"]), 0.0
+    )
+    task.saved.shipped = {"stdout": task.keep_bytes + 1}  # kept only in part: its files stay here for a while
+    (task.folder / "order.json").unlink()
+    (task.folder / "order.json").mkdir()  # not to be unlinked
+    keeper = Housekeeper(table, tmp_path / "work")
+    keeper.put_away(task)
+    assert "with its secrets, stays on disk" in caplog.text
+    keeper.clean(time.time() + LOGS_KEEP_SECONDS + 60)
+    assert not task.folder.exists()

@@ -42,7 +42,10 @@ class Housekeeper:
             self._table.remove_folder(task.key)
             return
         self._table.save(task, read_boottime())  # the next agent must know that its logs are on record
-        (task.folder / "order.json").unlink(missing_ok=True)  # its secrets have no more use (KEEP-1)
+        try:
+            (task.folder / "order.json").unlink(missing_ok=True)  # its secrets have no more use (KEEP-1)
+        except OSError as error:
+            log.error(f"its order, with its secrets, stays on disk as long as its logs: {error}", extra=task.about())
         self._keep(task.key)
 
     def _leave_work_folder(self, job_id: str) -> None:
