@@ -92,7 +92,13 @@ def test_invariants_that_are_named_are_there() -> None:
     """A name that leads nowhere, or to another's rule, tells a reader less than no name."""
     homes = find_definitions()
     families = {family for family, _ in homes}
-    pages = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "STYLE.md"]
+    pages = [
+        *SOURCES,
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "STYLE.md",
+    ]
     unknown = {name_of(page): find_citations(page.read_text(), families) - homes.keys() for page in pages}
     assert {page: names for page, names in unknown.items() if names} == {}
 
@@ -110,7 +116,9 @@ def test_the_map_of_invariants_is_true() -> None:
         patterns = [re.escape(place).replace(r"\*", "[^/]*") for place in re.findall(r"`([^`]+)`", places)]
         for name in sorted(wanted):
             homes_of = homes[name]
-            assert any(re.match(pattern, home) for pattern in patterns for home in homes_of), f"{name} is in {homes_of}, not in {places}"
+            assert any(re.match(pattern, home) for pattern in patterns for home in homes_of), (
+                f"{name} is in {homes_of}, not in {places}"
+            )
 
 
 def test_unfinished_marks_have_a_reason() -> None:
