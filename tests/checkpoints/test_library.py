@@ -174,6 +174,27 @@ def test_a_function_that_exits_does_not_keep_the_others_from_saving(tmp_path: Pa
     assert end_by_term(code, tmp_path) == (7, "saved\n")
 
 
+def test_a_thread_is_told_that_it_cannot_be_called_there(tmp_path: Path, spool: Path) -> None:
+    done = run(
+        """
+        import threading
+        import holdfast
+        def late():
+            try:
+                holdfast.on_drain(print)
+            except ValueError as error:
+                print(error)
+        thread = threading.Thread(target=late)
+        thread.start()
+        thread.join()
+        """,
+        cwd=tmp_path, inside=spool,
+    )  # fmt: skip
+    assert done.stdout == "call holdfast.on_drain in the main thread: only there does Python take signals\n", (
+        done.stderr
+    )
+
+
 def test_children_do_not_save(tmp_path: Path) -> None:
     """A data loader's workers inherit the handler, and TERM goes to the whole group: one saves."""
     code = """

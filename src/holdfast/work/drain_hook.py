@@ -89,6 +89,10 @@ def on_drain(function: F) -> F:
     global _hook
     if os.environ.get("HOLDFAST_TASK"):
         if _hook is None or not _hook.is_own:
+            import threading
+
+            if threading.current_thread() is not threading.main_thread():
+                raise ValueError("call holdfast.on_drain in the main thread: only there does Python take signals")
             _hook = DrainHook()
         _hook.add(function)
     return function
