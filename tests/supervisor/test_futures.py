@@ -17,10 +17,11 @@ from holdfast.supervisor import (
     CancelledError,
     Future,
     as_completed,
+    futures,
     wait,
 )
 from holdfast.supervisor.failures import ProcessEnded
-from holdfast.supervisor.inbox import Inbox, receive_one
+from holdfast.supervisor.inbox import Filter, Inbox, receive_one
 from holdfast.supervisor.values import encode_value
 from tests.proxy import wait_until
 
@@ -69,6 +70,23 @@ def test_callbacks_run_in_order_apart_and_survive_each_other() -> None:
     future.add_done_callback(lambda found: seen.append("late"))
     wait_until(lambda: len(seen) == 3)
     assert seen == [5, "holdfast-callbacks", "late"]
+
+
+def test_callbacks_come_also_where_python_starts_no_thread_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in what runs at exit under Python 3.12: who failed then broke off the bus's work for all other hosts."""
+    monkeypatch.setattr(futures, "_callbacks", futures.Callbacks())
+    future: Future[int] = Future()
+    seen: list[Any] = []
+    future.add_done_callback(lambda found: seen.append(found.result()))
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    future.set_result(5)
+    wait_until(lambda: seen == [5])
+    with pytest.raises(RuntimeError):
+        futures.Callbacks().begin()
 
 
 def test_many_threads_wait_for_one() -> None:
@@ -226,16 +244,18 @@ def test_a_message_refused_in_the_last_instant_goes_to_the_next() -> None:
     """INBOX-1: between the match and the handing over the wait may have been cancelled."""
 
     class Gone:
+        accept: Filter | None = None
+
         def settle(self, index: int, value: Any) -> bool:
             return False
 
-        def fail(self, index: int, error: BaseException) -> None:
+        def fail(self, error: BaseException) -> None:
             raise AssertionError
 
     inbox = Inbox()
-    inbox.wait(None, Gone())
+    inbox.wait(Gone())
     second = receive_one(inbox, None, "", "")
-    inbox.wait(None, Gone())
+    inbox.wait(Gone())
     inbox.add_part(encode_value("a"), 0, True)
     inbox.add_part(encode_value("b"), 0, True)
     assert second.result(0) == "a"

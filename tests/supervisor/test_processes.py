@@ -248,6 +248,33 @@ def test_after_the_shutdown_everything_says_so(managers: Managers) -> None:
         process.send("x")
 
 
+ENDS_WITHOUT_A_WORD = """
+import logging
+from holdfast.supervisor import Context
+logging.basicConfig(level=logging.ERROR)
+ctx = Context(bind="127.0.0.1", log_interval=None)
+ctx.start_local_managers(2)
+hosts = ctx.request_hosts(2)
+processes = ctx.create_process_group(hosts, ["sleep", "6000"])
+print(*[process.pid().result(40) for process in processes], flush=True)
+for process in processes:
+    process.returncode().add_done_callback(lambda future: print("told", flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_just_ends_ends_everything(tmp_path: Path) -> None:
+    """Callbacks included: what runs at exit runs where Python may start no thread any more (3.12)."""
+    script = subprocess.run(
+        python(ENDS_WITHOUT_A_WORD), capture_output=True, text=True, timeout=PATIENCE * 2, cwd=tmp_path
+    )
+    assert script.returncode == 0
+    assert "Traceback" not in script.stderr, script.stderr
+    pids = script.stdout.splitlines()[0].split()
+    assert len(pids) == 2
+    assert not any(alive(int(pid)) for pid in pids)
+
+
 @pytest.mark.slow
 def test_the_log_of_pids_and_the_sample_of_use(ctx: Context, managers: Managers, tmp_path: Path) -> None:
     log = tmp_path / "manager.jsonl"

@@ -30,9 +30,12 @@ class EventLog:
         self._listeners: list[Callable[[Event], object]] = []
         self._callbacks = Callbacks()
         self._file = open(path, "ab", buffering=0) if path is not None else None  # noqa: SIM115  closed by `close`
+        if self._file is not None:
+            self._callbacks.begin()
 
     def listen(self, listener: Callable[[Event], object]) -> None:
         """Call `listener(event)` for every event from now on, in a thread of its own."""
+        self._callbacks.begin()
         self._listeners.append(listener)
 
     def say(self, kind: str, **facts: str | int | float) -> None:

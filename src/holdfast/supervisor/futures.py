@@ -25,20 +25,29 @@ LOG_SECONDS = 10.0
 
 
 class Callbacks:
-    """One thread that runs the script's callbacks, in order, started when the first comes."""
+    """One thread that runs the script's callbacks, in order.
+
+    `begin` starts it, and belongs where somebody asks to be called: a Python that is ending may refuse to start a thread (3.12 does,
+    while it runs what was registered at exit), and that is when the last futures are told.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[Any], Any], Any]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
 
+    def begin(self) -> None:
+        """Start the thread, if it does not run yet. RuntimeError where Python starts none any more."""
+        with self._wake:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True)
+                thread.start()
+                self._thread = thread
+
     def run_soon(self, function: Callable[[Any], Any], argument: Any) -> None:
-        """Queue one call."""
+        """Queue one call. Never blocks and never raises: the bus's thread calls it."""
         with self._wake:
             self._waiting.append((function, argument))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True)
-                self._thread.start()
             self._wake.notify()
 
     def _run(self) -> None:
@@ -126,6 +135,7 @@ class Future(Generic[T]):
 
     def add_done_callback(self, function: Callable[[Future[T]], Any]) -> None:
         """Call `function(self)` once it is done: in the library's callback thread, in order. Errors are logged."""
+        _callbacks.begin()
         self.add_hook(lambda future: _callbacks.run_soon(function, future))
 
     def cancel(self) -> bool:
