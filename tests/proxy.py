@@ -16,7 +16,7 @@ class Proxy:
     """Forwards `127.0.0.1:port` to `target_port`. Use as a context manager; every knob may be turned at any time.
 
     delay_seconds: added to every chunk, each way. black_hole: bytes are swallowed, connections stay open.
-    refuse: new connections are closed at once.
+    refuse: new connections are closed at once. rewrite: what becomes of each chunk on its way, either way.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -25,6 +25,7 @@ class Proxy:
         self.delay_seconds = 0.0
         self.black_hole = False
         self.refuse = False
+        self.rewrite: Callable[[bytes], bytes] = lambda data: data
         self.bytes_seen = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -94,7 +95,7 @@ class Proxy:
                     await asyncio.sleep(self.delay_seconds)
                 if self.black_hole:
                     continue
-                sink.write(data)
+                sink.write(self.rewrite(data))
                 await sink.drain()
         self._writers.discard(sink)
         if not self.black_hole:

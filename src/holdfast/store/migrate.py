@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import NamedTuple
 
@@ -16,9 +18,11 @@ import psycopg
 
 from holdfast.core.settings import BUILTIN_QUEUES
 from holdfast.errors import Conflict, Unavailable
+from holdfast.store.server_needs import check_dsn, explain_refusal, judge_server, read_facts
 
 LOCK_KEY = 0x686F6C64_6D696772  # "hold" "migr"
 LOCK_WAIT_SECONDS = 60
+_Connection = psycopg.Connection[tuple[object, ...]]
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 _LEDGER = """
@@ -70,24 +74,42 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
     Waits up to 60 s for another process that is migrating.
 
     Raises:
+        ValidationError: the DSN cannot be read, or the server is not one Holdfast can use (`server_needs`).
         Conflict: the schema is newer than this code, or an applied file was changed.
-        Unavailable: the server cannot be reached, or another process holds the lock for too long.
+        Unavailable: the server cannot be reached, takes no writes, or another process holds the lock for too long.
     """
     known = list_migrations() if migrations is None else migrations
+    with _connect(dsn, to_write=True) as conn:
+        conn.execute("set client_min_messages = warning; set statement_timeout = 0")
+        conn.execute(f"set lock_timeout = '{LOCK_WAIT_SECONDS}s'".encode())
+        conn.execute("select pg_advisory_lock(%s)", (LOCK_KEY,))
+        try:
+            conn.execute(_LEDGER)
+            applied = _read_applied(conn)
+            _check(known, applied)
+            done = [_apply(conn, m) for m in known if m.version not in applied]
+            _settle_events(conn)
+            return done
+        finally:
+            conn.execute("select pg_advisory_unlock(%s)", (LOCK_KEY,))
+
+
+@contextmanager
+def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
+    """A connection to a server that Holdfast can use. What is wrong with it, now or later, is told in words of ours."""
+    check_dsn(dsn)
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
-            conn.execute("set client_min_messages = warning")
-            conn.execute(f"set lock_timeout = '{LOCK_WAIT_SECONDS}s'".encode())
-            conn.execute("select pg_advisory_lock(%s)", (LOCK_KEY,))
+            refused = judge_server(read_facts(conn), to_write=to_write)
+            if refused is not None:
+                raise refused
             try:
-                conn.execute(_LEDGER)
-                applied = _read_applied(conn)
-                _check(known, applied)
-                done = [_apply(conn, m) for m in known if m.version not in applied]
-                _settle_events(conn)
-                return done
-            finally:
-                conn.execute("select pg_advisory_unlock(%s)", (LOCK_KEY,))
+                yield conn
+            except psycopg.Error as error:
+                told = explain_refusal(error, conn)
+                if told is None:
+                    raise
+                raise told from error
     except psycopg.errors.LockNotAvailable as error:
         raise Unavailable(f"another process has been migrating the database for over {LOCK_WAIT_SECONDS} s") from error
     except psycopg.OperationalError as error:
@@ -97,12 +119,9 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
 def read_status(dsn: str) -> SchemaStatus:
     """What the database at `dsn` has and lacks; writes nothing. Raises as `migrate` does."""
     known = list_migrations()
-    try:
-        with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
-            there = conn.execute("select to_regclass('schema_migrations') is not null").fetchone()
-            applied = _read_applied(conn) if there and there[0] else {}
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"the database cannot be reached: {str(error).strip()}") from error
+    with _connect(dsn, to_write=False) as conn:
+        there = conn.execute("select to_regclass('schema_migrations') is not null").fetchone()
+        applied = _read_applied(conn) if there and there[0] else {}
     _check(known, applied)
     return SchemaStatus(
         version=max(applied, default=0),
@@ -111,7 +130,7 @@ def read_status(dsn: str) -> SchemaStatus:
     )
 
 
-def _read_applied(conn: psycopg.Connection[tuple[object, ...]]) -> dict[int, tuple[str, str]]:
+def _read_applied(conn: _Connection) -> dict[int, tuple[str, str]]:
     rows = conn.execute("select version, name, checksum from schema_migrations order by version").fetchall()
     return {int(str(version)): (str(name), str(checksum)) for version, name, checksum in rows}
 
@@ -133,7 +152,7 @@ def _check(known: list[Migration], applied: dict[int, tuple[str, str]]) -> None:
             )
 
 
-def _apply(conn: psycopg.Connection[tuple[object, ...]], m: Migration) -> str:
+def _apply(conn: _Connection, m: Migration) -> str:
     with conn.transaction():
         conn.execute(m.sql.encode())
         if m.version == 1:
@@ -148,7 +167,7 @@ def _apply(conn: psycopg.Connection[tuple[object, ...]], m: Migration) -> str:
     return f"{m.version:04d}_{m.name}"
 
 
-def _settle_events(conn: psycopg.Connection[tuple[object, ...]]) -> None:
+def _settle_events(conn: _Connection) -> None:
     """Make the events of a dump restored into another cluster visible: their transaction ids lie in its future."""
     conn.execute(
         "update events set tx = '0'::xid8 where exists"

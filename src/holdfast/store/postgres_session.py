@@ -48,9 +48,10 @@ _KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
 _BOTH = (
     b"select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
 )
+# What our statements count on, whatever an owner of the server or of the role has set for others.
 _SESSION_SETTINGS = (
-    b"set timezone = 'UTC'; set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s';"
-    b" set client_min_messages = warning"
+    b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read committed';"
+    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s'; set client_min_messages = warning"
 )
 
 
