@@ -1,22 +1,31 @@
 # Two commands are all a newcomer needs: `make demo` and `make test`. Both make their own environment first.
-PYTHON ?= python3
+# With another Python: `make test PYTHON=/path/to/python3.13`; the environment is made anew, and kept until another is named.
+PYTHON ?= $(or $(shell cat .venv/.ready 2>/dev/null),python3)
 UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo test ddp slurm s3 tools lint types imports bench soak clean env
+.PHONY: help demo test ddp slurm s3 tools lint types imports bench soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 env: .venv/.ready
 
+# A Python that was asked for is the one that is used, also where an environment of another is there.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell cat .venv/.ready 2>/dev/null),$(PYTHON))
+.venv/.ready: anew
+anew:
+endif
+endif
+
 .venv/.ready: pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Holdfast needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	@test -x $(UV) || { echo "making the environment: uv into .uv, the project into .venv (once)"; \
 	  $(PYTHON) -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'; }
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --python $(PYTHON)
-	@touch .venv/.ready
+	@echo '$(PYTHON)' >.venv/.ready
 
 demo: env       ## the whole story on this machine, in under a minute
 	@$(RUN)/python examples/demo.py
@@ -74,4 +83,4 @@ soak: env       ## long runs with faults
 	@$(RUN)/python -m pytest -q -m soak
 
 clean:          ## take the environments and caches away
-	rm -rf .venv .uv .venv-torch .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run bench/results
+	rm -rf .venv .uv .venv-torch .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist
