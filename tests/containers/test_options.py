@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.config import AgentConfig
 from holdfast.agent.containers.box import Box, Surroundings, is_worth_mounting, make_box
 from holdfast.agent.containers.desk import read_options
 from holdfast.agent.containers.plan import name_container
@@ -213,10 +212,10 @@ def test_a_hybrid_layout_of_control_groups_is_told_from_the_others(tmp_path: Pat
     assert not is_hybrid(str(tmp_path))
 
 
-def test_options_come_from_the_config_else_from_the_environment() -> None:
-    config = AgentConfig(url="http://c", state_dir="/s", podman_args=["--root", "/a"])
-    environ = {"HOLDFAST_PODMAN_ARGS": "--root /b", "HOLDFAST_DOCKER_ARGS": "--host 'a b'"}
-    found = read_options(config, environ)
-    assert found.runtimes == {"podman": ["--root", "/a"], "docker": ["--host", "a b"]}
+def test_options_come_from_the_environment() -> None:
+    environ = {"HOLDFAST_DOCKER_ARGS": "--host 'a b'", "HOLDFAST_CONTAINER_ARGS": "--cap-add=IPC_LOCK"}
+    found = read_options(environ)
+    assert found.runtimes == {"podman": [], "docker": ["--host", "a b"]}
+    assert found.extra == ["--cap-add=IPC_LOCK"]
     with pytest.raises(ValidationError, match="HOLDFAST_DOCKER_ARGS cannot be split"):
-        read_options(config, {"HOLDFAST_DOCKER_ARGS": "'"})
+        read_options({"HOLDFAST_DOCKER_ARGS": "'"})

@@ -22,7 +22,7 @@ from typing import Any
 from holdfast.agent.calls import ControllerCalls
 from holdfast.agent.checkpoints import CheckpointDesk
 from holdfast.agent.commands import Commands, TaskPlaces
-from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, find_config
+from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, read_options
 from holdfast.agent.containers.plan import Status
 from holdfast.agent.ends import make_facts
@@ -94,11 +94,12 @@ class Agent:
             self._table, self._probe, trip=self._end_by_trip, first_beat=self._report, saved=self._checkpoints.poke
         )
         self._shipper = LogShipper(self._calls, self._settle)
-        self._keeper = Housekeeper(self._table, config)
+        self._work_folder = config.state_path / "work"
+        self._keeper = Housekeeper(self._table, self._work_folder)
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, self._hold)
         self._containers = ContainerDesk(
-            config.state_path / "containers", mark=ties.host_mark, options=read_options(config, os.environ),
+            config.state_path / "containers", mark=ties.host_mark, options=read_options(os.environ),
             begun=self._begin,
         )  # fmt: skip
         self._sync = SyncLoop(
@@ -115,13 +116,12 @@ class Agent:
             loop.add_signal_handler(number, self._take_word)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is the guardian's to answer
         self._table.open()
-        work = self._config.state_path / "work"
-        make_private_folder(work)
+        make_private_folder(self._work_folder)
         self._link = await GuardianLink.open(
             self._ties.guardian_fd, self._hear, self._lose_line, incarnation=self._ties.incarnation
         )
         places = TaskPlaces(
-            host_mark=self._ties.host_mark, beat_socket=self._ties.beat_socket, work_folder=work,
+            host_mark=self._ties.host_mark, beat_socket=self._ties.beat_socket, work_folder=self._work_folder,
             inherited=inherit_environment(os.environ),
             host_words=describe_host(self._config.host_name, self._config.labels),
         )  # fmt: skip
@@ -468,7 +468,7 @@ class Agent:
 def run_agent(config: AgentConfig) -> int:
     """Be the agent of the guardian that started this process. Returns the exit status. Raises ValidationError."""
     ties = read_ties(os.environ)
-    open_journal(config.host_name, level=config.log_level, log_format=config.log_format)
+    open_journal(config.host_name, log_format=config.log_format)
 
     async def serve() -> tuple[int, bool]:
         agent = Agent(config, ties)
@@ -490,9 +490,11 @@ def run_agent(config: AgentConfig) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Entry of `python -m holdfast.agent [CONFIG]`."""
+    """Entry of `python -m holdfast.agent CONFIG`."""
     try:
-        return run_agent(find_config(argv, os.environ))
+        if len(argv) != 1:
+            raise ValidationError("give the agent's config file; `holdfast agent` does")
+        return run_agent(read_config(argv[0]))
     except ValidationError as error:
         print(f"holdfast agent: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG

@@ -11,7 +11,6 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,7 +22,6 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError
 
-CONFIG_VARIABLE = "HOLDFAST_AGENT_CONFIG"
 CONFIG_FILE = "agent.json"
 MARK_FILE = "mark"
 HOST_FILE = "host.json"
@@ -40,12 +38,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     queues: lanes served, empty for all. advertise: the address other hosts of a gang reach this one by.
     ca_file: PEM of the authority that signed the controller's certificate, None for the system's.
     join_token_file: read when there is no host key yet; may be replaced while the agent waits for a good one.
-    host_file: where the host's id and key are kept, None for `host.json` in the state folder.
     probe: "real", or "scripted:PATH" in tests.
-    podman_args, docker_args: global options given to every call of that runtime (`--root`, `--storage-driver`, …); where they
-    are empty, the words of HOLDFAST_PODMAN_ARGS and HOLDFAST_DOCKER_ARGS. container_args: options of `create` for every
-    container here; else HOLDFAST_CONTAINER_ARGS. pulls_at_once: how many different images are pulled side by side.
-    logs_keep_seconds, work_keep_seconds: how long files of ended tasks, and job folders nobody uses, stay on disk.
     """
 
     url: str
@@ -60,16 +53,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     advertise: ShortText | None = None
     ca_file: str | None = None
     join_token_file: str | None = None
-    host_file: str | None = None
     probe: Annotated[str, Meta(pattern=r"^(real|scripted:.+)$")] = "real"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
-    podman_args: list[str] = []
-    docker_args: list[str] = []
-    container_args: list[str] = []
-    pulls_at_once: Annotated[int, Meta(ge=1, le=64)] = 3
-    logs_keep_seconds: Annotated[float, Meta(ge=0)] = 3600.0
-    work_keep_seconds: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
     frozen_seconds: Annotated[float, Meta(gt=0)] = 20.0
     die_with_parent: bool = False
 
@@ -81,7 +66,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     @property
     def host_path(self) -> Path:
         """Where the host's id and key are kept."""
-        return Path(self.host_file) if self.host_file else self.state_path / HOST_FILE
+        return self.state_path / HOST_FILE
 
     @property
     def host_name(self) -> str:
@@ -116,14 +101,6 @@ def read_config(path: str) -> AgentConfig:
         raise ValidationError(f"the agent's config {path} cannot be read: {error.strerror}") from error
     except msgspec.MsgspecError as error:
         raise ValidationError(f"the agent's config {path} cannot be used: {error}") from error
-
-
-def find_config(argv: list[str], environ: Mapping[str, str]) -> AgentConfig:
-    """Return the config named by the first argument or by `HOLDFAST_AGENT_CONFIG`. Raises ValidationError."""
-    path = argv[0] if argv else environ.get(CONFIG_VARIABLE, "")
-    if not path:
-        raise ValidationError(f"give the agent's config file as an argument or in {CONFIG_VARIABLE}")
-    return read_config(path)
 
 
 def read_mark(state_dir: Path) -> str:

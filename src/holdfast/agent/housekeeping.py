@@ -1,6 +1,6 @@
 """What is left on disk after tasks: shipped logs for a while, job folders for a week, nothing for ever.
 
-A log that the controller keeps whole goes at once. One that it keeps only in part stays `logs_keep_seconds`, so that
+A log that the controller keeps whole goes at once. One that it keeps only in part stays `LOGS_KEEP_SECONDS`, so that
 somebody can still look at the middle, for at most `MAX_KEPT_FOLDERS` tasks.
 """
 
@@ -13,8 +13,8 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 
-from holdfast.agent.config import AgentConfig
 from holdfast.agent.logs import STREAMS
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
@@ -24,15 +24,17 @@ from holdfast.process.syscalls import read_boottime
 log = logging.getLogger("holdfast.agent.housekeeping")
 
 MAX_KEPT_FOLDERS = 64
+LOGS_KEEP_SECONDS = 3600.0
+WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
 
 
 class Housekeeper:
     """Removes task folders and job folders when nobody needs them."""
 
-    def __init__(self, table: TaskTable, config: AgentConfig) -> None:
+    def __init__(self, table: TaskTable, work_folder: Path) -> None:
         self._table = table
-        self._config = config
+        self._work_folder = work_folder
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
 
     def put_away(self, task: AgentTask) -> None:
@@ -51,7 +53,7 @@ class Housekeeper:
     def _leave_work_folder(self, job_id: str) -> None:
         if any(other.key.job_id == job_id for other in self._table):
             return  # the next attempt may be standing in it already
-        work = self._config.state_path / "work" / job_id
+        work = self._work_folder / job_id
         try:
             os.utime(work)  # its age counts from the last attempt here
             work.rmdir()  # most jobs never put anything there
@@ -84,7 +86,7 @@ class Housekeeper:
             follow(task)
 
     def _keep(self, key: TaskKey) -> None:
-        self._kept[key] = time.time() + self._config.logs_keep_seconds
+        self._kept[key] = time.time() + LOGS_KEEP_SECONDS
         while len(self._kept) > MAX_KEPT_FOLDERS:
             self._table.remove_folder(self._kept.popitem(last=False)[0])
 
@@ -104,7 +106,7 @@ class Housekeeper:
             self._table.remove_folder(key)
         busy = {task.key.job_id for task in self._table}
         try:
-            folders = list(os.scandir(self._config.state_path / "work"))
+            folders = list(os.scandir(self._work_folder))
         except OSError:
             return
         for folder in folders:
@@ -114,7 +116,7 @@ class Housekeeper:
                 idle_seconds = now - folder.stat(follow_symlinks=False).st_mtime
             except OSError:
                 continue
-            if idle_seconds >= self._config.work_keep_seconds:
+            if idle_seconds >= WORK_KEEP_SECONDS:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 log.info(
                     f"removed the work folder of a job last seen here {idle_seconds / 86_400:.1f} days ago: {folder.name}"

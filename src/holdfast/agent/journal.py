@@ -54,11 +54,11 @@ class _Handler(logging.StreamHandler[Any]):
         """A full disk or a closed terminal must not end the agent, nor fill what is left with tracebacks."""
 
 
-def open_journal(host: str, *, level: str, log_format: str) -> None:
+def open_journal(host: str, *, log_format: str) -> None:
     """Send the `holdfast` loggers to standard error."""
     handler = _Handler(sys.stderr)
     handler.setFormatter(_Formatter(host, as_json=log_format == "json"))
     logger = logging.getLogger("holdfast")
     logger.handlers[:] = [handler]
-    logger.setLevel(level.upper())
+    logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -58,7 +58,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the container is put into. extra: the operator's own options of `create` (`container_args`)."""
+    """What the container is put into. extra: the operator's own options of `create`."""
 
     mark: str
     task_folder: str

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.config import AgentConfig
 from holdfast.agent.containers.box import Surroundings, make_box
-from holdfast.agent.containers.images import clean_words, make_lock_folder
+from holdfast.agent.containers.images import clean_words
 from holdfast.agent.containers.plan import (
     HOST_LABEL,
     PID_FILE,
@@ -35,6 +34,7 @@ from holdfast.agent.containers.plan import (
     write_plan,
 )
 from holdfast.agent.containers.runtimes import Kind, Runtime, find_runtime, read_traits
+from holdfast.agent.files import make_private_folder
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
@@ -47,6 +47,7 @@ from holdfast.wire.guardian import Ended
 
 log = logging.getLogger("holdfast.agent.containers")
 
+PULLS_AT_ONCE = 3  # of different images; more of them only share the same line and disk
 _FOLLOW_SECONDS = (0.05, 0.25)
 _COMMAND_SECONDS = 30.0
 _AGAIN_SECONDS = (0.2, 5.0)
@@ -59,28 +60,23 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     runtimes: dict[str, list[str]] = {}
     extra: list[str] = []
-    pulls_at_once: int = 3
 
 
-def read_options(config: AgentConfig, environ: Mapping[str, str]) -> ContainerOptions:
-    """Options of the config; where it gives none, of HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and HOLDFAST_CONTAINER_ARGS.
+def read_options(environ: Mapping[str, str]) -> ContainerOptions:
+    """The words of HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and HOLDFAST_CONTAINER_ARGS.
 
     Raises ValidationError for a variable with an open quote.
     """
 
-    def choose(given: Sequence[str], name: str) -> list[str]:
+    def split(name: str) -> list[str]:
         try:
-            return list(given) or shlex.split(environ.get(name, ""))
+            return shlex.split(environ.get(name, ""))
         except ValueError as error:
             raise ValidationError(f"{name} cannot be split into words: {error}", field=name) from None
 
     return ContainerOptions(
-        runtimes={
-            "podman": choose(config.podman_args, "HOLDFAST_PODMAN_ARGS"),
-            "docker": choose(config.docker_args, "HOLDFAST_DOCKER_ARGS"),
-        },
-        extra=choose(config.container_args, "HOLDFAST_CONTAINER_ARGS"),
-        pulls_at_once=config.pulls_at_once,
+        runtimes={"podman": split("HOLDFAST_PODMAN_ARGS"), "docker": split("HOLDFAST_DOCKER_ARGS")},
+        extra=split("HOLDFAST_CONTAINER_ARGS"),
     )
 
 
@@ -115,12 +111,12 @@ class ContainerDesk:
             extra=self._options.extra,
         )  # fmt: skip
         box = make_box(order, runtime, traits, environment, around)
-        make_lock_folder(self._folder)
+        make_private_folder(self._folder)
         self._note_use(runtime)
         plan = Plan(
             runtime=runtime, name=name_container(self._mark, order.key), image=order.image, pull=order.pull,
             pull_seconds=order.pull_seconds, create=box.options, command=box.command, variables=box.variables,
-            file_variables=box.file_variables, locks=str(self._folder), pulls_at_once=self._options.pulls_at_once,
+            file_variables=box.file_variables, locks=str(self._folder), pulls_at_once=PULLS_AT_ONCE,
         )  # fmt: skip
         write_plan(task.folder, plan)
         return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]

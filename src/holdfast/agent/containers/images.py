@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import re
-from pathlib import Path
 
 import msgspec
 
@@ -142,8 +141,3 @@ def clean_words(text: str) -> str:
     text = _BEARER.sub(r"\1 ***", _CREDENTIALS.sub("***@", text))
     text = re.sub(r"[\x00-\x1f\x7f]+", " ", text).strip()
     return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]} …"
-
-
-def make_lock_folder(path: Path) -> None:
-    """Make the folder of the locks. Raises OSError."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -66,10 +66,6 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Signals its first process."""
         return self.call("kill", "--signal", signal_name, name)
 
-    def wait(self, name: str) -> list[str]:
-        """Returns when it is over."""
-        return self.call("wait", name)
-
     def remove(self, *names: str) -> list[str]:
         """Kills them if need be, and removes all of them."""
         quick = ["--time", "0", "--ignore"] if self.kind == "podman" else []
@@ -102,8 +98,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 def find_runtime(asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]) -> Runtime:
     """Return the runtime to use: the one that was asked for, else podman, else docker.
 
-    options: what the operator gives each of them (`podman_args`, `docker_args`). Raises ValidationError that says what to
-    install.
+    options: what the operator gives each of them. Raises ValidationError that says what to install.
     """
     path = environ.get("PATH") or os.defpath
     kinds: tuple[Kind, ...] = (asked,) if asked else ("podman", "docker")
