@@ -232,14 +232,14 @@ def _make_handler(controller: FakeController) -> type[BaseHTTPRequestHandler]:
 
         def answer(self, body: bytes, token: str) -> Any:
             if self.path == "/v1/agent/register":
-                return controller.register(wire.decode_register(body), token)
+                return controller.register(msgspec.json.decode(body, type=wire.RegisterRequest), token)
             if self.path == "/v1/agent/sync":
-                return controller.sync(wire.decode_sync(body), token)
+                return controller.sync(msgspec.json.decode(body, type=wire.SyncRequest), token)
             if self.path == "/v1/agent/logs":
-                return controller.take_logs(wire.decode_logs(body))
+                return controller.take_logs(msgspec.msgpack.decode(body, type=wire.LogsRequest))
             assert self.path == "/v1/agent/forensics"
             with controller.changed:
-                controller.forensics.append(wire.decode_forensics(body))
+                controller.forensics.append(msgspec.json.decode(body, type=wire.Forensics))
                 controller.changed.notify_all()
             return wire.LogsAnswer()
 

@@ -33,7 +33,8 @@ def run(watcher: Watcher, request: SpawnRequest) -> tuple[str, Exit]:
     sentence = read_start(child, request)
     assert sentence is not None
     while True:
-        for found in watcher.wait(10):
+        select.select([watcher], [], [], 10)
+        for found in watcher.collect():
             if found.pid == child.pid:
                 return sentence, found
 

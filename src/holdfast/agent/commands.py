@@ -47,7 +47,11 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commands:
-    """Carries out sync answers. `changed` is called when there is something to report; `ended` when a task is over here."""
+    """Carries out sync answers.
+
+    changed: there is something to report. launched: a task is to be followed by its logs, whether it runs or is over already.
+    poked: a watch is to be looked at soon. forgotten: a task's end is on record.
+    """
 
     def __init__(
         self, table: TaskTable, link: GuardianLink, places: TaskPlaces, *, changed: Callable[[], None],

@@ -34,6 +34,7 @@ from holdfast.wire.beat import encode_beat
 log = logging.getLogger("holdfast.agent.forensics")
 
 MAX_PROCESSES = 32
+MAX_OUTPUT_BYTES = 1 << 20
 _MAX_SECTION_CHARS = 120_000
 _MAX_THREADS = 64
 _SEND_TRIES_SECONDS = 600.0
@@ -51,8 +52,8 @@ def find_py_spy() -> list[str] | None:
     return [sys.executable, "-P", "-m", "py_spy"] if importlib.util.find_spec("py_spy") else None
 
 
-async def run_bounded(argv: list[str], seconds: float, *, max_bytes: int = 1 << 20) -> str:
-    """Return what a command prints, both streams. Killed after `seconds`; its group too."""
+async def run_bounded(argv: list[str], seconds: float) -> str:
+    """Return what a command prints, both streams, `MAX_OUTPUT_BYTES` at most. Killed after `seconds`; its group too."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -66,7 +67,7 @@ async def run_bounded(argv: list[str], seconds: float, *, max_bytes: int = 1 << 
     size = 0
     try:
         async with asyncio.timeout(seconds):
-            while size < max_bytes and (data := await process.stdout.read(1 << 16)):
+            while size < MAX_OUTPUT_BYTES and (data := await process.stdout.read(1 << 16)):
                 parts.append(data)
                 size += len(data)
             await process.wait()

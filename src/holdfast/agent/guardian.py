@@ -26,7 +26,6 @@ import gc
 import os
 import select
 import signal
-import sys
 import time
 import traceback
 from collections import deque
@@ -435,7 +434,3 @@ def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None
     except OSError:  # an ordinary user may not lower it
         return 0 if before < 0 else None
     return max(before, 0)
-
-
-if __name__ == "__main__":
-    sys.exit("the guardian is started by `holdfast agent`")

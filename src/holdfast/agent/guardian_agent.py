@@ -124,7 +124,7 @@ class AgentChild:
         if len(self._unsent) > 2 * MAX_FRAME_BYTES:
             self._kill("it does not read what it is told")
             return
-        self._flush()
+        self.flush()
 
     def greet(self, snapshot: Answer) -> None:
         """Answer a hello; from here on the agent hears everything."""
@@ -147,8 +147,7 @@ class AgentChild:
 
     def kill(self) -> None:
         """KILL the agent now."""
-        if self._child is not None:
-            self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def read(self) -> list[Request]:
         """What the agent said. A stream that ends or cannot be cut into messages costs the agent its life."""
@@ -189,10 +188,6 @@ class AgentChild:
         if self._refused <= _NOTED_REFUSALS:
             self._note(f"a message of the agent is refused: {reason}", count=self._refused)
         self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
-
-    def flush(self) -> None:
-        """The channel takes more now."""
-        self._flush()
 
     def take_exit(self, pid: int, exit_code: int | None, signal_number: int | None) -> bool:
         """Take the exit of the agent; False when the process is not it. Plans the next start (AGENT-1)."""
@@ -276,7 +271,8 @@ class AgentChild:
             self._request = None
         return sentence or ""
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what the channel takes now; the rest when it takes more."""
         if self._channel is None:
             return
         try:

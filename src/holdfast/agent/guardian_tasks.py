@@ -221,20 +221,20 @@ class HostTasks:
         """Tasks not acknowledged yet, running or ended."""
         return len(self._tasks)
 
-    def take_exit(self, found: Exit) -> bool:
-        """Take the exit of a first process. False when the process is none of a task's."""
+    def take_exit(self, found: Exit) -> None:
+        """Take an exit: of a task's first process, or of any other, which is only noted."""
         self._forest.note_exit(found.pid)
         task = self._by_pid.pop(found.pid, None)
         if task is None:
-            return False
+            return
         task.exit = found
         task.exited_at = self._read_clock()
         self._read_start(task)
         if task.ended is not None:
-            return True  # given up as unkillable; it died after all
+            return  # given up as unkillable; it died after all
         if task.start_error is not None:
             self._refuse(task, task.start_error)
-            return True
+            return
         assert task.tree is not None
         if task.ending is not None:
             task.ending.first_exited = True
@@ -243,7 +243,6 @@ class HostTasks:
             self._finish(task)
         else:
             self._begin_ending(task, LEFTOVER_GRACE_SECONDS)
-        return True
 
     def turn(self, now: float) -> float:
         """Do everything that is due; return when to be called again (infinity: when something happens)."""

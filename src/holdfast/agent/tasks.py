@@ -22,7 +22,6 @@ from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
-from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.watch_settings import WatchSettings
@@ -51,10 +50,8 @@ class Saved(msgspec.Struct, kw_only=True, omit_defaults=True):
     shipped: dict[str, int] = {}
     shipped_whole: bool = False
     stop_asked: bool = False
-    stop_cause: Cause | None = None
     kill_sent: bool = False
     devices: DeviceMarks | None = None
-    ended: bool = False
     acked: bool = False
 
 
@@ -137,7 +134,6 @@ class AgentTask:
     def save(self, now: float) -> None:
         """Write what changed. A full disk costs only what a later agent would have known; said once by the table."""
         self.saved.watch = self.watch.dump(now)
-        self.saved.ended = self.state == "ended"
         self.saved_at = now
         write_atomic(self.folder / "state.json", msgspec.json.encode(self.saved))
         self.dirty = False

@@ -1,31 +1,12 @@
 """Spawn, watch and end whole process trees: the one mechanism under the guardian and the host manager.
 
-It knows nothing of jobs, leases or wires; what a task is called is a mark that it is given. Linux only
-(pidfds, kernel 5.4 or later). Import what you need from its modules: `spawn`, `watch`, `tree`, `groups`,
-`sweep`, `punch`, `table`, `syscalls`.
+It knows nothing of jobs, leases or wires; what a task is called is a mark that it is given. Linux only (pidfds, kernel 5.4 or
+later).
+
+spawn.py    fork, a few calls, exec; how a start went
+watch.py    see children end, and reap them
+tree.py     whose a process is, and when a whole tree is gone; kinship.py, brand.py and groups.py are its evidence
+ending.py   one tree being ended: TERM, a grace, KILL
+sweep.py    end what an earlier guardian left
+punch.py    a log's disk use under a limit; table.py, syscalls.py: what /proc and the kernel say
 """
-
-from holdfast.process.ending import Ending, Signaller
-from holdfast.process.groups import GroupHome, TaskGroup, open_group_home
-from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
-from holdfast.process.sweep import sweep
-from holdfast.process.tree import Forest, Mark, Tree
-from holdfast.process.watch import Exit, Watcher
-
-__all__ = [
-    "Child",
-    "Ending",
-    "Exit",
-    "Forest",
-    "GroupHome",
-    "Mark",
-    "Signaller",
-    "SpawnRequest",
-    "TaskGroup",
-    "Tree",
-    "Watcher",
-    "open_group_home",
-    "read_start",
-    "spawn",
-    "sweep",
-]

@@ -70,11 +70,6 @@ class Watcher:
             exits.append(_read_exit(pid, status, usage.ru_maxrss * 1024))
         return exits
 
-    def wait(self, timeout_seconds: float) -> list[Exit]:
-        """Wait up to `timeout_seconds` for something to end, then `collect`."""
-        self._epoll.poll(timeout_seconds)
-        return self.collect()
-
     def close(self) -> None:
         """Let go of every descriptor. Children go on, unwatched."""
         for pidfd in self._children.values():

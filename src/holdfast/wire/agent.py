@@ -89,14 +89,12 @@ class TaskReport(Struct, frozen=True, kw_only=True):
 
     claimed: a rank of a gang whose place is kept here and which waits for the others (the start barrier).
     port: with "claimed" by rank 0: a free port on this host, for the rendezvous.
-    detail: what a starting task is at ("pulling image …"), for `why`.
     """
 
     key: TaskKey
     state: Literal["claimed", "starting", "running", "ended"]
     pid: int = 0
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    detail: ShortText = ""
     beat: BeatReport | None = None
     facts: TaskFacts | None = None
 
@@ -329,12 +327,8 @@ class LogsAnswer(Struct, frozen=True, kw_only=True):
 
 encode = msgspec.json.Encoder().encode
 encode_logs = msgspec.msgpack.Encoder().encode
-decode_logs = msgspec.msgpack.Decoder(LogsRequest).decode
 decode_logs_answer = msgspec.json.Decoder(LogsAnswer).decode
-decode_register = msgspec.json.Decoder(RegisterRequest).decode
 decode_register_answer = msgspec.json.Decoder(RegisterAnswer).decode
-decode_sync = msgspec.json.Decoder(SyncRequest).decode
 decode_sync_answer = msgspec.json.Decoder(SyncAnswer).decode
 decode_checkpoint_stored = msgspec.json.Decoder(CheckpointStored).decode
 decode_checkpoint_offer = msgspec.json.Decoder(CheckpointOffer).decode
-decode_forensics = msgspec.json.Decoder(Forensics).decode

@@ -34,7 +34,6 @@ class ProbeWorker:
         self._number = 0
         self._not_before = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
-        self.unkillable: list[int] = []
         self.hung = False
 
     @property
@@ -108,7 +107,6 @@ class ProbeWorker:
             async with asyncio.timeout(_REAP_SECONDS):
                 await process.wait()
         except TimeoutError:
-            self.unkillable.append(process.pid)
             log.error(f"the GPU probe {process.pid} survives SIGKILL: the driver of this host is stuck")
 
     def _retire(self) -> None:
