@@ -287,10 +287,14 @@ def test_wrong_join_token_says_what_to_do_and_is_looked_at_again(
 ) -> None:
     host = make_host()
     token_file = Path(host.config.join_token_file or "")
-    token_file.write_text("wrong")
+    token_file.write_bytes(b"\xff\xfe not\nof a header")
     host.start()
-    poll(lambda: host.said("holdfast token create"))
-    assert host.journal.read_text().count("holdfast token create") == 1
+    poll(lambda: host.said("holds is no token"))
+    token_file.write_text("wrong")
+    poll(lambda: host.said("refuses this host's join token"))
+    said = host.journal.read_text()
+    assert said.count("holdfast token create") == 2
+    assert said.count("the agent was started") == 1
     token_file.write_text(JOIN_TOKEN)
     controller.wait(lambda: controller.syncs)
     assert (Path(host.config.state_dir) / "host.json").stat().st_mode & 0o777 == 0o600

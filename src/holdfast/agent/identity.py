@@ -21,11 +21,16 @@ from holdfast.agent.calls import ControllerCalls
 from holdfast.agent.files import read_private, write_atomic
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.wire.agent import HostFacts, RegisterRequest
+from holdfast.wire.bearer import is_token
 
 log = logging.getLogger("holdfast.agent.identity")
 
 _RETRY_SECONDS = (0.2, 10.0)
 _REFUSED_SECONDS = 30.0
+
+
+class _NoToken(Unauthorized):
+    """There is no join token that could be used; says why."""
 
 
 class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,18 +103,24 @@ class Registrar:
 
     async def _handle_refusal(self, error: HoldfastError, *, with_key: bool) -> bool:
         """Say what to do, wait where waiting may help, and return whether to try the key next."""
-        token = self._read_token()
+        token = self._look_for_token()
         if with_key and token and _hash(token) != self.identity.token_hash:
             self._say(
                 logging.WARNING, f"the controller does not know this host's key ({error}); joining with the token"
             )
             return False
-        what = "key" if with_key else "join token"
+        if isinstance(error, _NoToken):
+            trouble = f"this host has no key, and no join token to get one with ({error})"
+        else:
+            trouble = f"the controller refuses this host's {'key' if with_key else 'join token'} ({error})"
+        remedy = (
+            f"put it into {self._token_file}; the agent looks again every {_REFUSED_SECONDS:.0f} s"
+            if self._token_file is not None
+            else "start the agent once with `--token TOKEN`"
+        )
         self._say(
             logging.ERROR,
-            f"the controller refuses this host's {what} ({error}). Make a join token there (`holdfast token create --role join`)"
-            f" and put it into {self._token_file or 'the file given as join_token_file'}; the agent looks again every"
-            f" {_REFUSED_SECONDS:.0f} s",
+            f"{trouble}. Make a join token there (`holdfast token create --role join`) and {remedy}",
         )
         await self._wait_for_token(token)
         return bool(self.identity.host_key) and with_key
@@ -117,16 +128,12 @@ class Registrar:
     async def _wait_for_token(self, old: str) -> None:
         for _ in range(int(_REFUSED_SECONDS)):
             await asyncio.sleep(1.0)
-            if self._read_token() != old:
+            if self._look_for_token() != old:
                 return
 
     async def _try(self, facts: HostFacts, *, with_key: bool) -> None:
         token = self.identity.host_key if with_key else self._read_token()
-        if not token:
-            raise Unauthorized("there is neither a host key nor a join token")
-        claim = ""
-        if not with_key:
-            claim = self._make_claim(token)
+        claim = "" if with_key else self._make_claim(token)
         answer = await self._calls.register(
             RegisterRequest(incarnation=self._incarnation, facts=facts, claim=claim), token
         )
@@ -158,12 +165,19 @@ class Registrar:
 
     def _read_token(self) -> str:
         if self._token_file is None:
-            return ""
+            raise _NoToken("none was given")
         try:
-            return Path(self._token_file).read_text().strip()
+            token = Path(self._token_file).read_text(errors="replace").strip()
         except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                self._say(logging.ERROR, f"the join token cannot be read: {error}")
+            raise _NoToken(str(error)) from error
+        if not is_token(token):
+            raise _NoToken(f"what {self._token_file} holds is no token")
+        return token
+
+    def _look_for_token(self) -> str:
+        try:
+            return self._read_token()
+        except _NoToken:
             return ""
 
     def _say(self, level: int, sentence: str) -> None:

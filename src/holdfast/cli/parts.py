@@ -11,6 +11,7 @@ import click
 
 from holdfast.cli.up import DEFAULT_PORT, agent_options
 from holdfast.errors import ValidationError
+from holdfast.wire.bearer import is_token
 
 
 @click.command()
@@ -104,6 +105,11 @@ def agent(
     if ca_file is not None:
         options["ca_file"] = os.path.abspath(os.path.expanduser(ca_file))
     if token:
+        token = token.strip()
+        if not is_token(token):
+            raise ValidationError(
+                "--token is no token: it has a space, a line break or another character that none has"
+            )
         options["join_token_file"] = str(_keep_token(Path(options["state_dir"]), token))
     options["log_format"] = "text" if os.isatty(2) else "json"
     return run_agent(options)
@@ -123,7 +129,7 @@ def _keep_token(folder: Path, token: str) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / "join"
-        write_private(path, token.strip() + "\n")
+        write_private(path, token + "\n")
     except OSError as error:
         raise ValidationError(
             f"the state folder {folder} cannot be used: {error.strerror}. Name another with --state.", field="state"
