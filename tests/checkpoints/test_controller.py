@@ -15,11 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.agent.transfers import Transfers, Wire, open_newest
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.interface import BlobsUnavailable
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.errors import Conflict, TooLarge
 from holdfast.store.interface import Store
 from holdfast.wire import agent as wire
 from tests.controller.conftest import FakeAgent, Served, bearer, store
@@ -225,6 +228,21 @@ async def test_what_is_too_large_is_refused_before_and_while_it_comes(
     assert (answer.status_code, answer.json()["code"]) == (413, "checkpoint_too_large")
     assert (await upload(agent, order.key, b"x" * 1000)).status_code == 200
     await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 1)
+
+
+async def test_the_agent_hears_why_a_large_one_is_refused(served: Served, agent: FakeAgent, tmp_path: Path) -> None:
+    """The controller answers and closes while the agent still sends. What is taken for a broken line is sent again and again."""
+    await served.call("PUT", "/v1/queues/small", json={"set": {"checkpoint_max_mb": 1}})
+    order = await start(served, agent, queue="small")
+    (tmp_path / "checkpoint").write_bytes(bytes(32 << 20))
+    transfers = Transfers(served.url, ca_file=None, incarnation=agent.incarnation, token=lambda: agent.key)
+    late = TaskKey(order.key.job_id, order.key.rank, order.key.epoch + 5)
+    for key, kind in ((order.key, TooLarge), (late, Conflict)) * 10:
+        saved = open_newest(tmp_path)
+        assert saved is not None
+        with pytest.raises(kind):
+            await asyncio.to_thread(transfers.upload, key, saved, digest(b""), Wire())
+        saved.close()
 
 
 async def test_an_old_epoch_another_host_and_another_incarnation_are_refused(served: Served, agent: FakeAgent) -> None:

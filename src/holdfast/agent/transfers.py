@@ -6,6 +6,7 @@ connections, not the loop. The standard library's client is enough for it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import os
@@ -28,6 +29,7 @@ from holdfast.wire.agent import CheckpointOffer, CheckpointSkip, decode_checkpoi
 SILENCE_SECONDS = 30.0  # for the connection, for one piece, and for the answer
 PIECE_BYTES = 1 << 20
 _MAX_PROBLEM_BYTES = 64 * 1024
+_CLOSED = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
@@ -143,14 +145,8 @@ class Transfers:
         connection = self._open(wire)
         try:
             self._begin(connection, "PUT", key, query, headers)
-            at = 0
-            while at < saved.size and not _is_answered(connection):
-                piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)
-                if not piece:
-                    raise ValidationError("the file became shorter while it was read", code="checksum_mismatch")
-                connection.send(piece)
-                at += len(piece)
-                wire.check()
+            with contextlib.suppress(*_CLOSED):  # what a controller answered before it closed can still be read
+                _send_body(connection, saved, wire)
             answer = connection.getresponse()
             body = answer.read(_MAX_PROBLEM_BYTES)
         except (OSError, http.client.HTTPException) as error:
@@ -262,6 +258,17 @@ class Transfers:
         for name, value in {**headers, "Authorization": f"Bearer {self._token()}", "Connection": "close"}.items():
             connection.putheader(name, value)
         connection.endheaders()
+
+
+def _send_body(connection: http.client.HTTPConnection, saved: Saved, wire: Wire) -> None:
+    at = 0
+    while at < saved.size and not _is_answered(connection):
+        piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)
+        if not piece:
+            raise ValidationError("the file became shorter while it was read", code="checksum_mismatch")
+        connection.send(piece)
+        at += len(piece)
+        wire.check()
 
 
 def hash_file(fd: int, size: int) -> str:
