@@ -48,7 +48,7 @@ class Process:
         self.local_rank = local_rank
         self._pid: Future[int] = Future("pid", self, shared=True)
         self._returncode: Future[int] = Future("returncode", self, shared=True)
-        self._inbox = Inbox()
+        self._inbox = Inbox(rank)
 
     @property
     def world_size(self) -> int:
@@ -183,9 +183,9 @@ class ProcessGroup(Sequence[Process]):
         if not self._processes:
             future.set_result([])
             return future
-        target = Gather(len(self._processes), future)
-        for index, process in enumerate(self._processes):
-            process._inbox.wait(filter, target, index)
+        target = Gather(len(self._processes), future, filter)
+        for process in self._processes:
+            process._inbox.wait(target)
         return future
 
     def forget(self) -> None:

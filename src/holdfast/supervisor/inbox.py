@@ -23,35 +23,39 @@ _lock = threading.Lock()
 class Target(Protocol):
     """Where one message goes."""
 
-    def settle(self, index: int, value: Any) -> bool:
-        """Take it; False when it is not wanted any more."""
+    accept: Filter | None  # None takes any
 
-    def fail(self, index: int, error: BaseException) -> None:
+    def settle(self, index: int, value: Any) -> bool:
+        """Take it, from the process of that index; False when it is not wanted any more."""
+
+    def fail(self, error: BaseException) -> None:
         """It will not come."""
 
 
 class _One:
     """A single future as a target."""
 
-    __slots__ = ("future",)
+    __slots__ = ("accept", "future")
 
-    def __init__(self, future: Future[Any]) -> None:
+    def __init__(self, future: Future[Any], accept: Filter | None) -> None:
         self.future = future
+        self.accept = accept
 
     def settle(self, index: int, value: Any) -> bool:
         return self.future.set_result(value)
 
-    def fail(self, index: int, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         self.future.set_exception(error)
 
 
 class Gather:
     """One message from each of many; the future's value is the list of them, in the order of the processes."""
 
-    __slots__ = ("_left", "_values", "future")
+    __slots__ = ("_left", "_values", "accept", "future")
 
-    def __init__(self, count: int, future: Future[list[Any]]) -> None:
+    def __init__(self, count: int, future: Future[list[Any]], accept: Filter | None) -> None:
         self.future = future
+        self.accept = accept
         self._left = count
         self._values: list[Any] = [None] * count
 
@@ -65,7 +69,7 @@ class Gather:
             self.future.set_result(self._values)
         return True
 
-    def fail(self, index: int, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """One that will not come fails the whole."""
         self.future.set_exception(error)
 
@@ -77,42 +81,52 @@ class Inbox:
     INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never silently.
     """
 
-    __slots__ = ("_assembler", "_bytes", "_end", "_messages", "_waits", "dropped")
+    __slots__ = ("_assembler", "_bytes", "_end", "_index", "_messages", "_waits", "dropped")
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
+        """`index`: whose messages they are, among those of one gather."""
+        self._index = index
         self._assembler: Assembler | None = None
         self._messages: deque[bytes] | None = None
         self._bytes = 0
-        self._waits: deque[tuple[Filter | None, Target, int]] | None = None
+        # A list: a script waits for thousands of processes, most with one wait each, and an empty deque has ten times its size.
+        self._waits: list[Target] | None = None
         self._end: BaseException | None = None
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._messages) if self._messages is not None else 0
 
-    def wait(self, accept: Filter | None, target: Target, index: int = 0) -> None:
-        """Give `target` the first message that `accept` takes, one that waits already before one that comes."""
+    def wait(self, target: Target) -> None:
+        """Give `target` the first message that it accepts, one that waits already before one that comes."""
         with _lock:
-            for at, data in enumerate(self._messages or ()):
-                try:
-                    value = decode_value(data)
-                    wanted = accept is None or accept(value)
-                except Exception as error:
-                    if isinstance(error, ValidationError):
-                        self._remove(at)
-                    target.fail(index, error)
-                    return
-                if wanted:
-                    if target.settle(index, value):  # else it was cancelled, or failed as a whole: the message stays
-                        self._remove(at)
-                    return
+            if self._messages is not None and self._take_waiting(target, self._messages):
+                return
             if self._end is None:
                 if self._waits is None:
-                    self._waits = deque()
-                self._waits.append((accept, target, index))
+                    self._waits = [target]
+                else:
+                    self._waits.append(target)
                 return
             end = self._end
-        target.fail(index, end)
+        target.fail(end)
+
+    def _take_waiting(self, target: Target, messages: deque[bytes]) -> bool:
+        """Give it the first one in the buffer that it accepts. False where it still has to wait."""
+        for at, data in enumerate(messages):
+            try:
+                value = decode_value(data)
+                wanted = target.accept is None or target.accept(value)
+            except Exception as error:
+                if isinstance(error, ValidationError):
+                    self._remove(at)
+                target.fail(error)
+                return True
+            if wanted:
+                if target.settle(self._index, value):  # else it was cancelled, or failed as a whole: the message stays
+                    self._remove(at)
+                return True
+        return False
 
     def add_part(self, data: bytes, part: int, last: bool) -> bool:
         """Take a part of a message. False when something was dropped for it."""
@@ -145,27 +159,27 @@ class Inbox:
                 fits = False
         return fits
 
-    def _match(self, data: bytes, waits: deque[tuple[Filter | None, Target, int]]) -> Target | None:
+    def _match(self, data: bytes, waits: list[Target]) -> Target | None:
         """Hand a message to the oldest wait that takes it (INBOX-1)."""
         try:
             value = decode_value(data)
         except ValidationError as error:
-            _, target, index = waits.popleft()
+            target = waits.pop(0)
             self._drop_empty()
-            target.fail(index, error)
+            target.fail(error)
             return target
-        for at, (accept, target, index) in enumerate(waits):
-            if accept is not None:
+        for at, target in enumerate(waits):
+            if target.accept is not None:
                 try:
-                    if not accept(value):
+                    if not target.accept(value):
                         continue
                 except Exception as error:
                     del waits[at]
                     self._drop_empty()
-                    target.fail(index, error)
+                    target.fail(error)
                     return self._match(data, waits) if waits else None
             del waits[at]
-            if target.settle(index, value):
+            if target.settle(self._index, value):
                 self._drop_empty()
                 return target
             self._drop_empty()
@@ -187,8 +201,8 @@ class Inbox:
         """Forget the wait of a cancelled future."""
         with _lock:
             if self._waits is not None:
-                kept = [wait for wait in self._waits if not (isinstance(wait[1], _One) and wait[1].future is future)]
-                self._waits = deque(kept) or None
+                kept = [target for target in self._waits if not (isinstance(target, _One) and target.future is future)]
+                self._waits = kept or None
 
     def end(self, error: BaseException) -> None:
         """No more will come: fail every wait, now and later. What is in the buffer stays."""
@@ -197,12 +211,12 @@ class Inbox:
                 return
             self._end = error
             waits, self._waits = self._waits, None
-        for _, target, index in waits or ():
-            target.fail(index, error)
+        for target in waits or ():
+            target.fail(error)
 
 
 def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
     """A future for one message."""
     future: Future[Any] = Future(about, whom, on_cancel=inbox.cancel)
-    inbox.wait(accept, _One(future))
+    inbox.wait(_One(future, accept))
     return future

@@ -42,14 +42,14 @@ Count = Annotated[int, Meta(ge=0, le=2**32)]
 Id = Annotated[int, Meta(ge=0, le=2**62)]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Root of the closed set. An array on the wire, its tag first."""
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Root of the closed set. An array on the wire, its tag first. No cycle leads through one, so the garbage collector need not look."""
 
 
 # ---- manager → supervisor
 
 
-class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a host has. gpus: how many. address: what the other hosts reach it by."""
 
     hostname: Word
@@ -60,7 +60,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[Word, Word] = {}
 
 
-class Ending(msgspec.Struct, frozen=True, array_like=True):
+class Ending(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How one process ended. Of exit_code and signal one is set; neither where it survived SIGKILL."""
 
     rank: Count
@@ -70,7 +70,7 @@ class Ending(msgspec.Struct, frozen=True, array_like=True):
     max_rss_bytes: int = 0
 
 
-class Running(msgspec.Struct, frozen=True, array_like=True):
+class Running(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process that was started."""
 
     rank: Count
@@ -78,7 +78,7 @@ class Running(msgspec.Struct, frozen=True, array_like=True):
     started_at: float
 
 
-class Unstarted(msgspec.Struct, frozen=True, array_like=True):
+class Unstarted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process that never ran, and why."""
 
     rank: Count
