@@ -285,7 +285,9 @@ def _is_answered(connection: http.client.HTTPConnection) -> bool:
     then the rest is sent after the answer was awaited in vain, which `upload` takes for a broken one.)"""
     if isinstance(connection.sock, ssl.SSLSocket):
         return False
-    return bool(select.select([connection.sock], [], [], 0)[0])
+    poll = select.poll()  # select() takes no descriptor from 1024 on
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _read_piece(answer: http.client.HTTPResponse, wire: Wire) -> bytes:
