@@ -393,7 +393,7 @@ async def test_order_and_the_front_of_the_queue(rig: Rig) -> None:
     first, key = await rig.running()
     others = [await rig.submit() for _ in range(3)]
     urgent = await rig.submit(priority=90)
-    assert [await rig.store.queue_place(j) for j in (urgent, *others)] == [0, 1, 2, 3]
+    assert await rig.places(urgent, *others) == [0, 1, 2, 3]
     await rig.sync(
         ended=[
             (
@@ -910,8 +910,8 @@ async def test_log_appends_in_any_order_are_idempotent(rig: Rig) -> None:
     job_id, key = await rig.running()
     text = bytes(range(256)) * 40
 
-    async def put(start: int, end: int, *, ended: bool = False) -> int:
-        return await rig.store.append_log("h1", key, "stdout", start, text[start:end], ended, 1 << 20, now=rig.now)
+    async def put(start: int, end: int, *, ended: bool = False) -> int | None:
+        return await rig.append_log("h1", key, "stdout", start, text[start:end], ended, 1 << 20)
 
     assert await put(0, 100) == 100
     assert await put(0, 100) == 100
@@ -938,7 +938,7 @@ async def test_logs_keep_head_and_tail(rig: Rig) -> None:
     keep, piece = 80_000, 7_000
     text = b"".join(b"%07d" % i for i in range(100_000))
     for at in range(0, len(text), piece):
-        size = await rig.store.append_log("h1", key, "stdout", at, text[at : at + piece], False, keep, now=rig.now)
+        size = await rig.append_log("h1", key, "stdout", at, text[at : at + piece], False, keep)
         assert size == min(at + piece, len(text))
     (stream,) = await rig.store.list_log_streams(job_id)
     assert stream.size == len(text)
@@ -952,7 +952,7 @@ async def test_logs_keep_head_and_tail(rig: Rig) -> None:
     assert chunks[-1].offset + len(chunks[-1].data) == len(text)
     # A late chunk of what was dropped stays dropped.
     middle = len(text) // 2
-    await rig.store.append_log("h1", key, "stdout", middle, text[middle : middle + 100], False, keep, now=rig.now)
+    await rig.append_log("h1", key, "stdout", middle, text[middle : middle + 100], False, keep)
     assert (await rig.store.list_log_streams(job_id))[0].kept == stream.kept
 
 
@@ -971,7 +971,7 @@ async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
         put(TaskKey("x\x00", 0, 1), "stdout", 0, b"x"), put(key, "stdout", 18, b"", True),
     ]  # fmt: skip
     for sizes in ([8, None, 6, 13, 18, 0, None, 18], [18, None, 6, 18, 18, 0, None, 18]):
-        assert await rig.store.append_logs("h1", appends, now=rig.now) == sizes
+        assert await rig.store.append_logs("h1", appends) == sizes
         chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 0)
         assert b"".join(c.data for c in chunks) == b"one two three four"
         found = {(s.job_id, s.stream): (s.size, s.kept, s.ended) for s in [
@@ -979,8 +979,8 @@ async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
         assert found == {
             (job_id, "stdout"): (18, 18, True), (job_id, "stderr"): (0, 0, True), (other_id, "stdout"): (6, 6, True),
         }  # fmt: skip
-    assert await rig.store.append_logs("h1", [], now=rig.now) == []
-    assert await rig.store.append_logs("h2", appends[:1], now=rig.now) == [None]
+    assert await rig.store.append_logs("h1", []) == []
+    assert await rig.store.append_logs("h2", appends[:1]) == [None]
 
 
 async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:
@@ -994,12 +994,11 @@ async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:
         ("h1", TaskKey("x\x00", 0, 1)),
     ]
     for host, wrong in strange:
-        with pytest.raises(Stale):
-            await rig.store.append_log(host, wrong, "stdout", 0, b"x", False, 1000, now=rig.now)
+        assert await rig.append_log(host, wrong, "stdout", 0, b"x", False, 1000) is None
         with pytest.raises(Stale):
             await rig.store.put_forensics(host, Forensics(key=wrong, reason="r", seconds=1.0, sections={}), now=rig.now)
     await rig.sync(ended=[(key, OK)])
-    assert await rig.store.append_log("h1", key, "stdout", 0, b"late", True, 1000, now=rig.now) == 4
+    assert await rig.append_log("h1", key, "stdout", 0, b"late", True, 1000) == 4
 
 
 async def test_forensics(rig: Rig) -> None:
@@ -1051,7 +1050,7 @@ async def test_a_join_token_is_spent_once_under_a_race(rig: Rig) -> None:
 async def test_prune_takes_old_ended_jobs_with_everything(rig: Rig) -> None:
     await rig.host()
     old, key = await rig.running(idempotency_key="k", secrets={"A": "b"})
-    await rig.store.append_log("h1", key, "stdout", 0, b"bytes", True, 1000, now=rig.now)
+    await rig.append_log("h1", key, "stdout", 0, b"bytes", True, 1000)
     await rig.store.put_forensics("h1", Forensics(key=key, reason="r", seconds=1.0, sections={}), now=rig.now)
     await rig.sync(ended=[(key, OK)])
     unfinished = await rig.submit()

@@ -255,24 +255,23 @@ async def test_the_log_of_a_rank_goes_on_where_its_predecessors_ended(rig: Rig) 
     job_id, keys = await rig.supervised()
     await rig.host("h4", slots=1)
     first = await rig.where(job_id, 1)
-    await rig.store.append_log(first, keys[1], "stdout", 0, b"one\n", False, 1 << 20, now=rig.now)
+    await rig.append_log(first, keys[1], "stdout", 0, b"one\n", False, 1 << 20)
     await rig.sync(first, ended=[(keys[1], KILLED)])
     await rig.replace()
     task = await _seat(rig, job_id, 1)
-    await rig.store.append_log(first, keys[1], "stdout", 4, b"last\n", True, 1 << 20, now=rig.now)
-    assert await rig.store.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20, now=rig.now) == 13
-    await rig.store.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20, now=rig.now)
-    await rig.store.append_log("h4", task.key, "stdout", 4, b"three\n", False, 1 << 20, now=rig.now)
-    await rig.store.append_log(first, keys[1], "stdout", 9, b"too late\n", True, 1 << 20, now=rig.now)
+    await rig.append_log(first, keys[1], "stdout", 4, b"last\n", True, 1 << 20)
+    assert await rig.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20) == 13
+    await rig.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20)
+    await rig.append_log("h4", task.key, "stdout", 4, b"three\n", False, 1 << 20)
+    await rig.append_log(first, keys[1], "stdout", 9, b"too late\n", True, 1 << 20)
     (stream,) = [s for s in await rig.store.list_log_streams(job_id) if s.rank == 1]
     chunks = await rig.store.read_log(job_id, 1, 1, "stdout", 0)
     assert b"".join(c.data for c in chunks) == b"one\nlast\ntwo\nthree\n"
     assert (stream.size, stream.ended) == (19, False), "the first host's end is not the rank's"
-    await rig.store.append_log("h4", task.key, "stdout", 10, b"", True, 1 << 20, now=rig.now)
+    await rig.append_log("h4", task.key, "stdout", 10, b"", True, 1 << 20)
     (stream,) = [s for s in await rig.store.list_log_streams(job_id) if s.rank == 1]
     assert stream.ended
-    with pytest.raises(Stale):
-        await rig.store.append_log("h3", task.key, "stdout", 0, b"x", False, 1 << 20, now=rig.now)
+    assert await rig.append_log("h3", task.key, "stdout", 0, b"x", False, 1 << 20) is None
 
 
 async def test_a_cancel_takes_blocked_members_too(rig: Rig) -> None:
@@ -496,14 +495,13 @@ async def test_nothing_is_left_of_a_job_that_is_deleted(rig: Rig) -> None:
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
     await rig.replace()
     task = await _seat(rig, job_id, 1)
-    await rig.store.append_log("h4", task.key, "stdout", 0, b"x", True, 1 << 20, now=rig.now)
+    await rig.append_log("h4", task.key, "stdout", 0, b"x", True, 1 << 20)
     await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], OK)])
     for host, key in (("h4", task.key), (await rig.where(job_id, 2), keys[2])):
         await rig.sync(host, ended=[(key, STOPPED)])
     await rig.complete()
     assert await rig.store.prune(1.0, now=rig.tick(3 * 86_400)) == 1
-    with pytest.raises(Stale):
-        await rig.store.append_log("h4", task.key, "stdout", 1, b"late", True, 1 << 20, now=rig.now)
+    assert await rig.append_log("h4", task.key, "stdout", 1, b"late", True, 1 << 20) is None
 
 
 async def test_a_member_that_was_given_up_everywhere_says_so(rig: Rig) -> None:

@@ -150,7 +150,7 @@ async def test_a_retry_keeps_its_place_and_what_costs_nothing_goes_to_the_front(
     first, second, third = [await rig.submit() for _ in range(3)]
     await rig.fail(first, max_retries=1)
     await rig.release()
-    assert [await rig.store.queue_place(i) for i in (first, second, third)] == [0, 1, 2]
+    assert await rig.places(first, second, third) == [0, 1, 2]
     await rig.store.cancel_job(first, "", now=rig.now)
     await rig.fail(second, max_retries=1, retry_delay=60.0)
     await rig.admit()
@@ -163,7 +163,7 @@ async def test_a_retry_keeps_its_place_and_what_costs_nothing_goes_to_the_front(
     await rig.store.drain_job(third, Cause.PREEMPTED, "room is needed", now=rig.now)
     await rig.sync(ended=[(key, STOPPED)])
     await rig.complete()
-    assert [await rig.store.queue_place(i) for i in (third, second, late)] == [0, 1, 2]
+    assert await rig.places(third, second, late) == [0, 1, 2]
     chain = await rig.store.list_attempts(third)
     assert (chain[-1].next_at, chain[-1].charged_to) == (rig.now, "nothing")
 
@@ -356,7 +356,7 @@ async def test_what_is_charged_to_other_budgets_is_held_and_what_costs_nothing_i
     assert await rig.release() == Released(retries=1)
     (event,) = await events_of(rig, tripped, "job.retry_dispatched")
     assert event.message.startswith("its next attempt after stalled")
-    assert await rig.store.queue_place(tripped) == 1  # both to the front, the later one first
+    assert await rig.places(tripped) == [1]  # both to the front, the later one first
 
 
 async def test_a_held_or_waiting_retry_can_be_cancelled(rig: Rig) -> None:

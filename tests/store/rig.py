@@ -18,7 +18,7 @@ from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.replace import plan_replacement
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.store.interface import Beat, HostSync, HostSynced, NewJob, Released, Store
+from holdfast.store.interface import Beat, HostSync, HostSynced, LogAppend, NewJob, Released, Store
 from holdfast.wire.agent import HostFacts
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -55,6 +55,19 @@ class Rig:
             name, name.encode().ljust(32, b"."), self.incarnations[name], facts, now=self.now
         )
         return name
+
+    async def append_log(
+        self, host: str, key: TaskKey, stream: str, offset: int, data: bytes, ended: bool, keep_bytes: int
+    ) -> int | None:
+        """One append by itself: the stream's size after it, None where it is stale."""
+        append = LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes)
+        (size,) = await self.store.append_logs(host, [append])
+        return size
+
+    async def places(self, *job_ids: str) -> list[int]:
+        """How many stand before each of these queued jobs."""
+        found = await self.store.queue_places(job_ids)
+        return [found[job_id] for job_id in job_ids]
 
     async def submit(self, job_id: str | None = None, *, queue: str = "cpu", **spec: Any) -> str:
         job_id = job_id or f"job-{next(self._numbers):04d}"

@@ -15,7 +15,6 @@ from holdfast.core.states import JobEvent
 from holdfast.store.moves import Moves, hold_retry
 from holdfast.store.rows import BACK_OFF, RETRIES_HELD, JobRow
 
-START_TIME = "start_time"
 SWITCH = "retries_enabled"
 
 

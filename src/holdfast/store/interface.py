@@ -181,9 +181,6 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
     async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
         """Oldest first, the running one included. Raises NotFound for an unknown job."""
 
-    async def queue_place(self, job_id: str) -> int:
-        """How many queued jobs of its queue stand before it (priority, then place); counts at most 10 000."""
-
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
     ) -> JobRecord:
@@ -355,26 +352,10 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         """Events after the id `after` (None: from the start; with `tail` n: the last n), in an order that never changes (STORE-4)."""
 
     # ---- logs and forensics
-    async def append_log(
-        self,
-        host_id: str,
-        key: TaskKey,
-        stream: str,
-        offset: int,
-        data: bytes,
-        ended: bool,
-        keep_bytes: int,
-        *,
-        now: datetime | None = None,
-    ) -> int:
-        """Store bytes of a stream of a task this host ran, head (1/8) and tail of `keep_bytes` kept. Idempotent by offset.
-        Returns the size known now.
-        Raises Stale when no attempt of that job and epoch ran on this host."""
-
-    async def append_logs(
-        self, host_id: str, appends: Sequence[LogAppend], *, now: datetime | None = None
-    ) -> list[int | None]:
-        """As append_log, many in their order and in one transaction. None for those that it would call stale."""
+    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
+        """Store bytes of streams of tasks this host ran, in their order and in one transaction; of each stream the head (1/8)
+        and the tail of `keep_bytes` are kept. Idempotent by offset. Returns each stream's size after it, None where no attempt
+        of that job and epoch ran on this host."""
 
     async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]: ...
 
@@ -384,7 +365,7 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         """Bytes from `offset` on, trimmed to start there; a jump in offsets is a gap."""
 
     async def put_forensics(self, host_id: str, forensics: Forensics, *, now: datetime | None = None) -> None:
-        """Raises Stale as append_log does."""
+        """Raises Stale when no attempt of that job and epoch ran on this host."""
 
     async def get_forensics(self, job_id: str, attempt: int | None = None) -> list[tuple[int, Forensics]]:
         """(attempt number, forensics), oldest first."""

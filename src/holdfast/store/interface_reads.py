@@ -48,4 +48,4 @@ class BatchReads(Protocol):
         """Of each job its last `last` events, oldest first, as `read_events` shows them (STORE-4)."""
 
     async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
-        """As `queue_place`, of each queued job among them."""
+        """Of each queued job among them how many of its queue stand before it (priority, then place), at most 10 000."""

@@ -110,17 +110,7 @@ class MemoryLogs:
 
     state: MemoryState
 
-    async def append_log(
-        self, host_id: str, key: TaskKey, stream: str, offset: int, data: bytes, ended: bool, keep_bytes: int,
-        *, now: datetime | None = None,
-    ) -> int:  # fmt: skip
-        """See `Store.append_log`."""
-        append = LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes)
-        return self._append(host_id, append)
-
-    async def append_logs(
-        self, host_id: str, appends: Sequence[LogAppend], *, now: datetime | None = None
-    ) -> list[int | None]:
+    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
         """See `Store.append_logs`."""
         sizes: list[int | None] = []
         for append in appends:

@@ -177,16 +177,6 @@ class MemoryJobs:
         live = {} if beat is None else {"step": beat.step, "total": beat.total}
         return msgspec.structs.replace(attempt, has_forensics=has, **live)
 
-    async def queue_place(self, job_id: str) -> int:
-        """See `Store.queue_place`."""
-        job = self.state.jobs.get(job_id)
-        if job is None or job.row.state is not JobState.QUEUED:
-            return 0
-        mine = (-job.priority, job.ord)
-        before = (self.state.jobs[i] for i in self.state.by_state[JobState.QUEUED])
-        ahead = sum(1 for j in before if j.row.queue == job.row.queue and (-j.priority, j.ord) < mine)
-        return min(ahead, 10_000)
-
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
     ) -> JobRecord:

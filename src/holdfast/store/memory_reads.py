@@ -10,6 +10,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, MemberRecord, TaskRecord
 from holdfast.core.states import JobState
 from holdfast.store.memory_jobs import MemoryJobs
+from holdfast.store.memory_state import MemoryJob
 
 
 class MemoryReads(MemoryJobs):
@@ -89,6 +90,14 @@ class MemoryReads(MemoryJobs):
 
     async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
         """See `BatchReads.queue_places`."""
-        jobs = self.state.jobs
-        queued = [i for i in dict.fromkeys(job_ids) if i in jobs and jobs[i].row.state is JobState.QUEUED]
-        return {job_id: await self.queue_place(job_id) for job_id in queued}
+        queued = [self.state.jobs[i] for i in self.state.by_state[JobState.QUEUED]]
+        asked = set(job_ids)
+        return {
+            job.row.id: min(10_000, sum(_stands_before(other, job) for other in queued))
+            for job in queued
+            if job.row.id in asked
+        }
+
+
+def _stands_before(other: MemoryJob, job: MemoryJob) -> bool:
+    return other.row.queue == job.row.queue and (-other.priority, other.ord) < (-job.priority, job.ord)

@@ -42,7 +42,6 @@ class Moves:
         self.cleared: set[str] = set()
         self.attempts: dict[tuple[str, int], AttemptChange] = {}
         self.events: list[NewEvent] = []
-        self.freed_by: dict[str, int] = {}
         self.opened: set[str] = set()
         self.drain_news: list[DrainNews] = []  # told when all this is on record
         self.seated: list[Seated] = []

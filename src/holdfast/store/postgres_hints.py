@@ -6,6 +6,7 @@ A hint is only a hint: it is sent outside any transaction, may be lost, and a lo
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -15,6 +16,7 @@ from holdfast.errors import Unavailable
 from holdfast.store.hub import HintHub
 from holdfast.store.postgres_session import Connection, Session, cut_after
 
+log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"
 LEAD_KEY = 0x686F6C64_6C656164  # "hold" "lead"
 HINT_GAP_SECONDS = 0.02
@@ -125,6 +127,11 @@ class HintsPart:
                     await conn.close()
             except (psycopg.Error, Unavailable, OSError):
                 failures += 1
+            except Exception:
+                log.exception("a connection for hints failed; it is made again")
+                failures += 1
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError  # the word was lost below, in a clean-up that failed (LOOP-3)
             await asyncio.sleep(BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)])
 
     async def _send(self, conn: Connection) -> None:

@@ -122,10 +122,6 @@ class JobsPart:
 
         return await self.session.single(work)
 
-    async def queue_place(self, job_id: str) -> int:
-        """See `Store.queue_place`."""
-        return int(await self.session.single(lambda tx: tx.value("queue_place", {"id": job_id})))
-
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
     ) -> JobRecord:

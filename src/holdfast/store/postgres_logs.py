@@ -24,20 +24,7 @@ class LogsPart:
 
     session: Session
 
-    async def append_log(
-        self, host_id: str, key: TaskKey, stream: str, offset: int, data: bytes, ended: bool, keep_bytes: int,
-        *, now: datetime | None = None,
-    ) -> int:  # fmt: skip
-        """See `Store.append_log`."""
-        append = LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes)
-        (size,) = await self.append_logs(host_id, [append])
-        if size is None:
-            raise no_attempt(host_id, key)
-        return size
-
-    async def append_logs(
-        self, host_id: str, appends: Sequence[LogAppend], *, now: datetime | None = None
-    ) -> list[int | None]:
+    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
         """See `Store.append_logs`."""
 
         async def work(tx: Tx) -> list[int | None]:

@@ -125,16 +125,6 @@ order by a.number;
 -- name: job_exists
 select from jobs where id = %(id)s;
 
--- name: queue_place
--- At most 10 000 rows are looked at: beyond that the number helps nobody.
-with me as (select queue, priority, ord from jobs where id = %(id)s and state = 'queued')
-select count(*) from (
-  select from jobs j, me
-  where j.state = 'queued' and j.queue = me.queue
-    and (j.priority > me.priority or (j.priority = me.priority and j.ord < me.ord))
-  limit 10000
-) ahead;
-
 -- name: last_retry_count
 -- How many retries a job had made before its last attempt. The job is locked.
 select a.retry_count from attempts a where a.job_id = %(id)s order by a.number desc limit 1;

@@ -68,7 +68,7 @@ from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
 order by e.job_id, place, e.id;
 
 -- name: read_queue_places
--- As queue_place, at most 10 000 rows for each.
+-- At most 10 000 rows are looked at for each: beyond that the number helps nobody.
 select me.id, (
   select count(*) from (
     select from jobs j
