@@ -7,13 +7,13 @@ Searched in this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable, ValidationError
+from holdfast.wire.bearer import is_token
 
 DATA_FOLDER = "holdfast-data"
 
@@ -108,7 +108,7 @@ def _read(path: Path) -> str | None:
 def _checked(url: str, token: str | None, source: str) -> Place:
     if not _is_address(url):
         raise ValidationError(f"{url[:200]!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url")
-    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+    if token is not None and not is_token(token):
         # It would never get as far as a header, and it is not repeated: it may be a secret all the same.
         raise Unauthorized(
             f"the token for {url} is none: it has a space, a line break or another character that no token has"
