@@ -296,6 +296,25 @@ async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn
         await other.close()
 
 
+async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_that_fails(dsn: str) -> None:
+    """Else whoever closes the store waits for ever."""
+    store, served = PostgresStore(dsn), asyncio.Event()
+
+    async def serve(_: object) -> None:
+        served.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise psycopg.OperationalError("the connection broke while it was given back") from None
+
+    task = asyncio.create_task(store._keep(serve))
+    await served.wait()
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=20)
+    assert done
+    assert task.cancelled()
+
+
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     server = EmbeddedPostgres(tmp_path / "pg")
