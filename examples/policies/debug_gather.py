@@ -33,12 +33,13 @@ from multiprocessing.connection import Client, Listener  # bytes and its keyed h
 from pathlib import Path
 from typing import Any
 
-from holdfast.supervisor import Context, HostLost, Process, ProcessGroup, as_completed, get_message_queue
+from holdfast.supervisor import Context, Host, HostLost, Process, ProcessGroup, as_completed, get_message_queue
 
 WIDTH = 16
 COLLECT_SECONDS = 60.0  # for a host's own stacks
 MERGE_SECONDS = 20.0  # for each level of the tree
 TOOL_SECONDS = 20.0
+RENDEZVOUS_PORT = 29500
 FLIGHT_FILES = "/tmp/nccl_trace_rank_"  # torch's default; the rank follows
 
 log = logging.getLogger("policy")
@@ -220,6 +221,13 @@ def name_ranks(ranks: list[int]) -> str:
     return f"{len(ranks)} rank{'s' if len(ranks) > 1 else ''} ({words})"
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def main() -> int:
     """Run a command, look at it after some seconds, end it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -237,7 +245,8 @@ def main() -> int:
         hosts = ctx.request_hosts(options.hosts)
         if options.local:
             ctx.start_local_managers(options.hosts)
-        group = ctx.create_process_group(hosts, options.command, options.per_host, name="train{rank}")
+        env = find_rendezvous(hosts)
+        group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
         for future in as_completed([process.pid() for process in group]):
             future.result()
         time.sleep(options.after)

@@ -25,6 +25,7 @@ SETTLE_SECONDS = 30.0  # with the least there, so long for more to come
 GROW_AFTER_SECONDS = 600.0  # a run is not disturbed for a new host before this
 SAVE_SECONDS = 300.0
 DELAY_SECONDS = 1.0
+RENDEZVOUS_PORT = 29500
 DONE, GROW = "done", "grow"
 
 log = logging.getLogger("policy")
@@ -48,9 +49,19 @@ def ask_to_save(group: ProcessGroup, seconds: float) -> None:
     log.info("%d of %d ranks saved", len(answers) - len(silent), len(answers))
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def run_once(ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int) -> str:
     """Run on those present. Returns DONE, GROW when a host has come that was missing, or what went wrong."""
-    env = {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
+    try:
+        env = find_rendezvous(present) | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
+    except HostLost as error:
+        return str(error)
     group = ctx.create_process_group(present, options.command, options.per_host, env=env, name="train{rank}")
     happened: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     for future in [process.returncode() for process in group] + [host.hostname() for host in absent]:

@@ -29,6 +29,7 @@ LEAST_MEMORY_BYTES = 256 << 20
 SLOWEST_DISK = 5e6  # bytes a second
 SLOWEST_ROUND_TRIP_SECONDS = 1.0
 PINGS = 5
+RENDEZVOUS_PORT = 29500
 
 log = logging.getLogger("policy")
 Report = dict[str, Any]
@@ -202,6 +203,13 @@ def pick_hosts(ctx: Context, options: argparse.Namespace) -> list[Host]:
     return best
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def main() -> int:
     """Pick the hosts, run the command once. What follows a failure is restart_on_failure.py's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -221,7 +229,8 @@ def main() -> int:
     with Context(port=options.port, log_format="logs/{name}.txt") as ctx:
         log.info("start a host manager on each machine: %s", " ".join(ctx.manager_command()))
         hosts = pick_hosts(ctx, options)
-        group = ctx.create_process_group(hosts, options.command, options.per_host, name="train{rank}")
+        env = find_rendezvous(hosts)
+        group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
         for future in as_completed([process.returncode() for process in group]):
             if future.result() != 0:
                 raise SystemExit(f"{future.whom} ended with {future.result()}")

@@ -48,6 +48,7 @@ from holdfast.supervisor import (
 KEEP_STEPS = 3  # of each rank: ranks are not all at the same one
 SERVER_SECONDS = 30.0
 DELAY_SECONDS = 1.0
+RENDEZVOUS_PORT = 29500
 KEY, SERVERS, START = "MEMORY_KEY", "MEMORY_SERVERS", "MEMORY_START"
 
 log = logging.getLogger("policy")
@@ -172,7 +173,8 @@ class Memory:
         for host, process in begun.items():
             port = process.recv(lambda message: "port" in message).result(SERVER_SECONDS)["port"]
             self.addresses[host] = (host.facts.address if host.facts else "", port)
-        self.servers = {host: begun.get(host) or self.servers[host] for host in hosts}
+            self.servers[host] = process  # at once: the next host may be lost
+        self.servers = {host: self.servers[host] for host in hosts}
 
     def ask(self, hosts: list[Host]) -> dict[Host, list[list[int]]]:
         """Tell each where copies go; what each keeps, of those that answer."""
@@ -208,11 +210,18 @@ def choose_step(kept: dict[Any, list[list[int]]], world_size: int) -> tuple[int,
     return (max(complete), places[max(complete)]) if complete else None
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def run_once(ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace) -> str | None:
     """Start every rank and wait. None when all ended with 0, else what went wrong first. The servers go on."""
     try:
         memory.tend(hosts)
-        env = memory.make_env(hosts, len(hosts) * options.per_host)
+        env = find_rendezvous(hosts) | memory.make_env(hosts, len(hosts) * options.per_host)
     except (HostLost, ProcessFailedToStart, TimeoutError) as error:
         return str(error)
     group: ProcessGroup = ctx.create_process_group(

@@ -25,7 +25,7 @@ import time
 from collections import deque
 from typing import Any
 
-from holdfast.supervisor import Context, Future, Host, Process, ProcessGroup
+from holdfast.supervisor import Context, Future, Host, HostLost, Process, ProcessGroup
 
 FIRST_STEP_SECONDS = 1800.0  # until steps can be measured: imports, data, compilation
 SECTION_SECONDS = {"eval": 3600.0, "checkpoint": 1800.0}
@@ -34,6 +34,7 @@ TIMES_MEDIAN = 10.0
 LEAST_SECONDS = 60.0  # a step may take this long whatever the median
 STEPS_MEASURED = 50
 DELAY_SECONDS = 1.0
+RENDEZVOUS_PORT = 29500
 
 log = logging.getLogger("policy")
 
@@ -126,9 +127,19 @@ def watch(group: ProcessGroup, options: argparse.Namespace) -> str | None:
     return None
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def run_once(ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int) -> str | None:
     """Start every rank and watch. Nothing runs afterwards."""
-    env = {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    try:
+        env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    except HostLost as error:
+        return str(error)
     group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
     try:
         return watch(group, options)

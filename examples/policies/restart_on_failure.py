@@ -24,15 +24,19 @@ RENDEZVOUS_PORT = 29500
 log = logging.getLogger("policy")
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int, restarts: int) -> str | None:
     """Start every rank and wait. None when all ended with 0, else what went wrong first; nothing runs afterwards."""
     try:
-        hosts[0].hostname().result()
+        env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     except HostLost as error:
         return str(error)
-    facts = hosts[0].facts
-    address = facts.address if facts is not None else "127.0.0.1"
-    env = {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT), "TORCHELASTIC_RESTART_COUNT": str(restarts)}
     group = ctx.create_process_group(hosts, command, processes_per_host=per_host, env=env, name="train{rank}")
     try:
         for future in as_completed([process.returncode() for process in group]):

@@ -21,13 +21,24 @@ from holdfast.supervisor import Context, Host, HostLost, Process, ProcessFailedT
 
 STRIKES = 2
 DELAY_SECONDS = 1.0
+RENDEZVOUS_PORT = 29500
 
 log = logging.getLogger("policy")
 
 
+def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
+    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    hosts[0].hostname().result()
+    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+
+
 def run_once(ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int) -> tuple[str, Host] | None:
     """Start every rank and wait. None when all ended with 0, else what went wrong first, and where."""
-    env = {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    try:
+        env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    except HostLost as error:
+        return str(error), hosts[0]
     group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
     try:
         for future in as_completed([process.returncode() for process in group]):

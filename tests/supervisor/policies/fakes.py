@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from holdfast.supervisor import Future
@@ -15,6 +16,7 @@ class FakeHost:
     def __init__(self, number: int) -> None:
         self.number = number
         self.lost_reason: str | None = None
+        self.facts: SimpleNamespace | None = None
         self._name: Future[str] = Future("hostname", self, shared=True)
 
     def __str__(self) -> str:
@@ -31,6 +33,7 @@ class FakeHost:
         return self.lost_reason is not None
 
     def come(self) -> FakeHost:
+        self.facts = SimpleNamespace(address=f"10.0.0.{self.number}")
         self._name.set_result(str(self))
         return self
 
