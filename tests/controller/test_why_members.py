@@ -9,10 +9,13 @@ import msgspec
 from holdfast.cli.gang_view import draw_tasks
 from holdfast.controller.why import explain
 from holdfast.controller.why_retries import Circumstances
+from holdfast.core.causes import Cause
+from holdfast.core.decide import Policy
+from holdfast.core.replace import plan_replacement
 from holdfast.store.memory import MemoryStore
 from holdfast.wire.api import Why
 from tests.store.conformance_members import GIVEN_UP, KILLED
-from tests.store.rig import Rig
+from tests.store.rig import STOPPED, Rig
 
 
 async def _explain(rig: Rig, job_id: str, *, dead: str = "", refusal: str | None = None) -> Why:
@@ -67,3 +70,33 @@ async def test_a_dead_host_takes_only_its_members_with_it() -> None:
     (line,) = [n.message for n in (await _explain(rig, job_id, dead=script)).lines if n.code == "dead_host"]
     assert line.endswith("the job is placed again when its lease has lapsed")
     assert len(keys) == 3
+
+
+async def test_a_parked_rank_says_why_and_what_to_do() -> None:
+    rig = Rig(MemoryStore())
+    job_id, keys = await rig.supervised()
+    task = (await rig.store.list_tasks(job_id))[1]
+    for failures in (1, 2):
+        await rig.store.stop_member(task.key, Cause.START_TIMEOUT, "it did not start within 60 s", now=rig.now)
+        await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
+        plan = plan_replacement(
+            await rig.job(job_id), msgspec.structs.replace((await rig.store.list_tasks(job_id))[1], started_at=None),
+            Policy(start_failure_limit=2), (),
+        )  # fmt: skip
+        await rig.store.replace_members([(task.key, plan)], now=rig.now)
+        told = {line.code: line for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines}
+        if failures == 1:
+            assert "(failed start 1 of 8 in a row)" in told["member_waits"].message
+            await rig.admit()
+            task = (await rig.store.list_tasks(job_id))[1]
+            await rig.sync(str(task.host_id))
+    line = told["member_parked"]
+    assert line.message.startswith(
+        f"rank 1 on name-{task.host_id}: it did not start within 60 s; it is parked after 2 failed starts"
+    )
+    assert f"holdfast retry {job_id}" in line.hint
+    assert "member_waits" not in told
+    shown = draw_tasks(await rig.job(job_id), await rig.store.list_tasks(job_id))
+    assert "parked" in shown
+    assert "waits for a host" not in shown
+    assert keys

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from holdfast.core.causes import CHARGED_TO, ELIGIBLE, Budget, Cause, Watchdog
 from holdfast.core.classify import classify
-from holdfast.core.decide import PROOF_AGAINST_HOST, Policy
+from holdfast.core.decide import MAX_START_DELAY_SECONDS, PROOF_AGAINST_HOST, Policy
 from holdfast.core.drain import Completion, plan_completion
 from holdfast.core.facts import TaskFacts
 from holdfast.core.records import JobRecord, RankCharges, TaskRecord
 from holdfast.core.replace import (
     EXIT_REPLACED,
+    EXIT_SILENT,
     MAX_DELAY_SECONDS,
     STEADY_SECONDS,
     Replacement,
@@ -71,7 +72,7 @@ measured = {
     "lost": st.sampled_from(["lease_lapsed", "new_incarnation", "host_gone"]),
 }  # fmt: skip
 said = {
-    "exit_code": st.sampled_from([0, 1, 2, 72, 72, 75, 126, 137, 255]), "signal": st.sampled_from([2, 9, 15, 64]),
+    "exit_code": st.sampled_from([0, 1, 2, 70, 72, 72, 75, 126, 137, 255]), "signal": st.sampled_from([2, 9, 15, 64]),
     "start_error": words, "pull_error": words, "runtime_error": words, "checkpoint_error": words, "log_tail": logs,
     "runtime_seconds": st.sampled_from([-1.0, 3.0, 59.9, 60.0, 7200.0]), "max_memory_bytes": st.just(99),
     "memory_limit_bytes": st.just(100),
@@ -83,7 +84,7 @@ facts = st.none() | st.builds(
 members = st.builds(
     member, facts, st.sampled_from([TaskState.FAILED, TaskState.FAILED, TaskState.PREEMPTED]),
     stop_cause=st.none() | st.sampled_from([Cause.HOST_DRAINED, Cause.START_TIMEOUT, *Cause]), stop_reason=words,
-    replaced=st.integers(0, 2000), host_name=st.sampled_from([None, "h"]),
+    replaced=st.integers(0, 2000), start_failures=st.integers(0, 12), host_name=st.sampled_from([None, "h"]),
     started_at=st.sampled_from([None, T0, T0 - timedelta(days=1)]), ended_at=st.sampled_from([None, T0 + timedelta(seconds=9)]),
 )  # fmt: skip
 charges = st.builds(RankCharges, retries=st.integers(0, 3), watchdog=st.integers(0, 5), infra=st.integers(0, 12))
@@ -127,7 +128,10 @@ def test_every_fall_has_its_answer(
 ) -> None:
     plan = plan_replacement(before, fallen, policy, given_rules)
     assert plan.reason.startswith("rank 1")
-    assert 0.0 <= plan.delay_seconds <= MAX_DELAY_SECONDS
+    slow = plan.cause is Cause.START_TIMEOUT
+    assert 0.0 <= plan.delay_seconds <= (MAX_START_DELAY_SECONDS if slow else MAX_DELAY_SECONDS)
+    assert plan.start_failures == 0 or slow, "any other end of a member ends the row of its failed starts"
+    assert not plan.parked or (plan.go_on and slow and plan.start_failures >= policy.start_failure_limit)
     mine = before.rank_charges.get("1", RankCharges())
     change = (plan.charges.infra - mine.infra, plan.charges.watchdog - mine.watchdog)
     reset = policy.budget_reset_seconds is not None and plan.charges.retries == 0 and min(change) < 0
@@ -196,6 +200,23 @@ def test_a_72_that_is_not_its_own_is_no_word_of_the_script(foreign: dict[str, An
     assert not plan.bar_host
 
 
+def test_who_heard_nothing_of_the_script_is_not_to_blame() -> None:
+    """The script's host is gone, which only its lease will tell: all other managers end with 70 long before."""
+    silent = TaskFacts(exit_code=EXIT_SILENT, runtime_seconds=3.0)
+    for number in range(20):
+        plan = plan_replacement(job(RankCharges(infra=10)), member(silent, replaced=number), Policy(), ())
+        assert (plan.go_on, plan.charged_to, plan.charges, plan.bar_host) == (
+            True,
+            Budget.NOTHING,
+            RankCharges(infra=10),
+            False,
+        )
+        assert plan.delay_seconds == (0.0 if not number else min(2.0 ** (number - 1), MAX_DELAY_SECONDS)), "MEMBER-3"
+    assert "heard nothing of the script" in plan.reason
+    tripped = msgspec.structs.replace(TRIPPED, exit_code=EXIT_SILENT, signal=None)
+    assert plan_replacement(job(), member(tripped), Policy(), ()).charged_to is Budget.WATCHDOG
+
+
 def test_a_broken_device_quarantines_its_host_also_where_the_script_was_first() -> None:
     plan = plan_replacement(job(), member(msgspec.structs.replace(GIVEN_UP, xids=(79,))), Policy(), ())
     assert (plan.go_on, plan.bar_host, plan.quarantine_host, plan.charged_to) == (True, True, True, Budget.NOTHING)
@@ -236,15 +257,12 @@ def test_the_time_limit_is_the_whole_jobs() -> None:
     assert complete(apply(again, plan), fallen, Policy(watchdog_cap=1), ()).decision.event is JobEvent.FAIL
 
 
-@given(ends=st.lists(st.sampled_from([KILLED, TRIPPED, None, GIVEN_UP]), min_size=2, max_size=20))
-def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(ends: list[TaskFacts | None]) -> None:
+@given(ends=st.lists(st.sampled_from([KILLED, TRIPPED, GIVEN_UP]), min_size=2, max_size=20))
+def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(ends: list[TaskFacts]) -> None:
     """MEMBER-3, whatever it falls of. What the script gives up is its own pace."""
     policy, mine, delays = Policy(infra_cap=99, watchdog_cap=99), RankCharges(), []
     for number, end in enumerate(ends):
-        fallen = member(end, replaced=number)
-        if end is None:
-            fallen = member(None, TaskState.PREEMPTED, replaced=number, stop_cause=Cause.START_TIMEOUT)
-        plan = plan_replacement(job(mine), fallen, policy, ())
+        plan = plan_replacement(job(mine), member(end, replaced=number), policy, ())
         assert plan.go_on
         mine = plan.charges
         if not plan.bar_host:
@@ -253,8 +271,43 @@ def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(ends: list
             assert plan.delay_seconds == 0.0
     assert delays == sorted(delays)
     assert all(delay <= MAX_DELAY_SECONDS for delay in delays)
-    if ends[0] is not None and ends[0] is not GIVEN_UP:
+    if ends[0] is not GIVEN_UP:
         assert delays[0] == 0.0, "the first fall is answered at once"
+
+
+def too_slow(failures: int, **changes: Any) -> TaskRecord:
+    """A member that did not come up, after so many of its starts in a row that failed."""
+    return member(
+        None, TaskState.PREEMPTED, stop_cause=Cause.START_TIMEOUT, start_failures=failures, replaced=failures, **changes
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 2, 8, 12])
+def test_a_rank_that_never_comes_up_is_tried_ever_more_rarely_and_then_parked(limit: int) -> None:
+    """MEMBER-5: what a gang that cannot start comes to, for one rank. It is charged to nothing."""
+    policy, delays, failures = Policy(start_failure_limit=limit), [], 0
+    for _ in range(limit):
+        plan = plan_replacement(job(), too_slow(failures), policy, ())
+        assert (plan.go_on, plan.charged_to, plan.charges) == (True, Budget.NOTHING, RankCharges())
+        failures = plan.start_failures
+        delays.append(plan.delay_seconds)
+    assert failures == limit
+    assert plan.parked
+    assert f"parked after {limit} failed starts in a row, until `holdfast retry`" in plan.reason
+    assert delays[:-1] == [0.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0, 3600.0][: limit - 1]
+    forbidden = Policy(retry=RetryPolicy(eligible_causes=tuple(c for c in ELIGIBLE if c is not Cause.START_TIMEOUT)))
+    assert not plan_replacement(job(), too_slow(0), forbidden, ()).go_on
+
+
+def test_a_start_that_succeeded_ends_the_row_of_those_that_failed() -> None:
+    rules = (OperatorRule(name="slow", pattern="too slow", cause=Cause.START_TIMEOUT),)
+    ran = TaskFacts(exit_code=1, log_tail="too slow", runtime_seconds=3.0)
+    plan = plan_replacement(job(), member(ran, start_failures=7), Policy(), rules)
+    assert (plan.start_failures, plan.parked) == (1, False)
+    spoilt = TaskFacts(checkpoint_error="404", runtime_seconds=0.0)
+    plan = plan_replacement(job(), member(spoilt, start_failures=7, started_at=T0), Policy(), ())
+    assert (plan.start_failures, plan.parked) == (8, True), "its agent never started it"
+    assert plan_replacement(job(), member(KILLED, start_failures=7), Policy(), ()).start_failures == 0
 
 
 def test_a_member_that_ran_well_is_replaced_at_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from holdfast.core.causes import Cause
@@ -11,8 +13,9 @@ from holdfast.core.placement import plan_admission
 from holdfast.core.records import TaskRecord
 from holdfast.core.replace import plan_replacement
 from holdfast.core.states import JobState, Outcome, TaskState
-from holdfast.errors import Stale
+from holdfast.errors import Conflict, NotFound, Stale
 from holdfast.store.interface_checkpoints import NewCheckpoint
+from holdfast.wire.agent import Forensics
 from tests.store.rig import OK, STOPPED, Rig, fails
 
 KILLED = TaskFacts(signal=9, runtime_seconds=3.0)
@@ -547,3 +550,90 @@ async def test_a_host_that_leaves_with_a_stuck_process_leaves_quarantined(rig: R
         if e.kind == "host.moved" and e.host_id == other and e.data["to"] == "terminated"
     ]
     assert [data["from"] for data in moved] == ["quarantined"]
+
+
+async def _fail_start(rig: Rig, job_id: str, rank: int) -> str:
+    """Have a blocked member placed and offered, and give its start up; the sentence of what is decided then."""
+    rig.tick(1)  # MEMBER-3: it fell soon after its start before
+    for host in rig.incarnations:
+        live = [t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host and t.state is TaskState.RUNNING]
+        await rig.sync(host, live=live)
+    assert job_id in await rig.admit()
+    task = await _task(rig, job_id, rank)
+    await rig.sync(str(task.host_id))
+    assert await rig.store.stop_member(task.key, Cause.START_TIMEOUT, "it did not start", now=rig.now)
+    await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
+    (said,) = await rig.replace(start_failure_limit=3)
+    return said
+
+
+async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on(rig: Rig) -> None:
+    """MEMBER-5: the others run on, no time brings it back, and nobody is charged."""
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    assert "it is replaced in 1 s, failed start 1 of 3 in a row" in await _fail_start(rig, job_id, 1)
+    task = await _task(rig, job_id, 1)
+    assert (task.ready_at, task.start_failures) == (rig.now + timedelta(seconds=1), 1)
+    assert "replaced in 60 s, failed start 2 of 3" in await _fail_start(rig, job_id, 1)
+    rig.tick(59)
+    assert await rig.admit() == []
+    said = await _fail_start(rig, job_id, 1)
+    assert "parked after 3 failed starts in a row, until `holdfast retry`" in said
+    task = await _task(rig, job_id, 1)
+    assert (task.state, task.is_parked, task.host_id, task.stop_reason) == (TaskState.BLOCKED, True, None, said)
+    rig.tick(30 * 86_400.0)
+    for host in rig.incarnations:
+        live = [t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host and t.state is TaskState.RUNNING]
+        await rig.sync(host, live=live)
+    assert await rig.admit() == []
+    assert (await rig.kinds(job_id))[-1] == "task.parked"
+    job = await rig.job(job_id)
+    assert (job.state, job.attempts, job.infra_charged) == (JobState.RUNNING, 1, 1), "only the fall that came first"
+    await rig.store.unpark_members(job_id, "tried again by ann", now=rig.now)
+    with pytest.raises(Conflict):
+        await rig.store.unpark_members(job_id, "twice", now=rig.now)
+    assert (await rig.kinds(job_id))[-1] == "task.released"
+    assert (await _task(rig, job_id, 1)).stop_reason is None
+    assert "failed start 1 of 3 in a row" in await _fail_start(rig, job_id, 1), "it counts anew"
+    rig.tick(60)
+    for host in rig.incarnations:
+        live = [t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host and t.state is TaskState.RUNNING]
+        await rig.sync(host, live=live)
+    task = await _seat(rig, job_id, 1)
+    assert task.state is TaskState.RUNNING
+
+
+async def test_a_parked_member_ends_with_its_job(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    for _ in range(3):
+        await _fail_start(rig, job_id, 1)
+        rig.tick(61)
+    assert (await _task(rig, job_id, 1)).is_parked
+    await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], OK)])
+    with pytest.raises(Conflict):
+        await rig.store.unpark_members(job_id, "too late", now=rig.now)
+    await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
+    assert await rig.complete() == [job_id]
+    assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+    with pytest.raises(NotFound):
+        await rig.store.unpark_members("nobody", "", now=rig.now)
+
+
+async def test_forensics_of_every_life_of_a_rank_are_kept(rig: Rig) -> None:
+    job_id, keys = await rig.supervised()
+    await rig.host("h4", slots=1)
+    first_host = await rig.where(job_id, 1)
+    await rig.sync(first_host, ended=[(keys[1], KILLED)])
+    await rig.replace()
+    second = await _seat(rig, job_id, 1)
+    lives = [(first_host, keys[1], "the first"), (str(second.host_id), second.key, "the second")]
+    accounts = [Forensics(key=key, reason=why, seconds=1.0, sections={"stacks": why}) for _, key, why in lives]
+    # The second may well arrive before the first, which is sent again until it is taken.
+    for (host, *_), account in [*zip(lives, accounts, strict=True)][::-1] * 2:
+        await rig.store.put_forensics(host, account, now=rig.now)
+    assert await rig.store.get_forensics(job_id) == [(1, account) for account in accounts]
+    with pytest.raises(Stale):
+        await rig.store.put_forensics(first_host, accounts[1], now=rig.now)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +53,21 @@ def test_a_manager_gets_its_key_by_the_environment(ctx: Context, managers: Manag
     (process,) = ctx.create_process_group([host], python(LOOK))
     assert process.recv().result(PATIENCE) == [], "the key was handed on to a process"
     assert process.returncode().result(PATIENCE) == 0
+
+
+@pytest.mark.slow
+def test_a_manager_that_finds_nobody_says_so_in_its_log(tmp_path: Path) -> None:
+    """Under Holdfast it waits for as long as its job lasts: a firewall in between must not look as if all were well."""
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes the connection and says nothing
+        url = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        config = f"url={url!r}, patience_seconds=3.0, search_note_seconds=0.2, log_file={str(tmp_path / 'log')!r}"
+        code = f"from holdfast.supervisor.host_manager import *; raise SystemExit(run_host_manager(ManagerConfig({config})))"
+        done = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False)
+    assert done.returncode == 71
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    told = [line for line in lines if line["message"] == "no supervisor has answered yet"]
+    assert 2 <= len(told) <= 6, "ever more rarely"
+    assert {line["url"] for line in told} == {url}
 
 
 @pytest.mark.slow

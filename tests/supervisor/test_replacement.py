@@ -172,5 +172,7 @@ with Context() as ctx:
     assert head not in {t.host_name for t in cluster.client.tasks(run.id)}
     run.until("succeeded")
     assert next((a.number, a.charged_to) for a in cluster.client.attempts(run.id)) == (1, "infra")
+    charged = set(cluster.client.job(run.id).rank_charges)
+    assert charged == {"0"}, "the other manager heard nothing of the script and ended, which is no failure of its own"
     wait_until(lambda: not any(alive(pid) for pid in pids), SECONDS, what="the first attempt's processes to be dead")
     run.wait_nothing_left()

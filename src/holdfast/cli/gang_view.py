@@ -142,7 +142,7 @@ def _seat_of_task(task: TaskRecord, fell: tuple[str, str] | None) -> Seat:
 def _say_state(task: TaskRecord) -> str:
     """The task's state; of a reserved one, how far its start is."""
     if task.state.value == "blocked":
-        return "waits for a host"
+        return "parked" if task.is_parked else "waits for a host"
     if task.state.value != "reserved":
         return task.state.value
     if not task.barrier:

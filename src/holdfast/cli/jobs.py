@@ -190,7 +190,7 @@ def _charges(job: JobRecord) -> str:
 
 
 def _forensics_text(view: ForensicsView) -> str:
-    head = f"attempt {view.attempt}, rank {view.rank}: {view.reason} (gathered in {view.seconds:.1f} s)"
+    head = f"attempt {view.attempt}, rank {view.rank}, epoch {view.epoch}: {view.reason} (gathered in {view.seconds:.1f} s)"
     return head + "".join(f"\n\n--- {title}\n{text.rstrip()}" for title, text in view.sections.items())
 
 
@@ -256,7 +256,8 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
 def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None:
     """Queue failed or cancelled jobs again, and say whether it counted.
 
-    Without --counted it does not count: all budgets begin anew. Each rank starts from the newest checkpoint it saved.
+    Without --counted it does not count: all budgets begin anew. Each rank starts from the newest checkpoint it saved. A parked job
+    goes on; of a supervised job that runs, the ranks that are parked are given hosts again.
 
     \b
     Examples:

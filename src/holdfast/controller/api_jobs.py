@@ -192,7 +192,9 @@ async def list_forensics(call: Call) -> Response:
     found = await call.controller.store.get_forensics(job.id, query.attempt)
     return answer_page(
         [
-            ForensicsView(attempt=n, rank=f.key.rank, reason=f.reason, seconds=f.seconds, sections=f.sections)
+            ForensicsView(
+                attempt=n, rank=f.key.rank, epoch=f.key.epoch, reason=f.reason, seconds=f.seconds, sections=f.sections
+            )
             for n, f in found
         ]
     )

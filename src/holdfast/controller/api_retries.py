@@ -12,6 +12,7 @@ from holdfast.controller.problems import answer_json
 from holdfast.controller.retry_state import count_charged
 from holdfast.core.records import JobRecord
 from holdfast.core.retry import SETTING_OF
+from holdfast.core.states import JobState
 from holdfast.errors import Conflict
 from holdfast.wire.api import PolicyField, PolicyView, RetriesOf, RetriesView, RetryHold, RetryRequest
 
@@ -34,10 +35,14 @@ async def get_policy(call: Call) -> Response:
 
 
 async def retry_job(call: Call) -> Response:
-    """Another attempt for a job that failed or was cancelled."""
+    """Another attempt for a job that failed, was cancelled or is parked; of one that runs, another try for its parked members."""
     request = await call.body(_RETRY, default=RetryRequest())
     controller, job = call.controller, await find_job(call)
     who = call.caller.name or call.caller.id
+    if job.state in (JobState.RESERVED, JobState.RUNNING) and not (request.counted or request.from_scratch):
+        going_on = await controller.store.unpark_members(job.id, f"tried again by {who}")
+        controller.poke("admit", "events")
+        return answer_json(going_on)
     if request.counted:
         number, allowed = await _count_retry(controller, job)
         reason = f"retried by {who}, counted as retry {number} of {allowed}"

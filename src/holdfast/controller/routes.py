@@ -111,7 +111,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", JOB + "/cancel", S, api_jobs.cancel_job, "Cancel it.", body=api.CancelRequest,
              optional_body=True, answers={200: JobRecord, 202: JobRecord}),
     Endpoint("POST", JOB + "/retry", S, api_retries.retry_job,
-             "Another attempt for a job that failed or was cancelled.", body=api.RetryRequest, optional_body=True,
+             "Another attempt for a job that failed or was cancelled; of one that runs, another try for its parked members.",
+             body=api.RetryRequest, optional_body=True,
              answers={200: JobRecord}),
     # queues
     _get("/v1/queues", api_queues.list_queues, "Every queue and what is in it.", Page(QueueRecord)),

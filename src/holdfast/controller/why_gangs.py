@@ -256,16 +256,20 @@ def _explain_start_limit(found: Circumstances, *, outstanding: bool) -> Iterator
 
 def explain_members(found: Circumstances) -> Iterator[WhyLine]:
     """Which ranks of a supervised job are without a host, or on their way to another, while the others run."""
-    waiting = [t for t in found.tasks if t.state is TaskState.BLOCKED]
+    waiting = [t for t in found.tasks if t.state is TaskState.BLOCKED and not t.is_parked]
     fallen = [t for t in found.tasks if t.state in (TaskState.FAILED, TaskState.PREEMPTED)]
     coming = [t for t in found.tasks if t.state is TaskState.RESERVED and t.replaced]
     if not found.job.spec.supervised:
         return
+    yield from _explain_parked_members(found)
     if waiting:
         later = [t.ready_at for t in waiting if t.ready_at is not None and t.ready_at > found.now]
         all_later = len(later) == len(waiting)  # it fell soon after its start, more than once (MEMBER-3)
         when = f"; not before {say_span((min(later) - found.now).total_seconds())} from now" if all_later else ""
         why = f": {found.refusal}" if found.refusal and not all_later else ""
+        failed = max(t.start_failures for t in waiting)
+        if failed:
+            why += f" (failed start {failed} of {found.policy.start_failure_limit} in a row)"
         yield WhyLine(
             code="member_waits", hint="the others run on; `holdfast hosts` shows what is busy, draining or quarantined",
             message=f"{name_ranks([t.rank for t in waiting])} {_waits(waiting)} for another host{why}{when}",
@@ -276,6 +280,20 @@ def explain_members(found: Circumstances) -> Iterator[WhyLine]:
     for host, ranks, some in _by_host(coming):
         yield WhyLine(code="member_starts", message=f"{ranks} {'is' if len(some) == 1 else 'are'} to start anew on host {host}",
                       hint=say_heartbeat(found, some[0]))  # fmt: skip
+
+
+def _explain_parked_members(found: Circumstances) -> Iterator[WhyLine]:
+    """Ranks that no time brings another host (MEMBER-5), and why."""
+    parked = [t for t in found.tasks if t.is_parked]
+    for task in parked[:MAX_HOSTS]:
+        yield WhyLine(
+            code="member_parked", message=task.stop_reason or f"rank {task.rank} is parked",
+            hint=f"the others run on; find out why: holdfast show {task.job_id} --events; then let it be tried again: "
+            f"holdfast retry {task.job_id}",
+        )  # fmt: skip
+    if parked[MAX_HOSTS:]:
+        text = f"{name_ranks([t.rank for t in parked[MAX_HOSTS:]])} {'is' if len(parked) == MAX_HOSTS + 1 else 'are'} parked too"
+        yield WhyLine(code="member_parked", message=text)
 
 
 def _waits(tasks: Sequence[TaskRecord]) -> str:

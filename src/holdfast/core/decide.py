@@ -171,15 +171,22 @@ FIRST_START_DELAY_SECONDS = 60.0
 MAX_START_DELAY_SECONDS = 3600.0
 
 
+def start_delay_seconds(failures: int) -> float:
+    """How long after `failures` failed starts in a row the next one is tried (BUDGET-5)."""
+    if failures <= 1:  # most often a host died meanwhile, and others are there
+        return 0.0
+    return min(FIRST_START_DELAY_SECONDS * 2.0 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)
+
+
 def _back_off_start(case: _Case, charges: Charges) -> Decision:
     failures = charges.start_failures + 1
     after = msgspec.structs.replace(charges, start_failures=failures)
     if failures >= case.policy.start_failure_limit:
         text = f"{case.found.message}; parked after {failures} failed starts in a row, until `holdfast retry` lets it go on"
         return case.park(after, text)
-    if failures == 1:  # most often a host died meanwhile, and others are there
+    if failures == 1:
         return case.requeue(after, f"{case.found.message}; queued again, at the front", avoid=True)
-    delay = min(FIRST_START_DELAY_SECONDS * 2 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)
+    delay = start_delay_seconds(failures)
     text = f"{case.found.message}; failed start {failures} of {case.policy.start_failure_limit}, tried again in {delay:.0f} s"
     return case.back_off_start(after, text, delay)
 

@@ -96,7 +96,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     claimed_at, barrier: when its agent kept its place, and whether all ranks' are kept, so that it may start (GANG-1).
     port: of rank 0, for the rendezvous.
     replaced: how often another host stood in for this rank of a supervised job; its epoch is then its own (MEMBER-1).
-    reserved_at: of a replacement. ready_at: while `blocked`: not before. stop_cause, stop_reason: why it alone was stopped.
+    reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked. start_failures: its starts in a
+    row that failed, before this place. stop_cause, stop_reason: why it alone was stopped, or is parked.
     """
 
     job_id: str
@@ -124,8 +125,14 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     replaced: int = 0
     reserved_at: datetime | None = None
     ready_at: datetime | None = None
+    start_failures: int = 0
     stop_cause: Cause | None = None
     stop_reason: str | None = None
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether only a person's word brings it another host (MEMBER-5)."""
+        return self.state is TaskState.BLOCKED and self.ready_at is None
 
     @property
     def key(self) -> TaskKey:

@@ -5,11 +5,15 @@ a host means for its ranks; here it is only decided whether, when and where anot
 
 MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain. Every other rank is replaced by itself: same
           attempt, an epoch of its own, so nothing its earlier host still says is taken for its successor's word (FENCE-1).
-MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used again in this attempt.
-          A trip is charged to the rank's watchdog budget, all else to its infrastructure budget: a host manager's end
+MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used again in this attempt. Nor is
+          a manager that heard nothing of the script any more (70) to blame: most often the script's own host has died, which
+          nobody knows yet. A trip is charged to the rank's watchdog budget, all else to its infrastructure budget: a host manager's end
           is never the training's. A rank over its budget ends the job.
 MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever later, so that hosts which cannot
           run it are not asked in a circle.
+MEMBER-5  A rank that does not come up is charged to nothing: its first failed start in a row is answered at once, those after it
+          60 s doubling to 1 h apart, and after `start_failure_limit` of them the rank is parked until a person says otherwise
+          (BUDGET-5, for one rank). The others run on: whether they can do without it is for the script to say.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.classify import classify
-from holdfast.core.decide import PROOF_AGAINST_HOST, Policy
+from holdfast.core.decide import PROOF_AGAINST_HOST, Policy, start_delay_seconds
 from holdfast.core.facts import Classified, TaskFacts
 from holdfast.core.records import JobRecord, RankCharges, TaskRecord
 from holdfast.core.rules import OperatorRule
@@ -28,16 +32,23 @@ from holdfast.core.states import TaskState
 
 EXIT_REPLACED = 72
 """How a host manager ends whose host the script replaced."""
+EXIT_SILENT = 70
+"""How one ends that heard nothing of the script any more."""
 STEADY_SECONDS = 60.0
 """A member that ran for so long was well placed: what follows is a new trouble, and is answered at once."""
 MAX_DELAY_SECONDS = 60.0
+_NEVER_RAN = (
+    "asked",
+    "checkpoint",
+)  # the rules of a start that failed; by any other it ran, and ended the row of those that did not
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a member.
 
     go_on: another host stands in after `delay_seconds`; False: the job falls with it. charges: the rank's, after this.
-    bar_host: never again in this attempt; else the hosts it was on come last.
+    bar_host: never again in this attempt; else the hosts it was on come last. start_failures: starts in a row that failed, after
+    this one. parked: with `go_on`: no time brings it another host, a person does (MEMBER-5).
     """
 
     go_on: bool
@@ -50,6 +61,8 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     delay_seconds: float = 0.0
     bar_host: bool = False
     quarantine_host: bool = False
+    start_failures: int = 0
+    parked: bool = False
 
 
 def plan_replacement(job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]) -> Replacement:
@@ -63,6 +76,8 @@ def plan_replacement(job: JobRecord, task: TaskRecord, policy: Policy, rules: Se
         return case.give_up(budget, "that is not to be run again")
     if found.cause is Cause.TIME_LIMIT:
         return case.give_up(budget, "the time limit is the whole job's")
+    if found.cause is Cause.START_TIMEOUT:
+        return case.try_again(policy.start_failure_limit)
     if budget is Budget.NOTHING:
         return case.go_on(budget, "at no charge")
     return case.charge(budget, policy)
@@ -76,9 +91,13 @@ def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classi
         found = Classified(cause=task.stop_cause, rule="asked", message=message, exit_code=None)
     else:
         found = classify(facts, rules)
-        if is_given_up(facts):
+        own_code = find_own_code(facts)
+        if own_code == EXIT_REPLACED:
             message = "its host manager ended with 72: the script gave this host up"
             return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message)
+        if own_code == EXIT_SILENT:
+            message = "its host manager ended with 70: it heard nothing of the script any more"
+            return msgspec.structs.replace(found, cause=Cause.SIBLING_DRAINED, rule="script-silent", message=message)
     if CHARGED_TO[found.cause] is Budget.RETRIES:
         return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
     return found
@@ -89,10 +108,10 @@ def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
     return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
 
 
-def is_given_up(facts: TaskFacts) -> bool:
-    """Whether its host manager ended because the script gave its host up: a 72 of its own, not in a stop or a trip."""
+def find_own_code(facts: TaskFacts) -> int | None:
+    """The exit code that a host manager ended with by itself, and not in a stop or a trip; None where it did not."""
     foreign = facts.trip is not None or facts.stopped or facts.malformed is not None or facts.lost is not None
-    return facts.exit_code == EXIT_REPLACED and not foreign
+    return None if foreign else facts.exit_code
 
 
 class _Case:
@@ -129,11 +148,25 @@ class _Case:
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
         """Another host stands in, later the more often one did (MEMBER-3). The script that gave a host up sets its own pace."""
+        delay = 0.0 if bar_host else self._pace()
+        return self._make(True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host)
+
+    def _pace(self) -> float:
         count = self._task.replaced
-        steady = bar_host or self._ran >= STEADY_SECONDS or count == 0
-        delay = 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
-        when = f" in {delay:.0f} s" if delay else ""
-        return self._make(True, budget, f"it is replaced{when}, {why}", delay, bar_host)
+        steady = self._ran >= STEADY_SECONDS or count == 0
+        return 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
+
+    def try_again(self, limit: int) -> Replacement:
+        """A start that failed: at once, then ever later, then never by itself (MEMBER-5)."""
+        never_ran = self._found.rule in _NEVER_RAN
+        failures = (self._task.start_failures if never_ran else 0) + 1
+        delay = max(start_delay_seconds(failures), self._pace())
+        why = f"it is replaced{_say_delay(delay)}, failed start {failures} of {limit} in a row, at no charge"
+        parked = failures >= limit
+        if parked:
+            why = f"it is parked after {failures} failed starts in a row, until `holdfast retry` lets it be tried again"
+        plan = self._make(True, Budget.NOTHING, why, 0.0 if parked else delay, False)
+        return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
 
     def give_up(self, budget: Budget, why: str) -> Replacement:
         """The job falls with it."""
@@ -147,3 +180,7 @@ class _Case:
             exit_code=found.exit_code, charged_to=budget, charges=self._charges, delay_seconds=delay, bar_host=bar_host,
             quarantine_host=self._is_proof,
         )  # fmt: skip
+
+
+def _say_delay(seconds: float) -> str:
+    return f" in {seconds:.0f} s" if seconds else ""

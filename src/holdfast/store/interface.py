@@ -240,8 +240,13 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
     ) -> list[TaskKey]:
         """Carry out what was decided of fallen members, in their order and all at once: each is `blocked` until it has another host
-        (event task.replaced), its charge and a barred host on record; or, where it does not go on, the drain of its job begins with
-        it as the trigger. Returns those it was carried out for: not where the job drains, or somebody else has decided."""
+        (event task.replaced) or, parked, for a person (task.parked), its charge and a barred host on record; or, where it does not
+        go on, the drain of its job begins with it as the trigger. Returns those it was carried out for: not where the job drains, or
+        somebody else has decided."""
+
+    async def unpark_members(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+        """A person's `retry` of a job that goes on: its parked members are placed again (event task.released). Raises Conflict where
+        it has none, NotFound where there is no such job."""
 
     async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
         """Stop one live member while the others run on. False where it is none, or is being stopped already."""

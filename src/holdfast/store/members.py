@@ -1,7 +1,8 @@
 """The moves of a supervised job's members: each is stopped, replaced and placed by itself while the others run on.
 
 Made of `moves`, and pure like them. A task in `failed` or `preempted` while its job is reserved or running has *fallen*, and
-waits for the decision (`core.replace`); one in `blocked` waits for another host; both hold nothing.
+waits for the decision (`core.replace`); one in `blocked` waits for another host, or, with no time at which it is placed, is
+parked; all of them hold nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: Room) -> bool
     tasks = m.tasks[job.id]
     if job.state not in GOING_ON or job.epoch != placement.epoch:
         return False
-    waiting = [tasks[p.rank] for p in placement.tasks if p.rank in tasks and tasks[p.rank].state is TaskState.BLOCKED]
+    waiting = [
+        task for p in placement.tasks
+        if (task := tasks.get(p.rank)) is not None and task.state is TaskState.BLOCKED and not is_parked(task)
+    ]  # fmt: skip
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
     return room.take(placement, (waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes))
@@ -129,8 +133,8 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
         moves.begin_drain(m, job, plan.cause, plan.reason, trigger=task)
         return
     m.log(
-        "task.replaced", job, plan.reason, task=task, cause=str(plan.cause), rule=plan.rule, charged_to=str(plan.charged_to),
-        exit_code=plan.exit_code, delay_seconds=plan.delay_seconds or None,
+        "task.parked" if plan.parked else "task.replaced", job, plan.reason, task=task, cause=str(plan.cause), rule=plan.rule,
+        charged_to=str(plan.charged_to), exit_code=plan.exit_code, delay_seconds=plan.delay_seconds or None,
     )  # fmt: skip
     if task.host_id is not None and plan.bar_host:
         job.barred_hosts = tuple(dict.fromkeys((*job.barred_hosts, task.host_id)))
@@ -138,9 +142,32 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
     m.move_task(task, TaskEvent.RESET)
     _empty(task)
     task.ready_at = m.now + timedelta(seconds=plan.delay_seconds)
+    task.start_failures = plan.start_failures
+    if plan.parked:
+        task.ready_at, task.stop_cause, task.stop_reason = None, plan.cause, plan.reason
     task.replaced += 1
     m.rewrite(task)
     moves.start_job(m, job)
+
+
+def unpark(m: Moves, job: JobRow, reason: str) -> bool:
+    """A person's `retry`: parked members are placed again, and their failed starts are counted anew (MEMBER-5).
+
+    Returns whether there were any.
+    """
+    parked = [] if job.state not in GOING_ON else [t for t in m.ranks(job) if is_parked(t)]
+    for task in parked:
+        task.ready_at, task.start_failures, task.stop_cause, task.stop_reason = m.now, 0, None, None
+        m.rewrite(task)
+        m.log("task.released", job, f"rank {task.rank}: {reason}", task=task)
+    if parked:
+        m.touch(job, job.reason)
+    return bool(parked)
+
+
+def is_parked(task: TaskRow) -> bool:
+    """Whether it waits for a person, not for a host."""
+    return task.state is TaskState.BLOCKED and task.ready_at is None
 
 
 def seat_members(m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: float, names: dict[str, str]) -> None:

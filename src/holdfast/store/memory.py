@@ -178,7 +178,8 @@ class MemoryLogs:
     async def put_forensics(self, host_id: str, forensics: Forensics, *, now: datetime | None = None) -> None:
         """See `Store.put_forensics`."""
         attempt = self._find_attempt(host_id, forensics.key)
-        self.state.forensics[forensics.key.job_id, attempt, forensics.key.rank] = forensics
+        key = forensics.key
+        self.state.forensics[key.job_id, attempt, key.rank, key.epoch] = forensics
 
     async def get_forensics(self, job_id: str, attempt: int | None = None) -> list[tuple[int, Forensics]]:
         """See `Store.get_forensics`."""

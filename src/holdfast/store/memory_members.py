@@ -9,6 +9,7 @@ from datetime import datetime
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import Candidate, JobPlacement
+from holdfast.core.records import JobRecord
 from holdfast.core.replace import Replacement
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.core.transitions import HOST, sources, step
@@ -17,6 +18,7 @@ from holdfast.store.memory_state import MemoryState
 from holdfast.store.registration import moved_event
 from holdfast.store.room import Room
 from holdfast.store.rows import TaskRow
+from holdfast.store.submission import no_job, refuse_retry
 from holdfast.store.values import Member
 
 
@@ -93,6 +95,16 @@ class MemoryMembers:
                 host.reason = reason
                 s.log([moved_event(host.id, host.name, before, host.state, "quarantine", reason, False)], at)
         return done
+
+    async def unpark_members(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+        """See `Store.unpark_members`."""
+        m = self.state.load([job_id], self.state.at(now))
+        if job_id not in m.jobs:
+            raise no_job(job_id)
+        if not members.unpark(m, m.jobs[job_id], reason):
+            raise refuse_retry(job_id, m.jobs[job_id].state)
+        self.state.commit(m)
+        return self.state.job_record(job_id)
 
     async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
         """See `Store.stop_member`."""

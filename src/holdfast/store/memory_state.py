@@ -144,7 +144,7 @@ class MemoryState:
         self.hosts: dict[str, MemoryHost] = {}
         self.events: list[EventRecord] = []
         self.streams: dict[StreamKey, MemoryStream] = {}
-        self.forensics: dict[tuple[str, int, int], Forensics] = {}
+        self.forensics: dict[tuple[str, int, int, int], Forensics] = {}
         self.tokens: dict[str, MemoryToken] = {}
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
         self.tell_drains: TellDrains = tell_nobody

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement import JobPlacement
-from holdfast.core.records import TaskRecord
+from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.replace import Replacement
 from holdfast.store import members
 from holdfast.store.postgres_admission import read_capacity
@@ -19,6 +19,7 @@ from holdfast.store.postgres_jobs import read_jobs
 from holdfast.store.postgres_moves import load_moves, write_moves
 from holdfast.store.postgres_session import Session, Tx
 from holdfast.store.room import Room
+from holdfast.store.submission import no_job, refuse_retry
 from holdfast.store.values import Member
 
 
@@ -64,6 +65,21 @@ class MembersPart:
                 if host_id in locked:
                     await quarantine_host(tx, host_id, reason, at)
             return done
+
+        return await self.session.transact(work)
+
+    async def unpark_members(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+        """See `Store.unpark_members`."""
+
+        async def work(tx: Tx) -> JobRecord:
+            m = await load_moves(tx, [job_id], await tx.now(now))
+            job = m.jobs.get(job_id)
+            if job is None:
+                raise no_job(job_id)
+            if not members.unpark(m, job, reason):
+                raise refuse_retry(job_id, job.state)
+            await write_moves(tx, m)
+            return (await read_jobs(tx, [job_id]))[job_id]
 
         return await self.session.transact(work)
 

@@ -106,6 +106,7 @@ class TaskRow(Row, kw_only=True):
     replaced: int = 0
     reserved_at: datetime | None = None
     ready_at: datetime | None = None
+    start_failures: int = 0
     stop_cause: Cause | None = None
     stop_reason: str | None = None
     stop_hard: bool = False

@@ -55,4 +55,9 @@ def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> Non
     if state is JobState.WAITING and wait_cause == PARKED:
         return
     if state not in sources(JOB, JobEvent.REVIVE):
-        raise Conflict(f"job {job_id} is {state}; only a failed, cancelled or parked job can be retried")
+        raise refuse_retry(job_id, state)
+
+
+def refuse_retry(job_id: str, state: JobState) -> Conflict:
+    """The error for a `retry` of a job that nothing holds up."""
+    return Conflict(f"job {job_id} is {state}; only a failed, cancelled or parked job can be retried")

@@ -7,6 +7,7 @@ kills. Each is a sub-reaper and ends everything should the other die.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -46,6 +47,7 @@ _OUTBOX_BYTES = 64 << 20  # beyond this processes wait until the supervisor has 
 _READ_BYTES = 1 << 20
 _TCP_TIMEOUT_MS = 10_000
 _DEFAULT_GRACE_SECONDS = 5.0
+_LONGEST_SEARCH_NOTE_SECONDS = 600.0
 
 
 class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,7 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     look for the supervisor at first. usage_seconds: between samples; 0 is never. log_file: JSON lines of every start, end
     and sample; standard error when None. term_grace_seconds: for where a TERM of this manager comes to all its processes, too,
     as at a drain of Holdfast: they have so long, and no second TERM. When None they get one, and the supervisor's grace.
+    search_note_seconds: where no supervisor answers, this is said after so long, and then ever more rarely.
     """
 
     url: str
@@ -68,6 +71,7 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     usage_seconds: float = 30.0
     log_file: str | None = None
     term_grace_seconds: float | None = None
+    search_note_seconds: float = 30.0
 
 
 def dial(context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None) -> zmq.Socket[bytes]:
@@ -164,6 +168,7 @@ class _HostManager:
         self._end_at: float | None = None  # when to leave whatever still runs
         self._kill_at: float | None = None  # when to end what was told to by others
         self._bye_at: float | None = None
+        self._began_at, self._search_note_at = now, now + config.search_note_seconds
         self.note("the host manager begins", url=config.url, host=facts.hostname, gpus=facts.gpus)
 
     def note(self, sentence: str, **fields: object) -> None:
@@ -216,6 +221,8 @@ class _HostManager:
         if now >= self._alive_at and not self._warden_gone:
             self._alive_at = now + _ALIVE_SECONDS
             self._ask_warden(Alive())
+        if now >= self._search_note_at:
+            self._tell_of_search(now)
         if self._config.usage_seconds and now >= self._usage_at and session.link is not None:
             self._usage_at = now + self._config.usage_seconds
             self._sample()
@@ -227,8 +234,18 @@ class _HostManager:
 
     def _next_at(self) -> float:
         due = [self._session.next_at, self._alive_at, self._simulated.next_at]
+        due.append(self._search_note_at)
         due += [at for at in (self._end_at, self._bye_at, self._kill_at) if at is not None]
         return min(due)
+
+    def _tell_of_search(self, now: float) -> None:
+        """Who waits for a supervisor, under Holdfast for as long as the job lasts, must not look as if all were well."""
+        waited = now - self._began_at
+        self._search_note_at = now + min(max(waited, 1.0), _LONGEST_SEARCH_NOTE_SECONDS)
+        if self._session.rules is not None or self._session.ending is not None:
+            self._search_note_at = math.inf
+            return
+        self.note("no supervisor has answered yet", url=self._config.url, waited_seconds=round(waited))
 
     def _is_full(self) -> bool:
         link = self._session.link

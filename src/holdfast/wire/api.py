@@ -305,13 +305,14 @@ class Why(Struct, frozen=True, kw_only=True):
 
 
 class ForensicsView(Struct, frozen=True, kw_only=True):
-    """What was gathered before a kill of one attempt."""
+    """What was gathered before a kill of one attempt. epoch: tells the lives of a rank apart that was replaced."""
 
     attempt: int
     rank: int
     reason: str
     seconds: float
     sections: dict[str, str]
+    epoch: int = 0
 
 
 class HostView(HostRecord, frozen=True, kw_only=True):

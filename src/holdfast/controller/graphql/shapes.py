@@ -262,6 +262,7 @@ class Task:
     replaced: int
     reserved_at: datetime | None
     ready_at: datetime | None
+    start_failures: int
     stop_cause: Cause | None
     stop_reason: str | None
     facts: Json | None = _json("facts", "What its agent knows of its end.")

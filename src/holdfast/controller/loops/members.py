@@ -57,7 +57,11 @@ class MembersLoop:
         done = await controller.store.replace_members(list(plans.items()))
         for member in fallen:
             plan = plans.get(member.task.key)
-            if plan is not None and plan.go_on and member.task.key in done:
+            if plan is None or not plan.go_on or member.task.key not in done:
+                continue
+            if plan.parked:
+                log.warning("member parked: %s", plan.reason, extra=_about(member))
+            else:
                 controller.metrics.members_replaced.labels(str(plan.cause)).inc()
                 log.info("member replaced: %s", plan.reason, extra=_about(member))
         return len(done)

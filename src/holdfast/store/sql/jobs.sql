@@ -101,7 +101,7 @@ select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
 -- name: read_tasks
 select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
        t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total, t.beat_at,
-       t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.stop_cause, t.stop_reason
+       t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause, t.stop_reason
 from tasks t left join hosts h on h.id = t.host_id
 where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank;

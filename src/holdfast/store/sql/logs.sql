@@ -79,14 +79,14 @@ order by "offset"
 limit %(limit)s;
 
 -- name: put_forensics
--- One account per task and attempt; a repeated call writes the same.
+-- One account of each life of a rank, told apart by its epoch; a repeated call writes the same.
 insert into forensics (job_id, attempt, rank, epoch, reason, seconds, sections, at)
 values (%(job_id)s, %(attempt)s, %(rank)s, %(epoch)s, %(reason)s, %(seconds)s, %(sections)s::jsonb,
         coalesce(%(now)s, clock_timestamp()))
-on conflict (job_id, attempt, rank) do update set
+on conflict (job_id, attempt, rank, epoch) do update set
   reason = excluded.reason, seconds = excluded.seconds, sections = excluded.sections;
 
 -- name: read_forensics
 select attempt, job_id, rank, epoch, reason, seconds, sections from forensics
 where job_id = %(job_id)s and (%(attempt)s::integer is null or attempt = %(attempt)s)
-order by attempt, rank;
+order by attempt, rank, epoch;

@@ -22,7 +22,7 @@ select id from jobs where id = any(%(ids)s) order by id for update;
 select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.queue, t.gpus, t.cpu_slots, t.memory_bytes, t.host_id,
        h.name as host_name, t.incarnation, t.devices, t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at,
        t.barrier, t.port, t.started_at,
-       t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.stop_cause,
+       t.ended_at, t.step, t.total, t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause,
        t.stop_reason, t.stop_hard
 from tasks t left join hosts h on h.id = t.host_id
 where t.job_id = any(%(ids)s)
@@ -72,14 +72,14 @@ update tasks t set
   lease_ttl_seconds = x.lease_ttl_seconds, lease_until = x.lease_until, offered_at = x.offered_at,
   claimed_at = x.claimed_at, barrier = x.barrier, port = x.port, started_at = x.started_at, ended_at = x.ended_at,
   step = x.step, total = x.total, beat_at = x.beat_at, section = x.section, facts = x.facts, replaced = x.replaced,
-  reserved_at = x.reserved_at, ready_at = x.ready_at, stop_cause = x.stop_cause, stop_reason = x.stop_reason,
+  reserved_at = x.reserved_at, ready_at = x.ready_at, start_failures = x.start_failures, stop_cause = x.stop_cause, stop_reason = x.stop_reason,
   stop_hard = x.stop_hard
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   job_id text, rank integer, epoch bigint, state text, host_id text, incarnation text, devices integer[],
   lease_ttl_seconds double precision, lease_until timestamptz, offered_at timestamptz, claimed_at timestamptz,
   barrier boolean, port integer, started_at timestamptz, ended_at timestamptz, step bigint, total bigint,
   beat_at timestamptz, section text, facts jsonb, replaced integer, reserved_at timestamptz, ready_at timestamptz,
-  stop_cause text, stop_reason text, stop_hard boolean)
+  start_failures integer, stop_cause text, stop_reason text, stop_hard boolean)
 where t.job_id = x.job_id and t.rank = x.rank;
 
 -- name: write_replacements

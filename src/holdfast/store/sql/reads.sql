@@ -50,7 +50,7 @@ order by asked.id, asked.number, m.rank;
 -- name: read_tasks_of
 select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
        t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
-       t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.stop_cause, t.stop_reason
+       t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause, t.stop_reason
 from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
   select * from tasks x where x.job_id = asked.id and x.rank > %(after)s order by x.rank limit %(first)s
 ) t left join hosts h on h.id = t.host_id

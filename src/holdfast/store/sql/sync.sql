@@ -140,7 +140,7 @@ from locked l
 where t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
 returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnation, t.devices, t.lease_ttl_seconds,
           t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
-          t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.stop_cause, t.stop_reason;
+          t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause, t.stop_reason;
 
 -- name: claim_tasks
 -- Places kept for ranks of gangs, and the gangs whose last rank has one now: only those are loaded, to open their barrier.
