@@ -77,6 +77,10 @@ def test_others_use_held_room_only_while_they_end_in_time() -> None:
     found = plan(jobs, [host("h", 2)], running)
     assert placed(found) == ["short"]
     assert found.refusals["gang"] == "room is held back for it on h: it fits in 100 s at the latest"
+    # Two are free, and nobody is told that there are none.
+    held = "what is free is held back for a job that waited longer, and this one would not end in time"
+    found = plan([job("gang", 4, waited=61), job("long", limit=101), job("two", 2)], [host("h", 2)], running)
+    assert (found.refusals["long"], found.refusals["two"]) == (held, held)
     assert placed(
         plan([msgspec.structs.replace(jobs[0], waited_seconds=59.0), *jobs[1:]], [host("h", 2)], running)
     ) == ["short", "long"]

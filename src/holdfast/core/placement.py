@@ -187,10 +187,12 @@ class _Plan:
         if not serving and job.host_labels:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
             return f"no active host of queue {job.queue} carries the labels {wanted}"
+        fitting = sum(host.count(job, job.tasks) for host in self._room.open_to(job))
+        if fitting >= job.tasks:
+            return "what is free is held back for a job that waited longer, and this one would not end in time"
         if job.tasks == 1:
             return f"no host has {describe_need(job)} free for queue {job.queue} now"
-        fitting = sum(host.count(job, job.tasks) for host in self._room.open_to(job))
-        return f"it needs {describe_need(job)} at once, and {min(fitting, job.tasks - 1)} of them fit for queue {job.queue} now"
+        return f"it needs {describe_need(job)} at once, and {fitting} of them fit for queue {job.queue} now"
 
     def finish(self) -> AdmissionPlan:
         """The plan."""
