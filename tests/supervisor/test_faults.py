@@ -168,7 +168,8 @@ def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_
                     break
             assert not alive(pid)
         finally:
-            os.kill(warden, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it has ended its manager, too, and then itself
+                os.kill(warden, signal.SIGCONT)
 
 
 @pytest.mark.slow
@@ -197,6 +198,17 @@ def test_a_manager_that_stays_frozen_keeps_no_processes(managers: Managers, tmp_
         _, family = start_family(ctx, host, tmp_path)
         os.kill(manager.pid, signal.SIGSTOP)
         wait_gone(family, "the family of the frozen manager")
+        assert manager.wait(PATIENCE) == -signal.SIGKILL, "what never exits is replaced by no scheduler"
+
+
+@pytest.mark.slow
+def test_an_idle_manager_that_stays_frozen_ends(managers: Managers) -> None:
+    with local_context() as ctx:
+        (host,) = ctx.request_hosts(1)
+        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        host.hostname().result(PATIENCE)
+        os.kill(manager.pid, signal.SIGSTOP)
+        assert manager.wait(PATIENCE) == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ single-threaded, and what guards must not be held up by messages.
 WARDEN-1  The manager's end (its side of the line closes, however it died) kills every tree at once, processes that called
           `setsid` included: they have become children of the warden, the sub-reaper.
 WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its host was given up long before, and its ranks
-          may run elsewhere already. TERM, grace, KILL.
+          may run elsewhere already. TERM, grace, KILL; then KILL for the manager too: what is stopped never exits, and no
+          scheduler brings another machine for what does not exit.
 WARDEN-3  `TreeEnded` is said when the whole tree is gone, or what is left of it survived SIGKILL for the kill limit.
 WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a sub-reaper too, inherits
           and kills the rest.
@@ -79,6 +80,7 @@ class Warden:
 
     def __init__(self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float) -> None:
         self._line = line
+        self._manager = os.getppid()
         self._frozen_seconds = frozen_seconds
         self._kill_grace_seconds = kill_grace_seconds
         self._reader = FrameReader()
@@ -94,6 +96,7 @@ class Warden:
         self._poll = select.epoll()
         self._heard_at = self._turned_at = self._scan_at = self._judge_at = read_boottime()
         self._closing = False
+        self._given_up = False
         self._handle(line.fileno(), self._hear)
         self._handle(self._watcher.fileno(), self._collect)
 
@@ -135,11 +138,16 @@ class Warden:
         gap, self._turned_at = now - self._turned_at, now
         if gap > _AWAY_SECONDS:
             self._judge_at = now + 2 * _BUSY_SECONDS
-        if not self._tended or self._closing or now < self._judge_at or now - self._heard_at <= self._frozen_seconds:
+        if self._closing or now < self._judge_at or now - self._heard_at <= self._frozen_seconds:
             return
         self._hear()
-        if not self._closing and now - self._heard_at > self._frozen_seconds:
-            self._heard_at = now
+        if self._closing or now - self._heard_at <= self._frozen_seconds:
+            return
+        if not self._tended and os.getppid() == self._manager:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
+        elif not self._given_up:
+            self._given_up = True
             for tended in list(self._tended.values()):
                 self._end(tended, self._kill_grace_seconds)
 
@@ -155,7 +163,7 @@ class Warden:
         if not data:
             self._close_down()
             return
-        self._heard_at = read_boottime()
+        self._heard_at, self._given_up = read_boottime(), False
         for frame in self._reader.feed(data):
             request = decode_warden_request(frame)
             if not isinstance(request, Alive):
