@@ -44,7 +44,13 @@ def test_a_job_with_a_value_that_is_none(stub: Stub, words: tuple[str, str]) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["start_at = 0001-01-01T00:00:00", "no_progress_limit = '²'", "memory = '" + HUGE + "'", "a = " + "[" * 5000],
+    [
+        "cwd = 7",
+        "start_at = 0001-01-01T00:00:00",
+        "no_progress_limit = '²'",
+        "memory = '" + HUGE + "'",
+        "a = " + "[" * 5000,
+    ],
 )
 def test_a_file_with_a_value_that_is_none(stub: Stub, tmp_path: Path, text: str) -> None:
     (tmp_path / "job.toml").write_text(f"argv = ['true']\n{text}\n")
@@ -97,6 +103,20 @@ def test_gpus_are_counted_in_plain_numbers(stub: Stub, tmp_path: Path, command: 
     done = stub.run(*command, "--gpus", count)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     assert "--gpus is auto or a number" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(("--name", "a b"), "'a b' is not a name"), (("--queues", "gpu,a b"), "'a b' is not a name"), (("--name", ""), "is not a name"),
+     (("--blobs", "ftp://x"), "neither a folder nor s3://")],
+)  # fmt: skip
+def test_up_refuses_before_anything_is_started(
+    stub: Stub, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    done = stub.run("up", "--data", str(tmp_path / "data"), "--port", "0", *words)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert sentence in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_limit_of_any_size_is_a_limit(stub: Stub) -> None:

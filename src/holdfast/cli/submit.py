@@ -107,8 +107,10 @@ def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, st
     _merge(fields, "env", _read_env(options["env"], environ))
     _merge(fields, "secrets", _read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
-    if fields.get("cwd") is not None:
-        fields["cwd"] = os.path.abspath(os.path.expanduser(str(fields["cwd"])))
+    if isinstance(fields.get("cwd"), str):
+        fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
+    elif fields.get("cwd") is not None:
+        pass  # a number in a file: the check of all fields says so
     elif place.is_local and (fields.get("image") is None or fields.get("argv") or fields.get("shell")):
         fields["cwd"] = _here()  # an image's own command belongs into the image's own folder
     if place.is_local and fields.get("image") is None:  # an image has a PATH of its own, and this shell's is not in it

@@ -54,6 +54,10 @@ def up(
 
     need_server()
     agent = agent_options(slots=slots, gpus=gpus, queues=queues, name=name)
+    if blobs is not None and "://" in blobs:
+        from holdfast.blobs.locate import open_blobs
+
+        open_blobs(blobs, os.environ)  # what it refuses is refused before anything is started
     folder = DataFolder(Path(data).expanduser())
     folder.prepare()
     folder.lock()
@@ -78,10 +82,24 @@ def agent_options(*, slots: int | None, gpus: str, queues: str | None, name: str
     if gpus != "auto":
         options["gpus"] = read_gpus(gpus)
     if queues:
-        options["queues"] = [queue.strip() for queue in queues.split(",") if queue.strip()]
-    if name:
-        options["name"] = name
+        options["queues"] = [_read_name("queues", queue.strip()) for queue in queues.split(",") if queue.strip()]
+    if name is not None:
+        options["name"] = _read_name("name", name)
     return options
+
+
+def _read_name(flag: str, text: str) -> str:
+    import msgspec
+
+    from holdfast.core.spec import Name
+
+    try:
+        return msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        raise ValidationError(
+            f"--{flag}: {text[:40]!r} is not a name: letters, digits, `.`, `_`, `/` and `-`, a letter or digit first, at most 128",
+            field=flag,
+        ) from None
 
 
 def read_gpus(text: str) -> int:

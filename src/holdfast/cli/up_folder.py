@@ -65,7 +65,12 @@ class DataFolder:
         """Take the folder. Conflict, with who has it, when another `up` is running in it."""
         from holdfast.store.embedded_processes import lock_file
 
-        descriptor = lock_file(self._lock_file)
+        try:
+            descriptor = lock_file(self._lock_file)
+        except OSError as error:
+            raise ValidationError(
+                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with --data.", field="data"
+            ) from error
         if descriptor is None:
             pid = _read(self._lock_file) or "unknown"
             url = _read(self.url_file)

@@ -258,8 +258,12 @@ class Supervisor:
         elif what == "agent_may_join":
             self._feed("agent")
         elif what == "ready" and not self._signals:
+            try:
+                self._folder.publish(self.url)
+            except OSError as error:
+                self._failure = f"the data folder {self._folder.path} cannot be written: {error.strerror}"
+                return
             self._ready = True
-            self._folder.publish(self.url)
             self._say_ready()
 
     def _lose_database(self, error: Exception | None) -> None:
@@ -267,7 +271,7 @@ class Supervisor:
             return
         restarts = self._restarts["database"]
         delay = restarts.die(time.monotonic())
-        why = f"the database does not start: {error}" if error is not None else "the database died"
+        why = f"the database does not start: {str(error).rstrip('.')}" if error is not None else "the database died"
         hopeless = isinstance(error, HoldfastError) and not isinstance(error, Unavailable)
         if not self._ready and (hopeless or restarts.keeps_dying):
             self._failure = why
@@ -295,7 +299,8 @@ class Supervisor:
 
     def _say_ready(self) -> None:
         took = time.monotonic() - self._started_at
-        self._say(f"ready at {self.url} ({took:.1f} s). Try: holdfast run -- echo hello    (Ctrl-C stops it all)")
+        self._say(f"ready at {self.url} ({took:.1f} s); Ctrl-C stops it all")
+        self._say("in another terminal, in this folder: holdfast run -- echo hello")
 
     # ---- readiness, in a thread: the calls wait in the listener's queue until the controller answers
     def _watch_readiness(self) -> None:

@@ -14,6 +14,7 @@ from holdfast.core.retry import RetryFields, RetryPolicy
 from holdfast.core.settings import parse_duration
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
+from holdfast.wire.mismatch import clip, say_mismatch, split_path
 
 _SHORT = {
     "time_limit": "time_limit_seconds",
@@ -168,17 +169,12 @@ def _as_text(value: Any) -> Any:
 
 
 def _explain(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> ValidationError:
-    message, _, where = str(error).partition(" - at `$.")
-    field = where.rstrip("`")
-    name = re.split(r"[.\[]", field)[0]
-    if "matching regex" in message and name in ("queue", "project"):
-        message = f"{fields.get(name)!r} is not a name: letters, digits, `.`, `_`, `/` and `-`, a letter or digit first"
-    elif "matching regex" in message and name == "cwd":
-        message = f"{fields.get(name)!r} is not an absolute path"
-    elif "matching regex" in message and name == "image":
-        message = f"{fields.get(name)!r} is not an image reference, as docker.io/library/busybox:1.36"
-    elif name in fields and not isinstance(fields[name], (dict, list, tuple)):
-        message = f"{message}, not {fields[name]!r}"
+    said, field = split_path(str(error))
+    message = say_mismatch(said, JobSpec, field)
+    if field in ("queue", "project") and "a letter or digit first" in message:
+        message = f"{clip(repr(fields[field]))} is not a name: {message.removeprefix('must be ')}"
+    elif field in fields and not isinstance(fields[field], (dict, list, tuple)):
+        message = f"{message.partition(', not ')[0]}, not {clip(repr(fields[field]))}"
     return ValidationError(f"{field}: {message}" if field else message, field=field or None)
 
 

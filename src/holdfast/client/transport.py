@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +69,7 @@ def refuse(place: Place, status: int, data: bytes) -> HoldfastError:
 
 def unreachable(place: Place, error: Exception) -> Unavailable:
     """The error of a network that does not answer."""
-    what = str(error) or type(error).__name__
+    what = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     return Unavailable(
         f"the controller at {place.url} (from {place.source}) cannot be reached: {what}. "
         "Is `holdfast up` or `holdfast server` running there?",

@@ -85,7 +85,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         value = decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise explain_bad_value(error) from None
+        raise explain_bad_value(error, kind=decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadSyntax(_say_syntax(body, error)) from None
     refuse_nul(body, value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -11,10 +10,10 @@ from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.wire.api import Problem
+from holdfast.wire.mismatch import say_mismatch, split_path
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
-_PATH = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
 
 encode = msgspec.json.Encoder().encode
 
@@ -73,11 +72,9 @@ def answer_problem(error: HoldfastError, instance: str | None = None) -> Respons
     return Response(encode(problem_of(error, instance)), error.status, headers, PROBLEM_TYPE)
 
 
-def explain_bad_value(error: msgspec.ValidationError, where: str = "") -> ValidationError:
-    """Turn msgspec's word on a value into ours: the sentence, and the field's path."""
-    text = str(error)
-    match = _PATH.search(text)
-    path = match.group(1) if match else ""
-    sentence = text[: match.start()] if match else text
+def explain_bad_value(error: msgspec.ValidationError, where: str = "", kind: object = None) -> ValidationError:
+    """Turn msgspec's word on a value into ours: the sentence, and the field's path. `kind`: the type it was to be, where known."""
+    said, path = split_path(str(error))
+    sentence = say_mismatch(said, kind, path)
     field = ".".join(part for part in (where, path) if part) or None
     return ValidationError(f"{field}: {sentence}" if field else sentence, field=field)

@@ -1,0 +1,98 @@
+"""What is wrong with a value, in words: msgspec's sentence about a type, as a person says it."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import types
+import typing
+from typing import Any
+
+import msgspec
+
+_KINDS = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list", "object": "a table of fields",
+    "null": "nothing",
+}  # fmt: skip
+_PATTERNS = {
+    r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)": "letters, digits, `.`, `_`, `/` and `-`, a letter or digit first",
+    r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)": "letters, digits and `_`, no digit first",
+    r"^[^\x00-\x1f\x7f]+$(?!\n)": "one line of text without control characters",
+    r"^/[^\x00]*$": "an absolute path",
+    r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]*$(?!\n)": "an image reference, as docker.io/library/busybox:1.36",
+    r"^[\x21-\x7e]+$(?!\n)": "plain characters without spaces",
+    r"^[^=]+=": "NAME=VALUE",
+}
+_PATH = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
+_WORD_CHARS = 60
+
+
+def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
+    """`sentence`, which is msgspec's without its path, in words; as it is where it is none of those known here.
+
+    kind, path: the type that was decoded and the field's path in it, where they are known: the words it may be are named.
+    """
+    if found := re.fullmatch(r"Expected `str` matching regex (.+)", sentence, re.S):
+        return f"must be {_PATTERNS.get(_literal(found[1]), 'written in another way')}"
+    if found := re.fullmatch(r"Expected `(\w+)` of length ([<>]=) (\d+)", sentence):
+        what = "characters" if found[1] == "str" else "of them"
+        return (
+            f"must have at {'most' if found[2] == '<=' else 'least'} {found[3]} {what}"
+            if found[3] != "1"
+            else "must not be empty"
+        )
+    if found := re.fullmatch(r"Expected `(?:int|float)` (<=|>=|<|>) (\S+)", sentence):
+        number = found[2].removesuffix(".0")
+        return f"must be {({'<=': 'at most', '>=': 'at least', '<': 'less than', '>': 'more than'})[found[1]]} {number}"
+    if found := re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", sentence):
+        wanted = [_KINDS.get(word, word) for word in found[1].split(" | ") if word != "null"]
+        return f"must be {' or '.join(wanted)}, not {_KINDS.get(found[2], found[2])}"
+    if found := re.fullmatch(r"Invalid enum value (.+)", sentence, re.S):
+        words = words_of(kind, path) if kind is not None else ()
+        may = f"must be {' or '.join(words)}, not" if words else "must be another word than"
+        return f"{may} {clip(found[1])}"
+    if found := re.fullmatch(r"Object contains unknown field `(.*)`", sentence, re.S):
+        return f"there is no field {clip(repr(found[1]))}"
+    return clip(sentence, 300)
+
+
+def split_path(text: str) -> tuple[str, str]:
+    """msgspec's sentence, and the path of the field it is about: `retry.jitter`; of a key, that of its table."""
+    found = _PATH.search(text)
+    return (text[: found.start()], found[1]) if found else (text, "")
+
+
+def clip(text: str, chars: int = _WORD_CHARS) -> str:
+    """`text`, of a long one the beginning: it is there to be recognised, not to be read."""
+    return text if len(text) <= chars else text[: chars - 1] + "…"
+
+
+def words_of(kind: Any, path: str) -> tuple[str, ...]:
+    """The words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of the struct `kind` may be; none where it is no field of words."""
+    for name in re.findall(r"[A-Za-z_]\w*", path):
+        holder = next((one for one in _arms(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
+        kind = typing.get_type_hints(holder, include_extras=False).get(name) if holder is not None else None
+    words: list[str] = []
+    for one in _arms(kind):
+        if typing.get_origin(one) is typing.Literal:
+            words += [str(word) for word in typing.get_args(one)]
+        elif isinstance(one, type) and issubclass(one, enum.Enum):
+            words += [str(member.value) for member in one]
+    return tuple(words)
+
+
+def _arms(kind: Any) -> list[Any]:
+    """The types a value may have: those of a union, and of a list those of its items."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [arm for one in typing.get_args(kind) for arm in _arms(one)]
+    if typing.get_origin(kind) in (list, tuple):
+        return [arm for one in typing.get_args(kind) if one is not Ellipsis for arm in _arms(one)]
+    return [kind]
+
+
+def _literal(text: str) -> str:
+    try:
+        return str(ast.literal_eval(text))
+    except (ValueError, SyntaxError):
+        return ""
