@@ -7,8 +7,8 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.cli.gang_view import draw_tasks
+from holdfast.controller.circumstances import Circumstances
 from holdfast.controller.why import explain
-from holdfast.controller.why_retries import Circumstances
 from holdfast.core.causes import Cause
 from holdfast.core.decide import Policy
 from holdfast.core.replace import plan_replacement

@@ -9,7 +9,6 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.auth import make_new_id
-from holdfast.controller.circumstances import find_circumstances
 from holdfast.controller.context import Controller
 from holdfast.controller.endpoints import Call
 from holdfast.controller.pages import answer_page, check_job_id, make_cursor, read_cursor
@@ -18,6 +17,7 @@ from holdfast.controller.queries import AttemptQuery, AttemptsQuery, JobsQuery
 from holdfast.controller.retry_state import make_chain, make_retry_state, policy_of_end
 from holdfast.controller.settings_cache import Settings
 from holdfast.controller.why import explain
+from holdfast.controller.why_reads import find_circumstances
 from holdfast.core.placement import Candidate, find_impossible
 from holdfast.core.records import JobRecord
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets

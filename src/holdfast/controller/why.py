@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
+from holdfast.controller.circumstances import Circumstances
 from holdfast.controller.why_gangs import (
     explain_claims,
     explain_failed_starts,
@@ -19,7 +20,6 @@ from holdfast.controller.why_gangs import (
     say_trigger,
 )
 from holdfast.controller.why_retries import (
-    Circumstances,
     explain_hold,
     explain_progress,
     explain_quota,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from holdfast.controller.why_retries import Circumstances, say_span
+from holdfast.controller.circumstances import Circumstances
+from holdfast.controller.why_retries import say_span
 from holdfast.core.placement import Candidate, describe_need
 from holdfast.core.preemption import find_winner
 from holdfast.core.ranks import name_ranks, say_names

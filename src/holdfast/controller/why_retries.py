@@ -1,53 +1,12 @@
-"""What `why` knows around a job, and what it says of retries, quotas and a lack of progress. Pure."""
+"""What `why` says of retries, quotas and a lack of progress. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 
-import msgspec
-
+from holdfast.controller.circumstances import Circumstances
 from holdfast.controller.retry_state import count_charged
-from holdfast.core.decide import Policy
-from holdfast.core.records import AttemptRecord, HostRecord, JobRecord, ProjectRecord, QueueRecord, TaskRecord
-from holdfast.core.settings import Value
 from holdfast.wire.api import WhyLine
-
-
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known around one job. `place`: how many of its queue stand before it. `refusal`: admission's last word.
-
-    policy: what the next failure is decided by. holders: every kill switch thrown, as `Settings.find_holders` has them.
-    project, quota_jobs, quota_gpus: who pays, what is in use, and what may be.
-    last_attempt: the newest, while it matters: of a job that is reserved, waits to go on, or failed. victims: jobs that are
-    being stopped so that this one can start. start_limit: the setting that limits its start, and its seconds.
-    reservation_seconds: how long a host may take to answer a reservation.
-    """
-
-    job: JobRecord
-    queue: QueueRecord | None
-    tasks: tuple[TaskRecord, ...]
-    hosts: tuple[HostRecord, ...]
-    place: int
-    now: datetime
-    refusal: str | None = None
-    max_running: Value = None
-    led: bool = True
-    policy: Policy = Policy()
-    holders: tuple[tuple[str, str | None, str], ...] = ()
-    rate_limit: Value = None
-    project: ProjectRecord | None = None
-    quota_jobs: Value = None
-    quota_gpus: Value = None
-    last_attempt: AttemptRecord | None = None
-    victims: tuple[JobRecord, ...] = ()
-    start_limit: tuple[str, float] | None = None
-    reservation_seconds: float | None = None
-
-    @property
-    def reserved_at(self) -> datetime | None:
-        """When its last attempt was reserved."""
-        return None if self.last_attempt is None else self.last_attempt.reserved_at
 
 
 def explain_retry(found: Circumstances) -> Iterator[WhyLine]:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from strawberry.dataloader import DataLoader
 
-from holdfast.controller.circumstances import find_circumstances
 from holdfast.controller.context import Controller
 from holdfast.controller.retry_state import make_retry_state, policy_of_end
 from holdfast.controller.settings_cache import Settings
 from holdfast.controller.why import explain
+from holdfast.controller.why_reads import find_circumstances
 from holdfast.core.causes import Cause
 from holdfast.core.records import (
     AttemptRecord,
