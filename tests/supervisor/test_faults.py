@@ -142,7 +142,7 @@ def test_a_host_that_was_lost_to_the_script_before_is_not_cleared_yet(managers: 
 
 # A manager whose warden takes it for frozen after 1.5 s.
 IMPATIENT = """
-import sys; import holdfast.supervisor.warden as w; w.FROZEN_SECONDS = 1.5
+import sys; import holdfast.supervisor.warden as w
 w.fork_warden.__defaults__ = (1.5,)
 from holdfast.cli.main import main; sys.argv[0] = 'holdfast'; main()
 """

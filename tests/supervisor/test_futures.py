@@ -20,7 +20,6 @@ from holdfast.supervisor import (
     futures,
     wait,
 )
-from holdfast.supervisor import inbox as module_inbox
 from holdfast.supervisor.failures import ProcessEnded
 from holdfast.supervisor.inbox import Filter, Inbox, receive_one
 from holdfast.supervisor.values import encode_value
@@ -215,7 +214,7 @@ def test_wait_for_the_first_exception() -> None:
 
 def test_the_inbox_is_bounded_and_says_what_it_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """INBOX-2."""
-    monkeypatch.setattr(module_inbox, "MAX_WAITING_MESSAGES", 3)
+    monkeypatch.setattr("holdfast.supervisor.inbox.MAX_WAITING_MESSAGES", 3)
     inbox = Inbox()
     assert [inbox.add_part(encode_value(n), 0, True) for n in range(5)] == [True, True, True, False, False]
     assert inbox.dropped == 2
@@ -246,6 +245,7 @@ def test_a_message_refused_in_the_last_instant_goes_to_the_next() -> None:
 
     class Gone:
         accept: Filter | None = None
+        over = False
 
         def settle(self, index: int, value: Any) -> bool:
             return False

@@ -83,6 +83,7 @@ def host_manager(
     config = ManagerConfig(
         url=url,
         key=run_key,
+        key_file=key_file,
         name=name,
         address=advertise,
         labels=pairs,

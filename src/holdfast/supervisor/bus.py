@@ -141,6 +141,11 @@ class Bus:
         self.call(self._stop)
         self._thread.join(timeout_seconds)
 
+    def close(self) -> None:
+        """Let go of the sockets of a bus whose thread never began."""
+        if self._thread.ident is None:
+            self._close()
+
     def _stop(self) -> None:
         self._stop_at = time.monotonic()
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.bus import Bus
 from holdfast.supervisor.events import Event, EventLog
+from holdfast.supervisor.forked import close_ports, watch_forks
 from holdfast.supervisor.futures import Future
 from holdfast.supervisor.given import ANYWHERE, RUN_VARIABLE, GivenRun, parse_listen, read_given
 from holdfast.supervisor.groups import DEFAULT_GRACE_SECONDS, GroupSpec, Process, ProcessGroup
@@ -27,7 +28,7 @@ from holdfast.supervisor.keys import RunKeys, make_keys, write_manager_key
 from holdfast.supervisor.local import LocalManagers
 from holdfast.supervisor.machine import find_address
 from holdfast.supervisor.roster import EXIT_REPLACED, EXIT_RETURNED, HostRoster
-from holdfast.supervisor.roster_crew import CrewRoster
+from holdfast.supervisor.roster_crew import CLOSED, CrewRoster
 from holdfast.supervisor.session_fleet import HEARTBEAT_SECONDS, MISSES, SLACK_SECONDS, Fleet, Rules
 from holdfast.supervisor.state import REATTACH_SECONDS, RunState, StateFolder
 from holdfast.supervisor.status import Status, StatusLine, read_status, render_metrics
@@ -60,8 +61,10 @@ class Context:
     In a script that `holdfast supervise` runs, port, address and keys are Holdfast's, whatever is said here, and Holdfast
     decides which machines come back.
 
+    A child that is forked from the script has no part in its context: whatever it asks of it raises ContextClosed.
+
     Raises:
-        ValidationError: settings that do not go together.
+        ValidationError: settings that do not go together, or a file or folder that cannot be read or written.
         Unavailable: the port cannot be had.
         Conflict: another script uses the state folder.
     """
@@ -102,16 +105,35 @@ class Context:
         self.log_format = os.path.abspath(log_format) if log_format is not None else None
         self._local = LocalManagers()
         self._closed = False
-        self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
-        self._scratch = None if key_file or self._folder or self._given else _make_scratch()
-        self._state = self._load_state() or RunState.begin(self._make_keys(encrypt), port)
-        self._state.epoch += 1
+        self._metrics: MetricsServer | None = None
         self._events = EventLog(Path(event_file) if event_file is not None else None)
-        rules = Rules(
-            heartbeat_seconds=heartbeat,
-            loss_seconds=heartbeat * MISSES + SLACK_SECONDS,
-            orphan_grace_seconds=orphan_grace,
-        )
+        self._folder: StateFolder | None = None
+        self._scratch: Path | None = None
+        try:
+            self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
+            self._scratch = None if key_file or self._folder or self._given else _make_scratch()
+            self._state = self._load_state(encrypt) or RunState.begin(self._make_keys(encrypt), port)
+            self._state.epoch += 1
+            rules = Rules(
+                heartbeat_seconds=heartbeat,
+                loss_seconds=heartbeat * MISSES + SLACK_SECONDS,
+                orphan_grace_seconds=orphan_grace,
+            )
+            self._make_rosters(rules)
+            self._bus = Bus(
+                "0.0.0.0" if bind == "*" else bind,
+                port or self._state.port,
+                self._state.keys,
+                self._roster.fleet,
+                self._roster,
+            )
+            self._begin(bind, advertise, key_file, log_interval)
+        except BaseException:
+            self._clean_up()
+            raise
+        self._serve_metrics(metrics_bind, metrics_port)
+
+    def _make_rosters(self, rules: Rules) -> None:
         fleet = Fleet(self._state.run, self._state.epoch, rules, _make_session, time.monotonic())
         first = self._state.epoch * _NUMBERS_PER_EPOCH
         self._crew = CrewRoster(fleet, self._events, first)
@@ -121,16 +143,19 @@ class Context:
             self._roster.term_grace_seconds = self._given.term_grace_seconds
         self._next_host = self._state.next_host
         self._next_group = first
-        self._metrics: MetricsServer | None = None
-        self._begin(bind, port, advertise, key_file, log_interval)
-        self._serve_metrics(metrics_bind, metrics_port)
 
-    def _load_state(self) -> RunState | None:
+    def _load_state(self, encrypt: bool) -> RunState | None:
         """What an earlier script left, where its hosts can still be there."""
         earlier = self._folder.load() if self._folder is not None else None
         if earlier is not None and self._given is not None and earlier.run != self._given.keys.run:
             logger.warning("the run in the state folder ended with an earlier attempt of this job; another begins")
             return None
+        if earlier is not None and encrypt and not earlier.keys.server_secret:
+            raise ValidationError(
+                "the run in the state folder speaks plain TCP, which encrypt=True forbids: go on with it by encrypt=False, "
+                "or begin another one in another folder",
+                field="encrypt",
+            )
         return earlier
 
     def _make_keys(self, encrypt: bool) -> RunKeys:
@@ -149,7 +174,7 @@ class Context:
             self._metrics = MetricsServer(address, port, self.render_metrics)
         except Unavailable as error:
             if asked:
-                self.shutdown()
+                self._at_exit()  # a run that another script began goes on
                 raise
             logger.warning("%s", error)
             return
@@ -158,18 +183,11 @@ class Context:
     def _begin(
         self,
         bind: str,
-        port: int,
         advertise: str | None,
         key_file: str | os.PathLike[str] | None,
         log_interval: float | None,
     ) -> None:
         state, folder = self._state, self._folder
-        try:
-            address = "0.0.0.0" if bind == "*" else bind
-            self._bus = Bus(address, port or state.port, state.keys, self._roster.fleet, self._roster)
-        except BaseException:
-            self._clean_up()
-            raise
         self._crew.bus = self._bus
         state.port = self._bus.port
         self._advertise = advertise or (find_address("") if bind in ANYWHERE else bind)
@@ -181,12 +199,24 @@ class Context:
             self._roster.expect_until = time.monotonic() + REATTACH_SECONDS
             folder.keep(state, self._roster, self._crew)
             self._roster.changed = self._crew.changed = folder.mark
-            self._crew.before_launch = folder.save
+            self._crew.save = folder.save
             folder.save()
         self._status_line = StatusLine(self, log_interval)
         self._bus.start()
         self._status_line.start()
         atexit.register(self._at_exit)
+        watch_forks(self)
+
+    def disown(self) -> None:
+        """In a forked child (FORK-1)."""
+        if self._closed:
+            return
+        self._closed = True
+        self._crew.closed = "the context is the parent's; a forked child has no part in it"
+        atexit.unregister(self._at_exit)
+        if self._folder is not None:
+            self._folder.disown()
+        close_ports([self.port] if self._metrics is None else [self.port, self._metrics.port])
 
     # ---- hosts
 
@@ -259,6 +289,9 @@ class Context:
         simulate: managers only pretend (see `holdfast.supervisor.simulated`).
         """
         chosen = list(hosts)
+        for host in chosen:
+            if self._roster.hosts.get(host.number) is not host:
+                raise ValidationError(f"{host} is a host of another context", field="hosts")
         if len(set(chosen)) != len(chosen):
             raise ValidationError("a host is named twice; say processes_per_host instead", field="hosts")
         if processes_per_host < 1:
@@ -358,7 +391,7 @@ class Context:
         """End every process (TERM, 5 s, KILL) and every manager, and wait for them. True if all said goodbye in time.
 
         Every handle is lost, every pending future fails; what is asked afterwards raises ContextClosed. A state folder
-        is emptied: the run is over.
+        is emptied: the run is over. Returns at once where the context was shut down, or detached, before.
         """
         if self._closed:
             return True
@@ -381,26 +414,31 @@ class Context:
 
     def detach(self) -> None:
         """Leave without ending anything: managers keep their processes for `orphan_grace`, and the next script with the
-        same state folder goes on. Without a grace they end by themselves when they notice.
+        same state folder goes on. Without a grace they end by themselves when they notice. Pending futures fail with ContextClosed.
         """
         if self._closed:
             return
         self._close_doors()
         self._bus.stop(5.0)
         self._roster.close()
-        if self._folder is not None:
-            self._folder.save()
-        self._clean_up()
+        try:
+            if self._folder is not None:
+                self._folder.save()
+        finally:
+            self._clean_up()
 
     def _close_doors(self) -> None:
         self._closed = True
         atexit.unregister(self._at_exit)
-        self._crew.closed = True
+        self._crew.closed = CLOSED
         self._status_line.stop()
         if self._metrics is not None:
             self._metrics.close()
 
     def _clean_up(self) -> None:
+        bus = getattr(self, "_bus", None)
+        if bus is not None:
+            bus.close()
         self._events.close()
         if self._folder is not None:
             self._folder.close()

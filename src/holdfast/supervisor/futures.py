@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -66,6 +67,26 @@ class Callbacks:
 _callbacks = Callbacks()
 
 
+def run_soon(function: Callable[[Any], Any], argument: Any) -> None:
+    """Have it called in the thread of callbacks. RuntimeError where Python starts none any more."""
+    _callbacks.begin()
+    _callbacks.run_soon(function, argument)
+
+
+class Source(Protocol):
+    """Where a future's value comes from, if that is worth something to others."""
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Nobody waits for it any more."""
+
+    def give_back(self, value: Any) -> None:
+        """It came when whoever awaited it had just stopped waiting."""
+
+
+# Futures of a source that somebody listens to. All others are the script's alone: a source forgets those it has dropped.
+_listened: set[Future[Any]] = set()
+
+
 class Future(Generic[T]):
     """A value that comes later.
 
@@ -73,14 +94,14 @@ class Future(Generic[T]):
     asks gets this same one (a returncode), so nobody may cancel it for the others.
     """
 
-    __slots__ = ("__weakref__", "_hooks", "_on_cancel", "_shared", "_state", "_value", "about", "whom")
+    __slots__ = ("__weakref__", "_hooks", "_shared", "_source", "_state", "_value", "about", "whom")
 
     def __init__(
         self,
         about: str = "",
         whom: Any = None,
         *,
-        on_cancel: Callable[[Future[T]], None] | None = None,
+        source: Source | None = None,
         shared: bool = False,
     ) -> None:
         self._shared = shared
@@ -89,7 +110,7 @@ class Future(Generic[T]):
         self._state = _PENDING
         self._value: Any = None
         self._hooks: list[Callable[[Future[T]], Any]] | None = None
-        self._on_cancel = on_cancel
+        self._source = source
 
     def __repr__(self) -> str:
         word = ("pending", "done", "failed", "cancelled")[self._state]
@@ -118,12 +139,16 @@ class Future(Generic[T]):
             HostLost, ProcessFailedToStart, ProcessEnded: what happened instead.
         """
         self._wait(timeout)
+        return self._claim()
+
+    def _claim(self) -> T:
         if self._state == _DONE:
             value: T = self._value
             return value
         if self._state == _CANCELLED:
             raise CancelledError
-        raise self._value
+        error: BaseException = self._value
+        raise error.with_traceback(None)  # else it grows with everybody who raises it
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait; return what went wrong, or None. Raises as `result` does for a timeout and a cancel."""
@@ -148,14 +173,33 @@ class Future(Generic[T]):
         hooks = self._settle(_CANCELLED, None)
         if hooks is None:
             return False
-        if self._on_cancel is not None:
-            self._on_cancel(self)
+        if self._source is not None:
+            self._source.cancel(self)
         for hook in hooks:
             hook(self)
         return True
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._as_asyncio().__await__()
+        waiter = self._as_asyncio()
+        try:
+            yield from waiter.__await__()
+        except BaseException:
+            # Also where it came in the last instant: whoever awaits a message and is cancelled must not swallow it.
+            if not self.cancel():
+                self._give_back()
+            raise
+        return self._claim()
+
+    def _give_back(self) -> None:
+        """Nobody has taken the value (`Received`)."""
+
+    def _has_value(self) -> bool:
+        return self._state == _DONE
+
+    def _withdraw(self) -> T:
+        value: T = self._value
+        self._value, self._state = None, _CANCELLED
+        return value
 
     def _as_asyncio(self) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -178,9 +222,9 @@ class Future(Generic[T]):
                 pass  # the loop is closed: nobody waits there any more
 
         def drop(found: asyncio.Future[T]) -> None:
-            # The one who awaits a message and is cancelled must not swallow it.
             if found.cancelled() and not self.cancel():
                 self.remove_hook(hook)
+                self._give_back()
 
         waiter.add_done_callback(drop)
         self.add_hook(hook)
@@ -210,6 +254,8 @@ class Future(Generic[T]):
         """Call `hook(self)` when it is done, in whichever thread settles it: short, and never raising."""
         with _lock:
             if self._state == _PENDING:
+                if self._source is not None:
+                    _listened.add(self)
                 if self._hooks is None:
                     self._hooks = [hook]
                 else:
@@ -222,6 +268,8 @@ class Future(Generic[T]):
         with _lock:
             if self._hooks is not None and hook in self._hooks:
                 self._hooks.remove(hook)
+                if not self._hooks:
+                    _listened.discard(self)
 
     def _settle(self, state: int, value: Any) -> list[Callable[[Future[T]], Any]] | tuple[()] | None:
         with _lock:
@@ -230,6 +278,8 @@ class Future(Generic[T]):
             self._value = value
             self._state = state
             hooks, self._hooks = self._hooks, None
+            if self._source is not None:
+                _listened.discard(self)
         return hooks or ()
 
     def _wait(self, timeout: float | None) -> None:
@@ -315,7 +365,7 @@ class as_completed:
 
     def close(self) -> None:
         """Wait for nothing more."""
-        for future in self._pending:
+        for future in list(self._pending):
             if not future.done():
                 future.remove_hook(self._take)
         self._pending.clear()
@@ -335,9 +385,10 @@ class as_completed:
                 return future
             if not self._pending:
                 raise StopIteration
+            seconds = self._check_time()  # it logs, which may take long: not while the bus's thread may want the lock
             with self._wake:
                 if not self._ready:
-                    self._wake.wait(self._check_time())
+                    self._wake.wait(seconds)
 
     def __aiter__(self) -> AsyncIterator[Future[Any]]:
         return self
@@ -385,7 +436,7 @@ class as_completed:
         return max(0.0, min(waits)) if waits else None
 
     def _describe(self) -> str:
-        left = [future for future in self._pending if not future.done()]
+        left = [future for future in list(self._pending) if not future.done()]
         by_kind: dict[str, list[str]] = {}
         for future in left:
             by_kind.setdefault(future.about or "a result", []).append(str(future.whom or "?"))
@@ -394,3 +445,13 @@ class as_completed:
             named = ", ".join(sorted(whom)[:5])
             parts.append(f"{about} of {named}" + (f" and {len(whom) - 5} more" if len(whom) > 5 else ""))
         return f"{len(left)} not done: " + ("; ".join(parts) or "none")
+
+
+def _begin_anew() -> None:
+    """In a forked child, where no other thread is: one may have held the lock, another was to run the callbacks."""
+    global _lock, _callbacks
+    _lock = threading.Lock()
+    _callbacks = Callbacks()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

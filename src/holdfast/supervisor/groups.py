@@ -145,6 +145,11 @@ class ProcessGroup(Sequence[Process]):
         """The name pattern."""
         return self.spec.name
 
+    def find_processes(self, index: int) -> list[Process]:
+        """Those on the host with that index."""
+        per_host = self.spec.processes_per_host
+        return self._processes[index * per_host : (index + 1) * per_host]
+
     def __repr__(self) -> str:
         return f"<ProcessGroup {self.spec.name} of {self.world_size} on {len(self.hosts)} hosts>"
 
@@ -177,17 +182,13 @@ class ProcessGroup(Sequence[Process]):
     def gather(self, filter: Filter | None = None) -> Future[list[Any]]:
         """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot come.
 
-        What it had taken of the others by then is gone with it; where that matters, wait for `Process.recv` of each.
+        Where it fails, is cancelled, or times out and is dropped, what it had taken of the others waits for the next `recv`.
         """
-        future: Future[list[Any]] = Future("a message each", self)
-        if not self._processes:
-            future.set_result([])
-            return future
-        target = Gather(len(self._processes), future, filter)
-        for process in self._processes:
-            process._inbox.wait(target)
-        return future
+        return Gather([process._inbox for process in self._processes], filter).begin("a message each", self)
 
     def forget(self) -> None:
-        """Let go of a group that is over: managers and state stop remembering how it ended."""
+        """Let go of a group that is over: managers and state stop remembering how it ended.
+
+        What still runs of it is killed, without a grace, and its pending futures fail with `ProcessEnded`.
+        """
         self._roster.forget(self)

@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, ValidationError
+from holdfast.process.ending import KILL_POLL_SECONDS
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.idle_word import IdleWord
-from holdfast.supervisor.keys import ManagerKey
+from holdfast.supervisor.keys import ManagerKey, parse_manager_key
+from holdfast.supervisor.leftovers import end_leftovers, hold_folder
 from holdfast.supervisor.local_line import LocalLine, make_line_folder
 from holdfast.supervisor.machine import needs_ipv6, read_facts, read_usage
 from holdfast.supervisor.priority import prefer_this_thread
 from holdfast.supervisor.session_host import HostSession
 from holdfast.supervisor.simulated import SimulatedProcesses
 from holdfast.supervisor.tended import TendedProcesses
-from holdfast.supervisor.warden import KILL_LIMIT_SECONDS, fork_warden, kill_children
+from holdfast.supervisor.warden import FROZEN_SECONDS, KILL_LIMIT_SECONDS, fork_warden, kill_children, write_line
 from holdfast.wire.bus import Down, End, Forget, HostFacts, Launch, Send, Signal, Stop, Up, Usage, encode_message
 from holdfast.wire.bus_local import Alive, WardenRequest, decode_warden_answer, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 EXIT_WARDEN_DIED = 74
 _ALIVE_SECONDS = 1.0
+_AWAY_SECONDS = 5.0
+_KEY_SECONDS = 1.0
+_WARDEN_SECONDS = 2 * KILL_LIMIT_SECONDS + 5.0  # of its own limits there are two in a row
 _GOODBYE_SECONDS = 2.0
 _SIGNALLED_GOODBYE_SECONDS = (
     0.5  # whoever sends TERM sends KILL soon, and at a drain the supervisor may be gone already
@@ -53,16 +58,18 @@ _LONGEST_SEARCH_NOTE_SECONDS = 600.0
 class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to run.
 
-    url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. name: the machine's name
-    as the script sees it. address: this machine's as others reach it; found out when None. patience_seconds: how long to
-    look for the supervisor at first. usage_seconds: between samples; 0 is never. log_file: JSON lines of every start, end
-    and sample; standard error when None. term_grace_seconds: for where a TERM of this manager comes to all its processes, too,
-    as at a drain of Holdfast: they have so long, and no second TERM. When None they get one, and the supervisor's grace.
+    url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. key_file: where it was read,
+    to be read again until the supervisor is met. name: the machine's name as the script sees it. address: this machine's as
+    others reach it; found out when None. patience_seconds: how long to look for the supervisor at first. usage_seconds: between
+    samples; 0 is never. log_file: JSON lines of every start, end and sample; standard error when None. term_grace_seconds: for
+    where a TERM of this manager comes to all its processes, too, as at a drain of Holdfast: they have so long, and no second
+    TERM. When None they get one, and the supervisor's grace.
     search_note_seconds: where no supervisor answers, this is said after so long, and then ever more rarely.
     """
 
     url: str
     key: ManagerKey | None = None
+    key_file: str | None = None
     name: str | None = None
     address: str | None = None
     labels: dict[str, str] = {}
@@ -110,20 +117,38 @@ def run_host_manager(config: ManagerConfig) -> int:
     become_subreaper()
     mark = f"supervised-{os.urandom(16).hex()}"
     facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
+    dead = end_leftovers(KILL_LIMIT_SECONDS)
     folder = make_line_folder()
+    with contextlib.suppress(OSError):  # no lock to be had there: then nobody ends what both of us leave
+        hold_folder(folder, mark)
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
     prefer_this_thread()  # after the fork: what runs here has the priority it would have without us
     try:
-        manager = _HostManager(config, facts, mark, line, folder)
+        manager = _HostManager(config, facts, mark, line, folder, warden_pid)
+        if dead:
+            manager.note("what managers had left that died with their wardens was ended", managers=dead)
         try:
             return manager.run()
         finally:
             manager.close()
     finally:
         line.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(warden_pid, 0)
+        _bury_warden(warden_pid)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bury_warden(pid: int) -> None:
+    """Wait for the warden, which ends everything now; one that does not end itself in time (WARDEN-4) is ended, and what it had
+    parented with it.
+    """
+    give_up_at = time.monotonic() + _WARDEN_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() >= give_up_at:
+                os.kill(pid, signal.SIGKILL)
+                kill_children(KILL_LIMIT_SECONDS)
+                return
+            time.sleep(KILL_POLL_SECONDS)
 
 
 class _HostManager:
@@ -136,6 +161,7 @@ class _HostManager:
         mark: str,
         warden: socket.socket,
         folder: str,
+        warden_pid: int,
     ) -> None:
         import zmq
 
@@ -143,12 +169,15 @@ class _HostManager:
         self._config = config
         self._mark = mark
         self._warden = warden
-        self._warden_gone = False
+        self._warden_pid = warden_pid
+        self._warden_gone = self._mourned = False
+        self._unwritten = 0
         self._unsent = bytearray()
         self._reader = FrameReader()
         self._log = os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if config.log_file else 2
         self._wake_fd = self._take_signals()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._key = config.key
         self._dealer = dial(self._context, config.url, config.key)
         self._line = LocalLine(folder, lambda box, part: self._tended.take_part(box, part))
         self._tended = TendedProcesses(self._line, self._ask_warden, self._say, self.note)
@@ -164,7 +193,9 @@ class _HostManager:
             run=config.key.run if config.key is not None else "",
             report=lambda: [*self._tended.report(), *self._simulated.report()],
         )
-        self._alive_at = self._usage_at = now
+        self._alive_at = self._usage_at = self._turned_at = now
+        self._key_at = now + _KEY_SECONDS
+        self._warden_heard_at = self._warden_judge_at = now
         self._end_at: float | None = None  # when to leave whatever still runs
         self._kill_at: float | None = None  # when to end what was told to by others
         self._bye_at: float | None = None
@@ -174,9 +205,10 @@ class _HostManager:
     def note(self, sentence: str, **fields: object) -> None:
         """Write one JSON line to the pid and resource log."""
         words = {key: value for key, value in fields.items() if value is not None}
+        if self._unwritten:
+            words["lines_lost_before"] = self._unwritten
         line = msgspec.json.encode({"at": time.time(), "from": "host-manager", "message": sentence, **words}) + b"\n"
-        with contextlib.suppress(OSError):  # a full disk must not end the processes
-            os.write(self._log, line)
+        self._unwritten = 0 if write_line(self._log, line) else self._unwritten + 1
 
     # ---- the loop
 
@@ -195,7 +227,8 @@ class _HostManager:
             wait = max(0.0, self._next_at() - time.monotonic())
             reading = not self._is_full()
             poller.modify(self._line.fileno(), zmq.POLLIN if reading else 0)
-            poller.modify(self._warden, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
+            if not self._mourned:
+                poller.modify(self._warden, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
             ready = dict(poller.poll(int(wait * 1000) + 1))
             if self._wake_fd in ready:
                 self._read_signals()
@@ -204,9 +237,12 @@ class _HostManager:
                 self._serve_warden()
             if reading and self._line.fileno() in ready:
                 self._line.serve()
-            if self._warden_gone:
+            if self._warden_gone and not self._mourned:
+                self._mourned = True
                 poller.unregister(self._warden)
                 self._mourn_warden()
+            if self._session.rules is None and time.monotonic() >= self._key_at:
+                self._look_for_key(poller)
         order = self._session.ending
         assert order is not None
         self.note("the host manager ends", reason=order.reason, code=order.code)
@@ -218,9 +254,7 @@ class _HostManager:
             self._say(up)
         session.tick(now)
         self._idle_word.look(busy=bool(self._tended.living))
-        if now >= self._alive_at and not self._warden_gone:
-            self._alive_at = now + _ALIVE_SECONDS
-            self._ask_warden(Alive())
+        self._check_warden(now)
         if now >= self._search_note_at:
             self._tell_of_search(now)
         if self._config.usage_seconds and now >= self._usage_at and session.link is not None:
@@ -231,6 +265,41 @@ class _HostManager:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._tended.stop_all(0.0)
+
+    def _check_warden(self, now: float) -> None:
+        """WARDEN-4. A manager that was away itself lets the warden speak first."""
+        if self._warden_gone:
+            return
+        gap, self._turned_at = now - self._turned_at, now
+        if gap > _AWAY_SECONDS:
+            self._warden_judge_at = now + 2 * _ALIVE_SECONDS
+        if now >= self._alive_at:
+            self._alive_at = now + _ALIVE_SECONDS
+            self._ask_warden(Alive())
+        if now >= self._warden_judge_at and now - self._warden_heard_at > FROZEN_SECONDS:
+            self.note("the warden is frozen; it is killed")
+            os.kill(self._warden_pid, signal.SIGKILL)  # its end is heard on the line
+            self._warden_judge_at = float("inf")
+
+    def _look_for_key(self, poller: zmq.Poller) -> None:
+        """A file that was there before the script may have been another run's: dial anew with what it holds now."""
+        self._key_at = time.monotonic() + _KEY_SECONDS
+        path, key = self._config.key_file, self._key
+        if path is None:
+            return
+        try:
+            with open(path, "rb") as file:
+                fresh = parse_manager_key(file.read())
+        except (OSError, ValidationError):
+            return  # being written, or gone
+        if fresh == key:
+            return
+        self.note("the key file holds another run's key now; dialling with that")
+        dealer = dial(self._context, self._config.url, fresh)
+        poller.unregister(self._dealer)
+        self._dealer.close(linger=0)
+        poller.register(dealer, self._zmq.POLLIN)
+        self._dealer, self._key, self._session.run = dealer, fresh, fresh.run
 
     def _next_at(self) -> float:
         due = [self._session.next_at, self._alive_at, self._simulated.next_at]
@@ -351,12 +420,17 @@ class _HostManager:
         if not data:
             self._warden_gone = True
             return
+        self._warden_heard_at = time.monotonic()
         for frame in self._reader.feed(data):
             self._tended.take_answer(decode_warden_answer(frame))
 
     def _mourn_warden(self) -> None:
         """WARDEN-4: what the warden parented is ours now, and ends."""
-        survivors = sweep(self._mark, kill_limit_seconds=KILL_LIMIT_SECONDS)
+        survivors: list[int] = []
+        try:
+            survivors = sweep(self._mark, kill_limit_seconds=KILL_LIMIT_SECONDS)
+        except OSError as error:  # all of them are below us: the next line ends them without a look
+            self.note("the process table cannot be read", error=str(error))
         kill_children(KILL_LIMIT_SECONDS)
         self.note("the warden died; its processes were ended", survivors=survivors or None)
         self._tended.write_off()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import ValidationError
 from holdfast.supervisor.futures import Future
-from holdfast.supervisor.values import decode_value
+from holdfast.supervisor.received import Received, return_soon, take_returns
+from holdfast.supervisor.values import decode_value, encode_value
 from holdfast.wire.bus import Assembler
 
 MAX_WAITING_MESSAGES = 10_000
@@ -18,12 +21,17 @@ MAX_WAITING_BYTES = 256 << 20
 Filter = Callable[[Any], Any]
 # Shared by all inboxes: each use is a few instructions, and there are thousands of them.
 _lock = threading.Lock()
+_MIN_WAITS = 16  # below that nobody looks for waits that are over
 
 
 class Target(Protocol):
     """Where one message goes."""
 
     accept: Filter | None  # None takes any
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits for it any more: the script has dropped the future, or it is done."""
 
     def settle(self, index: int, value: Any) -> bool:
         """Take it, from the process of that index; False when it is not wanted any more."""
@@ -33,45 +41,91 @@ class Target(Protocol):
 
 
 class _One:
-    """A single future as a target."""
+    """A single future as a target, for as long as somebody has it (INBOX-3)."""
 
-    __slots__ = ("accept", "future")
+    __slots__ = ("_future", "accept")
 
     def __init__(self, future: Future[Any], accept: Filter | None) -> None:
-        self.future = future
+        self._future = weakref.ref(future)
         self.accept = accept
 
+    @property
+    def over(self) -> bool:
+        future = self._future()
+        return future is None or future.done()
+
     def settle(self, index: int, value: Any) -> bool:
-        return self.future.set_result(value)
+        future = self._future()
+        return future is not None and future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        self.future.set_exception(error)
+        future = self._future()
+        if future is not None:
+            future.set_exception(error)
 
 
 class Gather:
-    """One message from each of many; the future's value is the list of them, in the order of the processes."""
+    """One message from each of many; the future's value is the list of them, in the order of the processes.
 
-    __slots__ = ("_left", "_values", "accept", "future")
+    Where it fails, is cancelled or dropped, what it had taken goes back to the front of the buffers it came from.
+    """
 
-    def __init__(self, count: int, future: Future[list[Any]], accept: Filter | None) -> None:
-        self.future = future
+    def __init__(self, inboxes: Sequence[Inbox], accept: Filter | None) -> None:
         self.accept = accept
-        self._left = count
-        self._values: list[Any] = [None] * count
+        self._inboxes = inboxes
+        self._left = len(inboxes)
+        self._values: dict[int, Any] = {}
+        self._future: weakref.ref[Future[Any]] = weakref.ref(Future())
+
+    def begin(self, about: str, whom: Any) -> Future[list[Any]]:
+        """Wait for all of them."""
+        future = Received(about, whom, self)
+        self._future = weakref.ref(future, lambda _: return_soon(Gather._undo, self))
+        if not self._inboxes:
+            future.set_result([])
+        for inbox in self._inboxes:
+            if self.over:
+                break
+            inbox.wait(self)
+        return future
+
+    @property
+    def over(self) -> bool:
+        """True once nobody waits for it any more."""
+        future = self._future()
+        return future is None or future.done()
 
     def settle(self, index: int, value: Any) -> bool:
         """Take one; the last completes it. Inboxes call it one at a time, under their lock."""
-        if self.future.done():
+        future = self._future()
+        if future is None or future.done():
             return False
         self._values[index] = value
         self._left -= 1
-        if self._left == 0:
-            self.future.set_result(self._values)
+        if self._left == 0 and future.set_result([self._values[at] for at in range(len(self._inboxes))]):
+            self._values = {}
         return True
 
     def fail(self, error: BaseException) -> None:
         """One that will not come fails the whole."""
-        self.future.set_exception(error)
+        future = self._future()
+        if future is not None and future.set_exception(error):
+            return_soon(Gather._undo, self)
+
+    def cancel(self, future: Future[Any]) -> None:
+        """The future was cancelled."""
+        self._undo()
+
+    def give_back(self, value: list[Any]) -> None:
+        """It was complete when whoever awaited it had just stopped."""
+        for inbox, message in zip(self._inboxes, value, strict=True):
+            inbox.give_back(message)
+
+    def _undo(self) -> None:
+        with _lock:
+            taken, self._values = self._values, {}
+        for index, value in taken.items():
+            self._inboxes[index].give_back(value)
 
 
 class Inbox:
@@ -79,6 +133,7 @@ class Inbox:
 
     INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to two, never to none.
     INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never silently.
+    INBOX-3  A wait whose future nobody has any more (it timed out, say) takes nothing.
     """
 
     __slots__ = ("_assembler", "_bytes", "_end", "_index", "_messages", "_waits", "dropped")
@@ -99,6 +154,7 @@ class Inbox:
 
     def wait(self, target: Target) -> None:
         """Give `target` the first message that it accepts, one that waits already before one that comes."""
+        take_returns()
         with _lock:
             if self._messages is not None and self._take_waiting(target, self._messages):
                 return
@@ -107,6 +163,9 @@ class Inbox:
                     self._waits = [target]
                 else:
                     self._waits.append(target)
+                    count = len(self._waits)
+                    if count >= _MIN_WAITS and count & (count - 1) == 0:  # at 16, 32 and so on
+                        self._waits = [wait for wait in self._waits if not wait.over]
                 return
             end = self._end
         target.fail(end)
@@ -161,6 +220,11 @@ class Inbox:
 
     def _match(self, data: bytes, waits: list[Target]) -> Target | None:
         """Hand a message to the oldest wait that takes it (INBOX-1)."""
+        while waits and waits[0].over:
+            del waits[0]
+        if not waits:
+            self._waits = None
+            return None
         try:
             value = decode_value(data)
         except ValidationError as error:
@@ -168,23 +232,22 @@ class Inbox:
             self._drop_empty()
             target.fail(error)
             return target
-        for at, target in enumerate(waits):
-            if target.accept is not None:
-                try:
-                    if not target.accept(value):
-                        continue
-                except Exception as error:
-                    del waits[at]
-                    self._drop_empty()
-                    target.fail(error)
-                    return self._match(data, waits) if waits else None
+        at, found = 0, None
+        while found is None and at < len(waits):
+            target = waits[at]
+            try:
+                if not target.over and target.accept is not None and not target.accept(value):
+                    at += 1
+                    continue
+            except Exception as error:
+                del waits[at]
+                target.fail(error)
+                continue
             del waits[at]
-            if target.settle(self._index, value):
-                self._drop_empty()
-                return target
-            self._drop_empty()
-            return self._match(data, waits) if waits else None  # it was cancelled: on to the next
-        return None
+            if target.settle(self._index, value):  # else it was cancelled: on to the next
+                found = target
+        self._drop_empty()
+        return found
 
     def _drop_empty(self) -> None:
         if not self._waits:
@@ -201,8 +264,18 @@ class Inbox:
         """Forget the wait of a cancelled future."""
         with _lock:
             if self._waits is not None:
-                kept = [target for target in self._waits if not (isinstance(target, _One) and target.future is future)]
-                self._waits = kept or None
+                self._waits = [target for target in self._waits if not target.over] or None
+
+    def give_back(self, value: Any) -> None:
+        """Take back a message that nobody saw: it is the first again."""
+        data = encode_value(value)
+        with _lock:
+            if self._waits is not None and self._match(data, self._waits) is not None:
+                return
+            if self._messages is None:
+                self._messages = deque()
+            self._messages.appendleft(data)
+            self._bytes += len(data)
 
     def end(self, error: BaseException) -> None:
         """No more will come: fail every wait, now and later. What is in the buffer stays."""
@@ -215,8 +288,22 @@ class Inbox:
             target.fail(error)
 
 
+def has_doubled(before: int, now: int) -> bool:
+    """Whether a growing count is to be told again: it came to 1, 2, 4 and so on, or passed it."""
+    return now.bit_length() > before.bit_length()
+
+
 def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
     """A future for one message."""
-    future: Future[Any] = Future(about, whom, on_cancel=inbox.cancel)
+    future = Received(about, whom, inbox)
     inbox.wait(_One(future, accept))
     return future
+
+
+def _begin_anew() -> None:
+    """In a forked child: a thread that it does not have may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

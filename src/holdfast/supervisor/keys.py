@@ -104,8 +104,11 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def write_manager_key(path: Path, keys: RunKeys) -> None:
-    """Write what managers need to `path`."""
-    write_private(path, msgspec.json.encode(keys.for_managers()) + b"\n")
+    """Write what managers need to `path`. Raises ValidationError where that cannot be written."""
+    try:
+        write_private(path, msgspec.json.encode(keys.for_managers()) + b"\n")
+    except OSError as error:
+        raise ValidationError(f"the key file {path} cannot be written: {error.strerror}", field="key_file") from error
 
 
 def parse_manager_key(text: str | bytes) -> ManagerKey:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import ValidationError
+from holdfast.supervisor.leftovers import FOLDER_PREFIX
 from holdfast.wire.bus_local import Enter, FromProcess, Part, decode_from_process, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
@@ -28,10 +29,10 @@ _MAX_FOLDER_BYTES = 96  # the kernel takes 107 for the whole address
 
 def make_line_folder() -> str:
     """A folder (0700) for the socket, in /tmp where the usual place has a name too long for a socket's address."""
-    folder = tempfile.mkdtemp(prefix="holdfast-sv-")
+    folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
     if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         os.rmdir(folder)
-        folder = tempfile.mkdtemp(prefix="holdfast-sv-", dir="/tmp")
+        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp")
     return folder
 
 
@@ -43,12 +44,17 @@ class Mailbox:
         self.queue: deque[bytes] = deque()
         self.queued_bytes = 0
         self.dropped = 0
+        self._skipping = False  # the rest of a message that was dropped
         self.callers: list[_Caller] = []
 
     def post(self, data: bytes, part: int, last: bool) -> bool:
-        """Queue a part for the process; False where it was dropped (LOCAL-2)."""
+        """Queue a part for the process; False where the message was dropped for it (LOCAL-2)."""
+        if part and self._skipping:
+            return True  # counted already
+        self._skipping = False
         if self.queued_bytes + len(data) > MAILBOX_BYTES and self.queue:
             self.dropped += 1
+            self._skipping = not last
             return False
         frame = encode_frame(encode_local(Part(data, part, last)))
         self.queue.append(frame)

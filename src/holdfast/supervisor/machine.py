@@ -80,7 +80,11 @@ def _resolve(url: str) -> list[tuple[int, Any]]:
 
 def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, list[ProcessUse]]:
     """(load over one minute, free bytes, use of each tree). `processes` are (group, rank, pid)."""
-    return os.getloadavg()[0], _read_free_bytes(), _read_trees(processes) if processes else []
+    try:
+        trees = _read_trees(processes) if processes else []
+    except OSError:
+        trees = []  # out of descriptors: the next sample says it
+    return os.getloadavg()[0], _read_free_bytes(), trees
 
 
 def _read_free_bytes() -> int:

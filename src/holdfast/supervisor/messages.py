@@ -13,6 +13,7 @@ manager beside the process passes everything on.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -21,7 +22,7 @@ from typing import Any
 from holdfast.errors import Unavailable
 from holdfast.supervisor.failures import ProcessEnded
 from holdfast.supervisor.futures import Future
-from holdfast.supervisor.inbox import Filter, Inbox, receive_one
+from holdfast.supervisor.inbox import Filter, Inbox, has_doubled, receive_one
 from holdfast.supervisor.values import encode_value
 from holdfast.wire.bus import cut_parts
 from holdfast.wire.bus_local import (
@@ -34,13 +35,15 @@ from holdfast.wire.bus_local import (
 )
 from holdfast.wire.frames import FrameReader, encode_frame
 
+logger = logging.getLogger("holdfast.supervisor")
+
 _READ_BYTES = 1 << 20
 
 
 class MessageQueue:
     """The process's end. Any thread and any event loop may use it; a forked child makes its own.
 
-    Messages wait in memory here once they arrived, up to the limits of `inbox`.
+    Messages wait in memory here once they arrived, up to the limits of `inbox`; a warning tells of those dropped beyond.
     """
 
     def __init__(self, path: str, token: str) -> None:
@@ -107,13 +110,27 @@ class MessageQueue:
                 break
             for frame in reader.feed(data):
                 part: Part = decode_to_process(frame)
+                before = self._inbox.dropped
                 self._inbox.add_part(part.data, part.part, part.last)
+                if has_doubled(before, self._inbox.dropped):
+                    logger.warning(
+                        "%d messages were dropped so far: this process does not receive them", self._inbox.dropped
+                    )
         self._inbox.end(ProcessEnded("the host manager hung up; no more messages come"))
 
 
 _queue: MessageQueue | None = None
 _queue_pid = 0
 _making = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In a forked child: a thread that it does not have may have held the lock."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def get_message_queue() -> MessageQueue:

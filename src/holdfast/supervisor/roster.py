@@ -30,6 +30,7 @@ EXIT_RETURNED = 0
 EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
 EXIT_GIVEN_UP = 73
 _FOREVER = float("inf")
+_MAX_REASON = 10_000
 _CLEAR_SLACK_SECONDS = 5.0  # a scan for descendants that fled, and turns of a machine that is overloaded
 
 
@@ -160,7 +161,7 @@ class HostRoster:
         """Say it within the session; the manager says goodbye when nothing of it runs."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
-        order = End(self.fleet.run, code, reason, self.fleet.rules.kill_grace_seconds)
+        order = End(self.fleet.run, code, _make_sayable(reason), self.fleet.rules.kill_grace_seconds)
         self.fleet.push(peer, encode_message(order))
 
     def end_all(self, code: int, reason: str) -> None:
@@ -288,11 +289,12 @@ class HostRoster:
             host._cleared.set_result(time.time())
 
     def close(self) -> None:
-        """No more is learned: whoever waits for a host to be cleared is told so. After the bus has ended."""
+        """No more is learned: whoever still waits for anything is told so. After the bus has ended."""
+        error = ContextClosed("the context was shut down: what still runs on the host is not known")
         for host in list(self.hosts.values()):
-            host._cleared.set_exception(
-                ContextClosed("the context was shut down: what still runs on the host is not known")
-            )
+            for future in (host._hostname, host._lost, host._cleared):
+                future.set_exception(error)
+        self.crew.close(error)
 
     def turn(self, now: float) -> float:
         """Do what is due: give up whoever was expected and did not come, and call hosts cleared."""
@@ -321,3 +323,8 @@ class HostRoster:
         error = host._lose(reason)
         self._events.say("host lost", host=error.hostname, number=host.number, reason=reason)
         self.crew.take_loss(host, error)
+
+
+def _make_sayable(reason: str) -> str:
+    """A script's reason may be an error's text, with paths of odd bytes or a whole log in it; the order must get through."""
+    return reason[:_MAX_REASON].encode(errors="backslashreplace").decode()

@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from holdfast.errors import HoldfastError, TooLarge, ValidationError
 from holdfast.supervisor.bus import Bus
 from holdfast.supervisor.events import EventLog
-from holdfast.supervisor.failures import ContextClosed, HostLost, ProcessEnded, ProcessFailedToStart
+from holdfast.supervisor.failures import ContextClosed, ProcessEnded, ProcessFailedToStart
 from holdfast.supervisor.futures import Future
 from holdfast.supervisor.groups import GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.hosts import Host
+from holdfast.supervisor.inbox import has_doubled
 from holdfast.supervisor.session_fleet import Fleet
 from holdfast.wire.bus import (
     Cut,
@@ -37,7 +39,8 @@ from holdfast.wire.bus import (
     encode_message,
 )
 
-_CLOSED = "the context was shut down; make another one"
+CLOSED = "the context was shut down; make another one"
+MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
 
 
 class _Request:
@@ -60,9 +63,10 @@ class CrewRoster:
         self.groups: dict[int, ProcessGroup] = {}
         self.running = 0
         self.refused: Counter[str] = Counter()
+        self.dropped = 0  # messages that nobody took
         self.changed: Callable[[], None] = lambda: None  # the state file listens
-        self.before_launch: Callable[[], None] = lambda: None  # a group is in the state before it is anywhere else
-        self.closed = False
+        self.save: Callable[[], None] = lambda: None  # a group is in the state before it is anywhere else
+        self.closed = ""  # why nothing can be asked any more
         self._fleet = fleet
         self._events = events
         self._requests: dict[int, tuple[_Request, Host]] = {}
@@ -80,7 +84,7 @@ class CrewRoster:
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have it done in the bus's thread. Raises ContextClosed after the shutdown."""
         if self.closed:
-            raise ContextClosed(_CLOSED)
+            raise ContextClosed(self.closed)
         self.bus.call(function, *arguments)
 
     def take_reports(self, host: Host, reports: list[GroupReport]) -> None:
@@ -88,16 +92,19 @@ class CrewRoster:
         known = {report.group for report in reports}
         for report in reports:
             if report.group not in host._groups:  # no script knows it any more
-                self._say(host, encode_message(Stop(report.group, None, 0.0)))
+                self._say(host, encode_message(Forget([report.group])))
                 continue
             self._take_launched(host, Launched(report.group, report.running))
             self._take_launch_failed(host, LaunchFailed(report.group, report.unstarted))
             self._take_exited(host, Exited(report.group, report.ended))
         for number, (group, index) in host._groups.items():
-            if number not in known:  # the order to launch died with the script that gave it
-                self._say(host, self._make_launch(group, index))
+            if number not in known and not self._is_over(group, index):  # the order died with the script that gave it
+                self._say(host, _make_launch(group, index))
 
-    def take_loss(self, host: Host, error: HostLost) -> None:
+    def _is_over(self, group: ProcessGroup, index: int) -> bool:
+        return all(process._returncode.done() for process in group.find_processes(index))
+
+    def take_loss(self, host: Host, error: HoldfastError) -> None:
         """ROSTER-2: fail every future that was pending on the host."""
         for group, index in host._groups.values():
             self._fail_all(group, index, error)
@@ -105,9 +112,8 @@ class CrewRoster:
             if whose is host:
                 self._close_request(number, request, error)
 
-    def _fail_all(self, group: ProcessGroup, index: int, error: HostLost) -> None:
-        per_host = group.spec.processes_per_host
-        for process in group._processes[index * per_host : (index + 1) * per_host]:
+    def _fail_all(self, group: ProcessGroup, index: int, error: HoldfastError) -> None:
+        for process in group.find_processes(index):
             if not process._returncode.done():
                 self._settle(process)
             process._pid.set_exception(error)
@@ -120,9 +126,14 @@ class CrewRoster:
         """Make the handles and have the launches sent, each as soon as its host is attached."""
         group = ProcessGroup(self, number, hosts, spec)
         if self.closed:
-            raise ContextClosed(_CLOSED)
+            raise ContextClosed(self.closed)
+        _check_launch(group)
         self.groups[number] = group
-        self.before_launch()
+        try:
+            self.save()
+        except BaseException:  # else the next script would start what this one was told has failed
+            del self.groups[number]
+            raise
         self.ask(self._launch, group)
         return group
 
@@ -145,28 +156,9 @@ class CrewRoster:
                 self._fail_all(group, index, host._make_error())
                 continue
             host._groups[group.number] = (group, index)
-            self._say(host, self._make_launch(group, index))
+            self._say(host, _make_launch(group, index))
         self._events.say("group created", group=group.name, processes=group.world_size, hosts=len(group.hosts))
         self.changed()
-
-    def _make_launch(self, group: ProcessGroup, index: int) -> bytes:
-        spec = group.spec
-        per_host = spec.processes_per_host
-        return encode_message(
-            Launch(
-                group.number,
-                spec.name,
-                group.world_size,
-                per_host,
-                index * per_host,
-                per_host,
-                spec.args,
-                spec.env,
-                spec.cwd,
-                spec.log,
-                spec.simulate,
-            )
-        )
 
     def _say(self, host: Host, message: bytes) -> None:
         if host._peer is not None:
@@ -176,9 +168,9 @@ class CrewRoster:
 
     def post_send(self, group: ProcessGroup, process: Process, cuts: list[Cut]) -> None:
         """Send a message that was cut into parts."""
-        number, rank, host = group.number, process.rank, process.host
-        for data, part, last in cuts:
-            self.ask(self._say, host, encode_message(Send(number, rank, data, part, last)))
+        number, rank = group.number, process.rank
+        # One call: parts of two messages that two threads send must not mix.
+        self.ask(self._say_all, process.host, [encode_message(Send(number, rank, *cut)) for cut in cuts])
 
     def post_broadcast(self, group: ProcessGroup, cuts: list[Cut]) -> None:
         """Send a message to all processes of a group."""
@@ -187,8 +179,11 @@ class CrewRoster:
 
     def _broadcast(self, group: ProcessGroup, messages: list[bytes]) -> None:
         for host in group.hosts:
-            for message in messages:
-                self._say(host, message)
+            self._say_all(host, messages)
+
+    def _say_all(self, host: Host, messages: list[bytes]) -> None:
+        for message in messages:
+            self._say(host, message)
 
     def signal(self, processes: Sequence[Process], number: int, whole_group: bool) -> Future[int]:
         """Signal many at once; the future's value is how many were there."""
@@ -222,14 +217,29 @@ class CrewRoster:
 
     def forget(self, group: ProcessGroup) -> None:
         """Let go of a group."""
+        if self.closed:
+            raise ContextClosed(self.closed)
+        if self.groups.pop(group.number, None) is not None:
+            # Before the managers forget it: a script that came back to a state that names it would launch it again.
+            self.save()
         self.ask(self._forget, group)
 
     def _forget(self, group: ProcessGroup) -> None:
-        self.groups.pop(group.number, None)
-        for host in group.hosts:
-            if host._groups.pop(group.number, None) is not None and host._reason is None:
-                self._say(host, encode_message(Forget([group.number])))
+        error = ProcessEnded(f"the script let go of the group {group.name}, which ended what still ran of it")
+        for index, host in enumerate(group.hosts):
+            if host._groups.pop(group.number, None) is not None:
+                self._fail_all(group, index, error)
+                if host._reason is None:
+                    self._say(host, encode_message(Forget([group.number])))
         self.changed()
+
+    def close(self, error: ContextClosed) -> None:
+        """Fail whatever is still pending: nobody will settle it. After the bus has ended."""
+        for group in list(self.groups.values()):
+            for index in range(len(group.hosts)):
+                self._fail_all(group, index, error)
+        for number, (request, _) in list(self._requests.items()):
+            self._close_request(number, request, error)
 
     # ---- what managers say of processes
 
@@ -281,7 +291,7 @@ class CrewRoster:
             request.reached += message.reached
             self._close_request(message.request, request, None)
 
-    def _close_request(self, number: int, request: _Request, error: HostLost | None) -> None:
+    def _close_request(self, number: int, request: _Request, error: HoldfastError | None) -> None:
         del self._requests[number]
         request.left -= 1
         if request.left:
@@ -299,15 +309,58 @@ class CrewRoster:
         process = group._processes[message.rank]
         if process.host is not host:
             self.refused["foreign rank"] += 1
-        elif not process._inbox.add_part(message.data, message.part, message.last) and process._inbox.dropped == 1:
-            self._events.say("messages dropped", process=process.name, host=str(host), reason="nobody receives them")
+            return
+        before = process._inbox.dropped
+        process._inbox.add_part(message.data, message.part, message.last)
+        count = process._inbox.dropped
+        self.dropped += count - before
+        if has_doubled(before, count):
+            reason = f"nobody receives them; {count} so far"
+            self._events.say("messages dropped", process=process.name, host=str(host), reason=reason)
 
     def _take_dropped(self, host: Host, message: Dropped) -> None:
+        self.dropped += message.count
         reason = f"{message.count} messages for rank {message.rank} were never taken by the process"
         self._events.say("messages dropped", host=str(host), reason=reason)
 
     def _take_usage(self, host: Host, message: Usage) -> None:
         host._usage = message
+
+
+def _make_launch(group: ProcessGroup, index: int) -> bytes:
+    spec = group.spec
+    per_host = spec.processes_per_host
+    return encode_message(
+        Launch(
+            group.number,
+            spec.name,
+            group.world_size,
+            per_host,
+            index * per_host,
+            per_host,
+            spec.args,
+            spec.env,
+            spec.cwd,
+            spec.log,
+            spec.simulate,
+        )
+    )
+
+
+def _check_launch(group: ProcessGroup) -> None:
+    """Refuse what could not be sent, where it is asked for: in the bus's thread nobody would hear of it."""
+    try:
+        size = len(_make_launch(group, 0))
+    except UnicodeEncodeError as error:
+        raise ValidationError(
+            f"{error.object!r} cannot be sent: args, env, cwd and names are text, and this holds bytes that are none",
+            field="args",
+        ) from None
+    if size > MAX_LAUNCH_BYTES:
+        raise TooLarge(
+            f"the arguments and the environment have {size} bytes, the limit is {MAX_LAUNCH_BYTES} (and the kernel's is about "
+            "2 MB); put the input in a file"
+        )
 
 
 def _batch(processes: Sequence[Process]) -> list[tuple[Host, int, list[int] | None]]:

@@ -2,6 +2,7 @@
 
 STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle leaves the one before.
 STATE-2  One script per folder: an flock, which the kernel lets go of however its holder dies.
+STATE-3  What could not be written is written as soon as it can be, whether anything changes meanwhile or not.
 
 What managers know (pids, returncodes) they tell again when they come back; the file holds the keys, the port, the handles
 and what groups are made of. A group that no manager got is launched again from it; a process that no file knows is ended.
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import Conflict, ValidationError
+from holdfast.errors import Conflict, Unavailable, ValidationError
 from holdfast.supervisor.failures import ProcessEnded
 from holdfast.supervisor.groups import GroupSpec, ProcessGroup
 from holdfast.supervisor.hosts import Demand, Host
@@ -33,6 +34,7 @@ REATTACH_SECONDS = 10.0  # managers look for the script every second; one that w
 STATE_FILE = "run.json"
 LOCK_FILE = "run.lock"
 _SAVE_SECONDS = 0.1
+_RETRY_SECONDS = 1.0
 
 
 class HostState(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,17 @@ class RunState(msgspec.Struct, kw_only=True):
     def begin(keys: RunKeys, port: int) -> RunState:
         """A run that begins."""
         return RunState(run=keys.run, keys=keys, port=port)
+
+    def check(self) -> None:
+        """Raises LookupError or ValueError where it contradicts itself: a file that somebody has edited."""
+        numbers = set()
+        for host in self.hosts:
+            bytes.fromhex(host.identity)
+            numbers.add(host.number)
+        for group in self.groups:
+            size = len(group.hosts) * group.spec.processes_per_host
+            if not numbers.issuperset(group.hosts) or any(not 0 <= rank < size for rank in group.returncodes):
+                raise LookupError(f"group {group.number} names hosts or ranks that are not there")
 
     def revive(self, roster: HostRoster, crew: CrewRoster) -> None:
         """Make the handles of the earlier script again. Before the bus starts."""
@@ -135,8 +148,13 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         """Make and lock it (0700). Raises Conflict when another script has it."""
         self.path = path.absolute()
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ValidationError(
+                f"the state folder {self.path} cannot be used: {error.strerror}", field="state_dir"
+            ) from error
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -145,6 +163,7 @@ class StateFolder:
                 f"another script uses the state folder {self.path}; stop it, or name another folder"
             ) from None
         self._wake = threading.Event()
+        self._ended = threading.Event()
         self._saving = threading.Lock()
         self._closed = False
         self._held: tuple[RunState, HostRoster, CrewRoster] | None = None
@@ -156,9 +175,15 @@ class StateFolder:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise ValidationError(
+                f"{self.path / STATE_FILE} cannot be read: {error.strerror}", field="state_dir"
+            ) from error
         try:
-            return msgspec.json.decode(data, type=RunState)
-        except msgspec.MsgspecError as error:
+            state = msgspec.json.decode(data, type=RunState)
+            state.check()
+            return state
+        except (msgspec.MsgspecError, ValueError, LookupError) as error:
             raise ValidationError(
                 f"{self.path / STATE_FILE} cannot be read ({error}); remove it to begin a new run", field="state_dir"
             ) from error
@@ -173,7 +198,7 @@ class StateFolder:
         self._wake.set()
 
     def save(self) -> None:
-        """Write it now."""
+        """Write it now. Raises Unavailable where the disk does not take it."""
         if self._held is None:
             return
         with self._saving:
@@ -181,9 +206,13 @@ class StateFolder:
                 return
             state, roster, crew = self._held
             state.update(roster, crew)
-            write_private(self.path / STATE_FILE, msgspec.json.encode(state))
+            try:
+                write_private(self.path / STATE_FILE, msgspec.json.encode(state))
+            except OSError as error:
+                raise Unavailable(f"the state folder {self.path} cannot be written: {error.strerror}") from error
 
     def _run(self) -> None:
+        failed = False
         while not self._closed:
             self._wake.wait()
             self._wake.clear()
@@ -191,9 +220,13 @@ class StateFolder:
                 return
             try:
                 self.save()
-            except Exception:
-                logger.exception("the state folder %s cannot be written", self.path)
-            threading.Event().wait(_SAVE_SECONDS)
+                failed = False
+            except Exception as error:
+                if not failed:
+                    logger.error("%s; until it can, a script that is started again may not find its hosts", error)
+                failed = True
+                self._wake.set()  # STATE-3
+            self._ended.wait(_RETRY_SECONDS if failed else _SAVE_SECONDS)
 
     def remove(self) -> None:
         """The run is over."""
@@ -207,5 +240,10 @@ class StateFolder:
         with self._saving:
             self._closed = True
         self._wake.set()
+        self._ended.set()
         with contextlib.suppress(OSError):
             os.close(self._lock_fd)
+
+    def disown(self) -> None:
+        """In a forked child (FORK-1): the lock is of the file that parent and child have opened once, and lasts for both."""
+        os.close(self._lock_fd)

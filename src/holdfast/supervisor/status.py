@@ -23,7 +23,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Counts now; rates and times since the last status line (or the start).
 
     busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that long at worst.
-    lag_seconds: how far the reading was behind what came when it was tried last, once a second.
+    lag_seconds: how far the reading was behind what came when it was tried last, once a second. messages_dropped: since the start,
+    because nobody received them, in the script or in a process.
     """
 
     hosts_attached: int
@@ -37,6 +38,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     worst_loop_seconds: float
     lag_seconds: float
     refused: dict[str, int]
+    messages_dropped: int = 0
 
     def __str__(self) -> str:
         text = (
@@ -46,6 +48,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             f"busy {self.busy_fraction:.0%}, worst turn {self.worst_loop_seconds * 1000:.0f} ms, "
             f"reading {self.lag_seconds * 1000:.0f} ms behind"
         )
+        if self.messages_dropped:
+            text += f"; dropped {self.messages_dropped} messages that nobody received"
         if self.refused:
             text += "; refused " + ", ".join(f"{count} {word}" for word, count in sorted(self.refused.items()))
         return text
@@ -86,6 +90,7 @@ def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: Window) 
         worst_loop_seconds=load.worst_seconds,
         lag_seconds=bus.probe.seconds,
         refused=dict(refused),
+        messages_dropped=crew.dropped,
     )
 
 
@@ -128,6 +133,7 @@ def render_metrics(status: Status, roster: HostRoster, bus: Bus) -> str:
     }
     counters = {
         ("holdfast_supervisor_messages_in_total", ""): load.messages_in,
+        ("holdfast_supervisor_messages_dropped_total", ""): status.messages_dropped,
         ("holdfast_supervisor_frames_in_total", ""): load.frames_in,
         ("holdfast_supervisor_frames_out_total", ""): load.frames_out,
         ("holdfast_supervisor_frames_resent_total", ""): bus.fleet.resent,

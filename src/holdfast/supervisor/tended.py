@@ -43,6 +43,7 @@ from holdfast.wire.bus_local import (
     Started,
     StopTree,
     TreeEnded,
+    Turned,
     WardenAnswer,
     WardenRequest,
 )
@@ -113,7 +114,8 @@ class TendedProcesses:
                 log = log.replace("{hostname}", self.hostname)
             env = {**_inherited(os.environ), **launch.env, **_describe_rank(launch, rank, local, name)}
             env |= {SOCKET_VARIABLE: self._line.path, TOKEN_VARIABLE: token}
-            self._ask(Start(process.key, launch.args, env, launch.cwd, log))
+            words = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+            self._ask(Start(process.key, launch.args, words, launch.cwd, log))
 
     def signal(self, order: Signal) -> None:
         """Pass a signal on; the warden says how many it reached."""
@@ -164,6 +166,8 @@ class TendedProcesses:
         """Pass on what happened."""
         if isinstance(answer, SignalDone):
             self._say(Signalled(answer.request, answer.reached))
+            return
+        if isinstance(answer, Turned):
             return
         process = self._by_key.get(answer.key)
         if process is None:

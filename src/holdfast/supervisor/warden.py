@@ -10,13 +10,15 @@ WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its 
           scheduler brings another machine for what does not exit.
 WARDEN-3  `TreeEnded` is said when the whole tree is gone, or what is left of it survived SIGKILL for the kill limit.
 WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a sub-reaper too, inherits
-          and kills the rest.
+          and kills the rest. A warden that is frozen for as long is killed by its manager: it cannot end anything any more.
+WARDEN-5  What cannot be read is unknown (TABLE-1): a scan that fails is made again, and no child is taken for gone on it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import select
 import shutil
@@ -30,7 +32,7 @@ from holdfast.errors import ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS, Ending, Signaller
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import become_subreaper, read_boottime
-from holdfast.process.table import TASK_VARIABLE, read_children
+from holdfast.process.table import TASK_VARIABLE, read_children, read_table
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.bus_local import (
@@ -42,6 +44,7 @@ from holdfast.wire.bus_local import (
     Started,
     StopTree,
     TreeEnded,
+    Turned,
     WardenAnswer,
     WardenRequest,
     decode_warden_request,
@@ -54,6 +57,7 @@ KILL_LIMIT_SECONDS = 10.0
 FROZEN_SECONDS = 15.0
 _READ_BYTES = 1 << 20
 _SCAN_SECONDS = 2.0
+_BLIND_SECONDS = 0.5
 _BUSY_SECONDS = 1.0
 _AWAY_SECONDS = 10.0  # no turn for so long is no busy machine any more
 _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
@@ -124,8 +128,11 @@ class Warden:
         self._check_manager(now)
         if self._tended and now >= self._scan_at:
             # A runaway that cleared its environment is only known if it was seen while its parents lived.
-            self._forest.find_members()
-            self._scan_at = now + _SCAN_SECONDS
+            try:
+                self._forest.find_members()
+                self._scan_at = now + _SCAN_SECONDS
+            except OSError:  # WARDEN-5
+                self._scan_at = now + _BLIND_SECONDS
         if self._asked:
             return 0.0
         due = [tended.ending.next_at - now for tended in self._endings.values() if tended.ending is not None]
@@ -148,6 +155,9 @@ class Warden:
                 os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
         elif not self._given_up:
             self._given_up = True
+            sentence = "the host manager is frozen; its warden ends its processes, and then the manager"
+            line = {"at": time.time(), "from": "warden", "message": sentence, "processes": len(self._tended)}
+            write_line(2, json.dumps(line).encode() + b"\n")
             for tended in list(self._tended.values()):
                 self._end(tended, self._kill_grace_seconds)
 
@@ -166,7 +176,9 @@ class Warden:
         self._heard_at, self._given_up = read_boottime(), False
         for frame in self._reader.feed(data):
             request = decode_warden_request(frame)
-            if not isinstance(request, Alive):
+            if isinstance(request, Alive):
+                self._tell(Turned())
+            else:
                 self._asked.append(request)
 
     def _tell(self, answer: WardenAnswer) -> None:
@@ -212,13 +224,14 @@ class Warden:
 
     def _start(self, order: Start) -> None:
         mark = Mark(str(order.key), self._forest.host)
+        env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
+        # Inside a job of Holdfast marks and brand are the agent's, and beats go by them; session and parentage must do.
+        brand = None
+        if TASK_VARIABLE not in env:
+            brand = self._forest.make_brand()
+            env |= mark.as_env()
         request = SpawnRequest(
-            argv=tuple(order.argv),
-            # Inside a job of Holdfast the marks are the agent's, and beats go by them; session and parentage must do.
-            env=order.env if TASK_VARIABLE in order.env else {**order.env, **mark.as_env()},
-            cwd=order.cwd,
-            stdout=order.output,
-            stderr=order.output,
+            argv=tuple(order.argv), env=env, cwd=order.cwd, stdout=order.output, stderr=order.output, brand=brand
         )
         try:
             if order.output is not None:
@@ -227,7 +240,7 @@ class Warden:
         except (ValidationError, OSError) as error:
             self._tell(NotStarted(order.key, str(error)))
             return
-        tended = _Tended(order.key, child, request, Tree(mark, child, None))
+        tended = _Tended(order.key, child, request, Tree(mark, child, None, brand=brand))
         self._tended[order.key] = self._by_pid[child.pid] = tended
         self._forest.add(tended.tree)
         self._watcher.watch_child(child.pid, child.pidfd)
@@ -350,24 +363,41 @@ def kill_children(limit_seconds: float) -> None:
     """Kill and reap every child of this process, and those that become ours by it, until there is none.
 
     What hid from every other evidence (another session, a cleared environment, its parents dead) is a child of the
-    sub-reaper all the same.
+    sub-reaper all the same. That there is none left is the kernel's own word, which needs no descriptor (WARDEN-5).
     """
     give_up_at = read_boottime() + limit_seconds
-    while read_boottime() < give_up_at:
-        left = [child for child in read_children(os.getpid()) or [] if not _reap(child)]
-        if not left:
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
             return
-        for child in left:
+        if read_boottime() >= give_up_at:
+            return
+        for child in _list_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
         time.sleep(KILL_POLL_SECONDS)
 
 
-def _reap(child: int) -> bool:
+def _list_children() -> list[int]:
+    children = read_children(os.getpid())
+    if children is not None:
+        return children
     try:
-        return os.waitpid(child, os.WNOHANG)[0] == child
-    except ChildProcessError:
-        return True
+        return [entry.pid for entry in read_table().values() if entry.ppid == os.getpid()]
+    except OSError:
+        return []  # it is asked again
+
+
+def write_line(fd: int, line: bytes) -> bool:
+    """Write a line to a log, unless that would have to wait (a paused terminal, a pipe that nobody reads), or fails."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    try:
+        return bool(poll.poll(0)) and os.write(fd, line) == len(line)
+    except OSError:  # a full disk must not end the processes
+        return False
 
 
 def fork_warden(

@@ -20,11 +20,11 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(Local, frozen=True, tag=1):
-    """Start a process. env is the whole environment."""
+    """Start a process. env is the whole environment, as the kernel has it: not all of it need be text."""
 
     key: int
     argv: list[str]
-    env: dict[str, str]
+    env: dict[bytes, bytes]
     cwd: str | None
     output: str | None
 
@@ -84,6 +84,10 @@ class SignalDone(Local, frozen=True, tag=4):
     reached: int
 
 
+class Turned(Local, frozen=True, tag=5):
+    """The answer to `Alive`: the warden's loop turns."""
+
+
 # ---- user process ↔ manager
 
 
@@ -102,7 +106,7 @@ class Part(Local, frozen=True, tag=2):
 
 
 WardenRequest = Start | SignalTree | StopTree | Alive
-WardenAnswer = Started | NotStarted | TreeEnded | SignalDone
+WardenAnswer = Started | NotStarted | TreeEnded | SignalDone | Turned
 FromProcess = Enter | Part
 
 encode_local = msgspec.msgpack.Encoder().encode
