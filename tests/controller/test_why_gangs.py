@@ -160,7 +160,9 @@ async def test_failed_starts_end_in_a_park_and_a_person_lets_it_go_on(
                 )
     assert found["parked"]["message"].startswith("it is parked: its start failed")
     assert "start_timeout_seconds" in found["parked"]["message"]
+    assert "ranks 0-1 on" in found["parked"]["message"] or "rank 0 on" in found["parked"]["message"]
     assert f"holdfast retry {gang['id']}" in found["parked"]["hint"]
+    assert "parked until" in (await served.job(gang["id"]))["retry_state"]["sentence"]
     again = await served.call("POST", f"/v1/jobs/{gang['id']}/retry", json={})
     assert again.json()["state"] in ("queued", "reserved")
 

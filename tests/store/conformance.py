@@ -689,6 +689,7 @@ async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> 
     assert (job.state, job.start_failures, job.retries_charged, job.avoid_hosts) == (
         JobState.QUEUED, 1, 0, (tasks[2].host_id,)
     )  # fmt: skip
+    assert f"the places of rank 2 on name-{tasks[2].host_id} were not claimed within 30 s" in job.reason
     answer = await rig.sync(tasks[0].host_id or "", claimed=[(tasks[0].key, 1)])
     assert (answer.offers, answer.lost) == ((), (tasks[0].key,))
 

@@ -51,6 +51,8 @@ def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, no
                 "" if due else f", and not before {say_time(next_at, now)}"
             )
         return f"{where}, next any moment" if due else f"{where}, next at {say_time(next_at, now)}"
+    if job.wait_cause == "parked":
+        return f"{where}, parked until `holdfast retry` lets it go on"
     if job.state in PENDING:
         return f"{where}, next as soon as it is admitted"
     return f"{where}, {job.state}"

@@ -5,12 +5,14 @@ Made of `moves`, and pure like them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.lease import margin_seconds
+from holdfast.core.ranks import name_places
 from holdfast.core.records import RankCharges
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, step
@@ -78,7 +80,7 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
     if all(t.offered_at is None for t in tasks):
         expire(m, job, expired_reason(reservation_seconds))
     else:
-        run_out(m, job, run_out_reason(reservation_seconds), missing[0])
+        run_out(m, job, run_out_reason(reservation_seconds, missing), missing[0])
     return True
 
 
@@ -141,6 +143,7 @@ def expired_reason(reservation_seconds: float) -> str:
     return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
 
 
-def run_out_reason(reservation_seconds: float) -> str:
-    """The sentence of a reservation that only some of its hosts took."""
-    return f"not all of its hosts asked for work within {reservation_seconds:g} s"
+def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:
+    """The sentence of a reservation that not all of its hosts took. missing: the ranks whose places were not kept."""
+    whose = name_places((task.rank, task.host_name) for task in missing)
+    return f"the places of {whose} were not claimed within {reservation_seconds:g} s"

@@ -8,6 +8,7 @@ from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.settings_cache import Settings
 from holdfast.core.causes import Cause
+from holdfast.core.ranks import name_places
 from holdfast.core.records import HostRecord
 from holdfast.core.states import TaskState
 from holdfast.errors import NotFound
@@ -67,7 +68,7 @@ class ReservationsLoop:
             limit = settings.number(name, job.queue, job.spec)
             if found.seconds <= limit:
                 continue
-            reason = f"not every task ran within {limit:g} s of the reservation ({name})"
+            reason = f"not every task ran within {limit:g} s of the reservation ({name}){await self._name_late(job.id)}"
             if job.spec.supervised and await self._stop_late_members(
                 job.id, f"it did not start within {limit:g} s ({name})"
             ):
@@ -77,6 +78,11 @@ class ReservationsLoop:
         if late:
             self._controller.poke("drain", "events")
         return late
+
+    async def _name_late(self, job_id: str) -> str:
+        tasks = await self._controller.store.list_tasks(job_id)
+        late = [(task.rank, task.host_name) for task in tasks if task.state is TaskState.RESERVED]
+        return f": {name_places(late)} had not started" if late and len(tasks) > 1 else ""
 
     async def _stop_late_members(self, job_id: str, reason: str) -> bool:
         """Where the script of a supervised job runs, only the members that do not are given other places (MEMBER-1)."""
