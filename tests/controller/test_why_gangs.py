@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.controller.circumstances import Circumstances
 from holdfast.controller.why import explain
-from holdfast.controller.why_retries import Circumstances
 from holdfast.core.facts import TaskFacts
 from holdfast.core.preemption import find_winner, say_preempted
 from holdfast.core.ranks import name_ranks, say_names, say_ranks
