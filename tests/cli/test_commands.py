@@ -177,13 +177,15 @@ def test_run_tells_of_a_requeue(stub: Stub) -> None:
         stub,
         events(
             ("state", job_record()),
-            ("state", job_record(state="queued", reason="stalled for 120 s")),
+            ("state", job_record(state="waiting", reason="stalled for 120 s")),
+            ("state", job_record(state="queued", reason="its back-off is over")),
             ("state", job_record(attempts=2)),
             ended(attempts=2),
         ),
     )
     done = stub.run("run", "--", "x")
     assert "requeued after attempt 1: stalled for 120 s" in done.stderr
+    assert done.stderr.count("requeued") == 1
     assert "attempt 2 is running" in done.stderr
 
 

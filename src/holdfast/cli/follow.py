@@ -78,7 +78,7 @@ class Narrator:
 
     def __init__(self, face: Face, job: JobRecord) -> None:
         self._face = face
-        self._attempt = 0
+        self._attempt = self._requeued = 0
         self._state = ""
         self._job_id = job.id
         self._timer = threading.Timer(WAIT_NOTICE_SECONDS, self._say_why)
@@ -104,7 +104,9 @@ class Narrator:
             return
         self._state, self._attempt = state, job.attempts
         if state in ("waiting", "queued") and job.attempts:
-            note(f"requeued after attempt {job.attempts}: {job.reason}")
+            if job.attempts != self._requeued:  # its back-off being over is no second one
+                note(f"requeued after attempt {job.attempts}: {job.reason}")
+            self._requeued = job.attempts
         elif state == "running" and job.attempts > 1:
             note(f"attempt {job.attempts} is running")
         elif state == "draining" and not _ended_by_itself(job):
