@@ -90,18 +90,7 @@ class Context:
         self._given = read_given(os.environ)
         if self._given is not None:
             port, bind, advertise, encrypt = _take_given(self._given, port, bind, advertise, encrypt)
-        if orphan_grace and state_dir is None:
-            raise ValidationError(
-                "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"
-            )
-        if not encrypt and not allow_plain_network and bind not in _LOOPBACK:
-            raise ValidationError(
-                f"plain TCP on {bind} would let anybody on the network run programs: keep encrypt=True, "
-                "bind to 127.0.0.1, or say allow_plain_network=True",
-                field="encrypt",
-            )
-        if not 0.1 <= heartbeat <= 60:
-            raise ValidationError(f"a heartbeat every {heartbeat:g} s is outside of 0.1 to 60", field="heartbeat")
+        _check_asked(bool(orphan_grace) and state_dir is None, encrypt or allow_plain_network, bind, heartbeat)
         self.log_format = os.path.abspath(log_format) if log_format is not None else None
         self._local = LocalManagers()
         self._closed = False
@@ -481,6 +470,20 @@ def _take_given(
             "under Holdfast this run's hosts are told where to dial: %s, not as the script says", ", ".join(changed)
         )
     return given.port, chosen, given.address, True
+
+
+def _check_asked(homeless: bool, private: bool, bind: str, heartbeat: float) -> None:
+    """Refuse what cannot be, before anything is made. homeless: orphans are to be kept, and nothing says for whom."""
+    if homeless:
+        raise ValidationError("orphan_grace needs a state_dir: without one no script can come back", field="state_dir")
+    if not private and bind not in _LOOPBACK:
+        raise ValidationError(
+            f"plain TCP on {bind} would let anybody on the network run programs: keep encrypt=True, "
+            "bind to 127.0.0.1, or say allow_plain_network=True",
+            field="encrypt",
+        )
+    if not 0.1 <= heartbeat <= 60:
+        raise ValidationError(f"a heartbeat every {heartbeat:g} s is outside of 0.1 to 60", field="heartbeat")
 
 
 def _make_scratch() -> Path:
