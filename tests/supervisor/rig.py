@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -121,3 +122,10 @@ def is_gone(path: str) -> Callable[[], bool]:
 
 def each(iterator: Iterator[Any]) -> list[Any]:
     return list(iterator)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

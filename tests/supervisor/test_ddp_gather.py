@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from holdfast.supervisor import Context
 from tests.supervisor.policies.rig import POLICIES
-from tests.supervisor.rig import Managers, attach
+from tests.supervisor.rig import Managers, attach, free_port
 
 sys.path.insert(0, str(POLICIES))
 import debug_gather
@@ -56,7 +55,7 @@ def test_the_stacks_and_the_flight_record_name_the_rank_that_never_came(
     flight = tmp_path / "flight_"
     env = {
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(flight), "TORCH_FR_BUFFER_SIZE": "100", "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()),
+        "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
         "PYTHONPATH": str(Path(debug_gather.__file__).parents[2] / "src"),
     }  # fmt: skip
     group = ctx.create_process_group(hosts, [TORCH, "-c", WORKER], env=env)
@@ -67,9 +66,3 @@ def test_the_stacks_and_the_flight_record_name_the_rank_that_never_came(
     records = [Path(f"{flight}{rank}").read_bytes() for rank in range(3)]
     counts = [len(pickle.loads(record)["entries"]) for record in records]  # noqa: S301  this test's own ranks wrote them
     assert counts == [2, 2, 1], "the record says as well who never entered the second collective"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

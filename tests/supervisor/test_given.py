@@ -20,7 +20,7 @@ from holdfast.supervisor import Context
 from holdfast.supervisor.given import RUN_VARIABLE, GivenRun, parse_listen, read_given, write_given
 from holdfast.supervisor.keys import derive_keys, parse_manager_key
 from tests.proxy import wait_until
-from tests.supervisor.rig import PATIENCE, Managers, local_context
+from tests.supervisor.rig import PATIENCE, Managers, free_port, local_context
 
 KEYS = derive_keys(b"s" * 32, "job", 1)
 
@@ -36,12 +36,6 @@ def give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
 
     return make
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_what_is_given_stands_over_the_script(
