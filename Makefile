@@ -60,7 +60,6 @@ slurm: env      ## the supervisor under a real Slurm, which it installs (root, a
 
 s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/checkpoints/install.sh
-	@tests/supervisor/install.sh
 	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/checkpoints/test_blobs.py tests/checkpoints/test_ceph.py
 
 tools:          ## podman, docker and a registry for the container tests, Slurm, Ceph's S3 and sshd, where root and apt-get are there
