@@ -190,15 +190,18 @@ def test_a_stopped_task_still_takes_its_term(rig: Rig) -> None:
 
 
 # Every process forks a successor in a new session and goes; the family never rests. The memory makes each exit long:
-# between its last fork and its becoming a zombie it shows no mark, and its child is not yet the guardian's.
+# between its last fork and its becoming a zombie it shows no mark, and its child is not yet the guardian's. After two minutes it ends by
+# itself: one that a failed test could not end must not have the machine for ever.
 RESTLESS = (
     "import os, signal, time\nballast = bytearray(b'x') * (int('%d') << 20)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "end = time.monotonic() + 120\n"
     "print('ready', flush=True)\n"
     "if os.fork() == 0:\n"
-    "    while True:\n"
+    "    while time.monotonic() < end:\n"
     "        if os.fork(): os._exit(0)\n"
     "        os.setsid()\n"
     "        time.sleep(0.002)\n"
+    "    os._exit(0)\n"
     "time.sleep(600)"
 )
 
