@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ sys.exit(run_host(read_config(sys.argv[1])))
 class Host:
     """One host under test."""
 
-    def __init__(self, folder: Path, url: str, **fields: Any) -> None:
+    def __init__(self, folder: Path, url: str, *, environment: Mapping[str, str] | None = None, **fields: Any) -> None:
         self.folder = folder
+        self._environment = environment or {}
         token_file = folder / "join-token"
         token_file.write_text(JOIN_TOKEN)
         self.config = AgentConfig(
@@ -45,8 +46,9 @@ class Host:
         path.write_bytes(msgspec.json.encode(self.config))
         with open(self.journal, "ab") as journal:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN_HOST, str(path)], stdin=subprocess.DEVNULL, stdout=journal, stderr=journal
-            )
+                [sys.executable, "-c", RUN_HOST, str(path)], stdin=subprocess.DEVNULL, stdout=journal, stderr=journal,
+                env={**os.environ, **self._environment},
+            )  # fmt: skip
         return self
 
     @property

@@ -96,7 +96,7 @@ def test_a_container_needs_no_command(accepting: Stub) -> None:
         (["--no-progress-limit", "many"], "no_progress_limit"),
         (["--budget-reset", "never"], "budget_reset"),
         (["--runtime", "podman"], "runtime is for a job with an image"),
-        (["--image", "--rm"], "not an image reference"),
+        (["--image", "--rm"], "must be an image reference"),
         (["--image", "busybox", "--volume", "here:/there"], "is not written /host/path"),
     ],
 )

@@ -168,7 +168,7 @@ def make_host(tmp_path: Path, controller: BoxController, engine: Engine) -> Iter
     def make(**fields: Any) -> Host:
         folder = tmp_path / f"host{len(hosts)}"
         folder.mkdir()
-        hosts.append(Host(folder, url, **engine.config, **fields))
+        hosts.append(Host(folder, url, environment=engine.environment, **fields))
         return hosts[-1]
 
     with serve(controller) as url:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
 
 from holdfast.agent.containers.runtimes import Kind, find_runtime
 from holdfast.process.table import read_table
@@ -31,9 +31,9 @@ class Engine:
         self.runtime = find_runtime(self.kind, {self.kind: args}, os.environ)
 
     @property
-    def config(self) -> dict[str, Any]:
-        """Fields of an agent's config."""
-        return {f"{self.kind}_args": self.args}
+    def environment(self) -> dict[str, str]:
+        """What tells an agent of this storage."""
+        return {f"HOLDFAST_{self.kind.upper()}_ARGS": shlex.join(self.args)}
 
     def run(self, *words: str, check: bool = True, data: bytes | None = None) -> str:
         """A command against this storage; what it printed."""

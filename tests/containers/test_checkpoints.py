@@ -72,7 +72,7 @@ def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     the library lent to it, below a shell that has another line to run (TELL-1)."""
     queue = cluster.set_queue(f"drain-{form}")
     before, after = f"before-{form}", f"after-{form}"
-    cluster.add_host(before, queues=[queue], **engine.config)
+    cluster.add_host(before, queues=[queue], environment=engine.environment)
     project = make_project(cluster)
     script = write_script(project, f"drain-{form}", SAVES_AT_THE_DRAIN)
     line = f"{python_image.find_python()} {script} && echo the next line"
@@ -81,7 +81,7 @@ def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     command = {"argv": [script]} if form == "program" else lent
     job = cluster.submit(image=python, runtime=engine.kind, queue=queue, cwd=str(project), grace_seconds=15, **command)
     wait_until(lambda: cluster.output(job), SECONDS, what="the job to begin")
-    cluster.add_host(after, queues=[queue], **engine.config)
+    cluster.add_host(after, queues=[queue], environment=engine.environment)
     cluster.client.act_on_host(before, "drain", hard=True)
     cluster.until(job, "succeeded", seconds=SECONDS)
     first, second = cluster.client.attempts(job)
@@ -96,7 +96,7 @@ def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
 
 def test_an_image_without_python_saves_by_renaming_a_file(cluster: Cluster, engine: Engine, image: str) -> None:
     queue = cluster.set_queue("plain")
-    cluster.add_host("plain", queues=[queue], **engine.config)
+    cluster.add_host("plain", queues=[queue], environment=engine.environment)
     retry = {"max_retries": 1, "retry_delay": 0.0}
     job = cluster.submit("resume", image=image, runtime=engine.kind, queue=queue, retry=retry)
     cluster.until(job, "succeeded", seconds=SECONDS)
@@ -150,7 +150,7 @@ def test_a_gang_of_containers_meets_falls_together_and_goes_on(cluster: Cluster,
     """Two agents, a rank each; rank 1 is killed. Rank 0 saves at the drain, and rank 1 has what it saved on its way."""
     queue = cluster.set_queue("gang")
     for name in ("left", "right"):
-        cluster.add_host(name, queues=[queue], cpu_slots=1, **engine.config)
+        cluster.add_host(name, queues=[queue], cpu_slots=1, environment=engine.environment)
     project = make_project(cluster)
     script = write_script(project, "member", MEMBER)
     job = cluster.submit(

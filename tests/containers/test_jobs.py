@@ -37,7 +37,7 @@ def registry(tmp_path: Path, engine: Engine) -> Iterator[Registry]:
 def lane(cluster: Cluster, engine: Engine, name: str, **settings: object) -> str:
     """A queue and a host of this test alone."""
     cluster.set_queue(name, **settings)
-    cluster.add_host(name, queues=[name], **engine.config)
+    cluster.add_host(name, queues=[name], environment=engine.environment)
     return name
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -139,8 +139,11 @@ class Controller:
 class Host:
     """One host: a guardian and its agent, with a folder and an identity of their own."""
 
-    def __init__(self, folder: Path, name: str, options: dict[str, Any], proxy: Proxy | None) -> None:
+    def __init__(
+        self, folder: Path, name: str, options: dict[str, Any], proxy: Proxy | None, environment: Mapping[str, str]
+    ) -> None:
         self.name = name
+        self._environment = environment
         self.proxy = proxy
         self.state = folder / name
         self.log_path = folder / f"{name}.log"
@@ -154,7 +157,7 @@ class Host:
             self.guardians.append(
                 subprocess.Popen(
                     [sys.executable, "-P", "-c", _HOST_CODE, str(self._options_path)],
-                    stdout=log, stderr=log, env=clean_environment(), start_new_session=True,
+                    stdout=log, stderr=log, env={**clean_environment(), **self._environment}, start_new_session=True,
                 )
             )  # fmt: skip
         return self
@@ -289,8 +292,11 @@ class Cluster:
     def client(self) -> Client:
         return self.client_of(self.controller)
 
-    def add_host(self, name: str, *, proxied: bool = False, wait: bool = True, **options: Any) -> Host:
-        """Start a host that joins with a token of its own. `options`: fields of `AgentConfig`."""
+    def add_host(
+        self, name: str, *, proxied: bool = False, wait: bool = True, environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Host:  # fmt: skip
+        """Start a host that joins with a token of its own. `environment`: more of it. `options`: fields of `AgentConfig`."""
         proxy = None
         if proxied:
             proxy = Proxy(self.controller.port).__enter__()
@@ -303,7 +309,7 @@ class Cluster:
             "url": f"http://127.0.0.1:{port}", "state_dir": str(self.folder / name), "name": name, "cpu_slots": 2,
             "gpus": 0, "memory_bytes": 4 << 30, "join_token_file": str(token), **options,
         }  # fmt: skip
-        host = self.hosts[name] = Host(self.folder, name, options, proxy).start()
+        host = self.hosts[name] = Host(self.folder, name, options, proxy, environment or {}).start()
         if wait:
             self.wait_host(name)
         return host

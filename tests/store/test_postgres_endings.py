@@ -15,6 +15,7 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.decide import Policy
 from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
 from holdfast.core.placement import plan_admission
 from holdfast.core.replace import plan_replacement
 from holdfast.core.spec import JobSpec
@@ -250,10 +251,16 @@ async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None
             await rig.complete(infra_cap=100)
 
     async def agent(name: str) -> None:
+        running: list[TaskKey] = []
         while await rig.store.list_jobs(JobFilter(states=("queued", "reserved", "running", "draining"))):
-            keys = [t.key for t in await rig.store.list_live_tasks(name)]
-            await rig.sync(name, live=keys, started=keys)
-            await rig.sync(name, live=keys[1:], ended=[(k, OK) for k in keys[:1]])
+            asked = await rig.sync(name, live=running)
+            claimed = [(claim.key, 4711) for claim in asked.claims]
+            answer = await rig.sync(name, live=running, claimed=claimed)
+            fresh = {offer.task.key for said in (asked, answer) for offer in said.offers}
+            running += fresh.difference(running)
+            await rig.sync(name, live=running, started=running)
+            ended, running = running[:1], running[1:]
+            await rig.sync(name, live=running, ended=[(key, OK) for key in ended])
 
     await asyncio.wait_for(asyncio.gather(controller(), controller(), *(agent(n) for n in ("h1", "h2", "h3"))), 60)
     assert {(await rig.job(i)).state for i in ids} == {"succeeded"}

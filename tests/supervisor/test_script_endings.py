@@ -28,7 +28,15 @@ from tests.supervisor.test_faults import find_listening_port
 def full_disk(folder: Path) -> Iterator[None]:
     """Nothing can be written into the folder, not even by root: where the new file would be there is a folder."""
     blocked = folder / f".{STATE_FILE}.{os.getpid()}"
-    blocked.mkdir()
+
+    def block() -> bool:
+        try:
+            blocked.mkdir()
+        except FileExistsError:  # the file of a write that has not come to its end
+            return False
+        return True
+
+    wait_until(block, PATIENCE, what="an end of the writing")
     try:
         yield
     finally:
@@ -233,7 +241,9 @@ def test_a_forked_child_neither_ends_the_run_nor_keeps_its_successor_out(tmp_pat
         assert (state / STATE_FILE).exists(), "the child ended the run"
         assert (state / "manager-key").exists()
         assert alive(pid)
-        assert find_listening_port(staying) is None
+        wait_until(
+            lambda: find_listening_port(staying) is None, PATIENCE, what="the child to close the parent's sockets"
+        )
         script.kill()
         script.wait()
         assert alive(staying)
