@@ -140,10 +140,11 @@ class Host:
     """One host: a guardian and its agent, with a folder and an identity of their own."""
 
     def __init__(
-        self, folder: Path, name: str, options: dict[str, Any], proxy: Proxy | None, environment: Mapping[str, str]
-    ) -> None:
+        self, folder: Path, name: str, options: dict[str, Any], proxy: Proxy | None = None, *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
-        self._environment = environment
+        self._environment = environment or {}
         self.proxy = proxy
         self.state = folder / name
         self.log_path = folder / f"{name}.log"
@@ -309,7 +310,7 @@ class Cluster:
             "url": f"http://127.0.0.1:{port}", "state_dir": str(self.folder / name), "name": name, "cpu_slots": 2,
             "gpus": 0, "memory_bytes": 4 << 30, "join_token_file": str(token), **options,
         }  # fmt: skip
-        host = self.hosts[name] = Host(self.folder, name, options, proxy, environment or {}).start()
+        host = self.hosts[name] = Host(self.folder, name, options, proxy, environment=environment).start()
         if wait:
             self.wait_host(name)
         return host

@@ -46,6 +46,7 @@ from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import BootTimer, become_subreaper, read_boottime, set_parent_death_signal
 from holdfast.process.tree import Forest
+from holdfast.process.urgent import urgent
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import Ack, Alive, Extend, Hello, Launch, Request, Stop, Stopping
 
@@ -105,7 +106,8 @@ def run_guardian(
         write_note(error.message)
         return EXIT_ALREADY_SERVED
     try:
-        return _Guardian(config, home, signaller or Signaller(), read_clock).run()
+        with urgent():
+            return _Guardian(config, home, signaller or Signaller(), read_clock).run()
     finally:
         home.close()
 

@@ -23,6 +23,7 @@ from holdfast.process.brand import make_host_brand
 from holdfast.process.ending import KILL_POLL_SECONDS, Signaller
 from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
+from holdfast.process.urgent import urgent
 
 # One scan can miss a child that was forked while it was made and whose parent died meanwhile. The orphans of a dead
 # guardian are nobody's here, so several scans stand for the proof that a guardian has.
@@ -47,7 +48,19 @@ def sweep(
     signaller = signaller or Signaller()
     folder = name_group_folder(host)
     group_homes = [home for home in group_homes if home.startswith("/") and home.endswith(f"/{folder}")]  # SWEEP-2
-    leftovers = _Leftovers(host, group_homes, folder)
+    with urgent():
+        survivors = _end_leftovers(_Leftovers(host, group_homes, folder), group_homes, kill_limit_seconds, signaller)
+    for home in group_homes:
+        for group in list_groups(home):
+            group.remove()
+        with contextlib.suppress(OSError):
+            os.rmdir(home)  # not empty: a survivor is in it; gone: nothing to do
+    return survivors
+
+
+def _end_leftovers(
+    leftovers: _Leftovers, group_homes: Collection[str], kill_limit_seconds: float, signaller: Signaller
+) -> list[int]:
     give_up_at = time.monotonic() + kill_limit_seconds
     empty_scans = 0
     while True:
@@ -66,11 +79,6 @@ def sweep(
         for entry in members:
             signaller.send(entry, signal.SIGKILL)
         time.sleep(KILL_POLL_SECONDS)
-    for home in group_homes:
-        for group in list_groups(home):
-            group.remove()
-        with contextlib.suppress(OSError):
-            os.rmdir(home)  # not empty: a survivor is in it; gone: nothing to do
     return sorted(entry.pid for entry in members)
 
 

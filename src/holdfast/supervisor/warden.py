@@ -34,6 +34,7 @@ from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
 from holdfast.process.tree import Forest, Mark, Tree
+from holdfast.process.urgent import urgent
 from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.bus_local import (
     Alive,
@@ -418,7 +419,8 @@ def fork_warden(
         ours.close()
         _settle_in()
         theirs.setblocking(False)
-        Warden(theirs, mark, frozen_seconds, kill_grace_seconds).run()
+        with urgent():
+            Warden(theirs, mark, frozen_seconds, kill_grace_seconds).run()
         shutil.rmtree(folder, ignore_errors=True)
         code = 0
     finally:
