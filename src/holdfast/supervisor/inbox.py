@@ -22,6 +22,7 @@ Filter = Callable[[Any], Any]
 # Shared by all inboxes: each use is a few instructions, and there are thousands of them.
 _lock = threading.Lock()
 _MIN_WAITS = 16  # below that nobody looks for waits that are over
+_WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
 
 
 class Target(Protocol):
@@ -83,11 +84,19 @@ class Gather:
         self._future = weakref.ref(future, lambda _: return_soon(Gather._undo, self))
         if not self._inboxes:
             future.set_result([])
-        for inbox in self._inboxes:
+        take_returns()
+        for at in range(0, len(self._inboxes), _WAITS_AT_ONCE):
             if self.over:
                 break
-            inbox.wait(self)
+            self._wait_for(self._inboxes[at : at + _WAITS_AT_ONCE])
         return future
+
+    def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
+        """Most have neither a message nor another wait: those are told of at the price of a look each."""
+        with _lock:
+            others = [inbox for inbox in inboxes if not inbox.wait_alone(self)]
+        for inbox in others:
+            inbox.wait(self)
 
     @property
     def over(self) -> bool:
@@ -156,6 +165,8 @@ class Inbox:
         """Give `target` the first message that it accepts, one that waits already before one that comes."""
         take_returns()
         with _lock:
+            if self.wait_alone(target):
+                return
             if self._messages is not None and self._take_waiting(target, self._messages):
                 return
             if self._end is None:
@@ -169,6 +180,13 @@ class Inbox:
                 return
             end = self._end
         target.fail(end)
+
+    def wait_alone(self, target: Target) -> bool:
+        """Have it wait where nothing is there to be taken and nobody else waits. The caller has the lock."""
+        alone = self._messages is None and self._waits is None and self._end is None
+        if alone:
+            self._waits = [target]
+        return alone
 
     def _take_waiting(self, target: Target, messages: deque[bytes]) -> bool:
         """Give it the first one in the buffer that it accepts. False where it still has to wait."""
@@ -220,34 +238,36 @@ class Inbox:
 
     def _match(self, data: bytes, waits: list[Target]) -> Target | None:
         """Hand a message to the oldest wait that takes it (INBOX-1)."""
-        while waits and waits[0].over:
-            del waits[0]
-        if not waits:
-            self._waits = None
-            return None
         try:
             value = decode_value(data)
         except ValidationError as error:
-            target = waits.pop(0)
-            self._drop_empty()
-            target.fail(error)
-            return target
+            return self._fail_oldest(waits, error)
         at, found = 0, None
         while found is None and at < len(waits):
             target = waits[at]
-            try:
-                if not target.over and target.accept is not None and not target.accept(value):
-                    at += 1
+            if target.accept is not None:
+                try:
+                    if not target.over and not target.accept(value):
+                        at += 1
+                        continue
+                except Exception as error:
+                    del waits[at]
+                    target.fail(error)
                     continue
-            except Exception as error:
-                del waits[at]
-                target.fail(error)
-                continue
             del waits[at]
             if target.settle(self._index, value):  # else it was cancelled: on to the next
                 found = target
         self._drop_empty()
         return found
+
+    def _fail_oldest(self, waits: list[Target], error: ValidationError) -> Target | None:
+        """What no script can read is told to whoever would have got it."""
+        living = [target for target in waits if not target.over]
+        self._waits = living[1:] or None
+        if not living:
+            return None
+        living[0].fail(error)
+        return living[0]
 
     def _drop_empty(self) -> None:
         if not self._waits:
