@@ -51,8 +51,8 @@ def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
         ended = Ended(key=KEY, start_error="Resource temporarily unavailable", hosts_fault=hosts_fault)
         facts = make_facts(ended, **PLAIN)
         cause = classify(facts).cause
-        assert (facts.lost is not None, facts.start_error is not None) == (hosts_fault, not hosts_fault)
-        assert cause is (Cause.AGENT_TRANSIENT if hosts_fault else Cause.NONZERO_EXIT)
+        assert (facts.lost is not None, facts.start_error) == (hosts_fault, ended.start_error)
+        assert cause is (Cause.START_TIMEOUT if hosts_fault else Cause.NONZERO_EXIT)
 
 
 def test_a_host_that_stops_says_so_unless_the_controller_asked() -> None:
@@ -166,8 +166,8 @@ def test_a_full_disk_is_the_hosts_fault(commands: Commands, table: TaskTable, tm
     task = table.get(KEY)
     assert task is not None
     assert task.facts is not None
-    assert task.facts.start_error is None
     assert "could not prepare" in (task.facts.lost or "")
+    assert classify(task.facts).cause is Cause.START_TIMEOUT
 
 
 def test_the_user_cannot_override_what_holdfast_sets() -> None:

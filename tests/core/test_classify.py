@@ -34,6 +34,7 @@ CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
         (TaskFacts(trip=TRIP, unkillable=True), "unkillable", Cause.GPU_FAULT, 76),
         (TaskFacts(unkillable=True, oom=True), "unkillable", Cause.GPU_FAULT, None),
         (TaskFacts(lost="new_incarnation"), "host-lost", Cause.AGENT_TRANSIENT, None),
+        (TaskFacts(lost="it could not start", start_error="no fork"), "host-start", Cause.START_TIMEOUT, None),
         (TaskFacts(), "none", Cause.UNKNOWN, None),
     ],
 )

@@ -447,6 +447,21 @@ async def test_a_parked_job_waits_for_a_person(rig: Rig) -> None:
     assert (job.state, job.wait_cause, job.start_failures) == (JobState.QUEUED, None, 0)
 
 
+async def test_a_person_need_not_wait_for_a_back_off(rig: Rig) -> None:
+    await rig.host("h1", slots=1)
+    await rig.host("h2", slots=1)
+    job_id = await rig.submit()
+    job = await rig.fail(job_id, max_retries=2, retry_delay=600.0)
+    assert (job.state, job.wait_cause) == (JobState.WAITING, "back_off")
+    job = await rig.store.revive_job(job_id, "now", now=rig.now)
+    assert (job.state, job.wait_cause, job.wait_until) == (JobState.QUEUED, None, None)
+    assert (job.retries_charged, len(job.avoid_hosts)) == (1, 1), "it was charged when it began to wait"
+    assert job_id in await rig.admit()
+    rig.tick(601)
+    assert await rig.release() == Released()
+    assert (await rig.kinds(job_id)).count("job.released") == 1
+
+
 # ---- filters
 
 

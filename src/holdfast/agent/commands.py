@@ -251,8 +251,8 @@ class Commands:
             except ValidationError:
                 return  # not an id: nothing that could be reported would be understood
         task.state = "ended"
-        # A full disk is the host's failure: `start_error` would charge it to the job.
-        task.facts = TaskFacts(lost=f"it could not prepare the task: {sentence}"[:4096])
+        # A full disk is the host's failure: `start_error` alone would charge it to the job.
+        task.facts = TaskFacts(start_error=sentence[:4096], lost=f"it could not prepare the task: {sentence}"[:4096])
         self._launched(task)
 
     def give_up(self, task: AgentTask, sentence: str) -> None:

@@ -43,7 +43,7 @@ def make_facts(
         stopped=stopped,
         stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,
         unkillable=ended.unkillable,
-        start_error=None if ended.hosts_fault else start_error,
+        start_error=start_error,
         lost=f"it could not start the task: {start_error}"[:4096] if start_error and ended.hosts_fault else None,
         log_tail=log_tail,
         runtime_seconds=max(0.0, ended.runtime_seconds),

@@ -257,7 +257,7 @@ def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None
     """Queue failed or cancelled jobs again, and say whether it counted.
 
     Without --counted it does not count: all budgets begin anew. Each rank starts from the newest checkpoint it saved. A parked job
-    goes on; of a supervised job that runs, the ranks that are parked are given hosts again.
+    goes on, and one that backs off does not wait any longer; of a supervised job that runs, the ranks that are parked are given hosts again.
 
     \b
     Examples:

@@ -43,7 +43,9 @@ async def retry_job(call: Call) -> Response:
         going_on = await controller.store.unpark_members(job.id, f"tried again by {who}")
         controller.poke("admit", "events")
         return answer_json(going_on)
-    if request.counted:
+    if job.wait_cause == "back_off":
+        reason = f"{who} had it tried again before its back-off was over"
+    elif request.counted:
         number, allowed = await _count_retry(controller, job)
         reason = f"retried by {who}, counted as retry {number} of {allowed}"
     else:

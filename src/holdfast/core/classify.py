@@ -6,7 +6,7 @@ The order, and why:
    explain what comes after them. They stand before the trips of the hang watchdogs, because a device that fell off the bus
    is why its task stood still; a trip for another reason (time limit, lost lease, operator) they do not overrule.
 2. The trip. What a process did after it was killed says nothing about why.
-3. `malformed`, `host-lost`, `stopped`: the report is no account of the task's own end, so nothing below may read it as one.
+3. `malformed`, `host-start`, `host-lost`, `stopped`: the report is no account of the task's own end, so nothing below may read it as one.
 4. The memory counters: measured by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port that was chosen for the rendezvous, then of the runtime and the program
@@ -110,6 +110,9 @@ def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:
 OUTSIDE = (
     Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
          lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
+    # As a start that failed and not as a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
+    Rule("host-start", lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
+         Cause.START_TIMEOUT, lambda f, e: f"its host failed it: {f.lost}"),
     Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
          lambda f, e: f"its host was lost: {f.lost}"),
     # Whoever stopped it without being asked by the controller says why.
@@ -276,6 +279,8 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
         return facts.exit_code
     if facts.signal is not None:
         return 128 + facts.signal
+    if facts.lost is not None:
+        return None
     errors = (facts.start_error, facts.pull_error, facts.runtime_error, facts.checkpoint_error)
     return 127 if any(error is not None for error in errors) else None
 

@@ -31,7 +31,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stopped: Holdfast had already sent it a stop when it ended (a drain), so its exit says nothing of its own.
     stop_cause: why it was stopped, where the controller did not ask (its host shuts down: `host_drained`).
     unkillable: it survived SIGKILL; its host is suspect.
-    start_error: why it could not be started (no such program, no such folder, …).
+    start_error: why it could not be started (no such program, no such folder, …). With `lost`: for want of something of the host's.
     pull_error: why its image could not be had, in the registry's words. runtime_error: why the container runtime could
         not run it.
     checkpoint_error: why what an earlier attempt had saved could not be had, so that it was not started.

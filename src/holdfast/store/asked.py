@@ -18,7 +18,7 @@ from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, Task
 from holdfast.core.transitions import JOB, step
 from holdfast.store import moves
 from holdfast.store.moves import Moves
-from holdfast.store.rows import JobRow, TaskRow
+from holdfast.store.rows import BACK_OFF, JobRow, TaskRow
 
 
 def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
@@ -98,13 +98,25 @@ def _release_tasks(m: Moves, job: JobRow) -> None:
 def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     """A person's `retry`: queued again at the back. The caller has checked the state.
 
+    A job that backs off goes on at once, in its old place and with its budgets as they are: it was charged when it began to.
+
     made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
     its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
     Of a gang the rank that began the fall is charged (GANG-4), where one did.
     """
-    parked = job.state is JobState.WAITING
-    m.move_job(job, JobEvent.RELEASE if parked else JobEvent.REVIVE, reason)
-    job.wait_cause, job.start_failures = None, 0
+    waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
+    m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
+    job.wait_cause = job.wait_until = job.retry_at = None
+    job.start_failures = 0
+    if not backed_off:  # else it has its charge and keeps its place
+        _charge_revival(job, made)
+        job.to_place = "back"
+    job.ended_at, job.queued_at, job.trigger_rank = None, m.now, None
+    kind = "job.released" if waited else "job.revived"
+    m.log(kind, job, reason, counted=made is not None, retry_count=job.retries_charged)
+
+
+def _charge_revival(job: JobRow, made: int | None) -> None:
     if made is None:
         job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
         job.rank_charges, job.best_step, job.retry_events, job.avoid_hosts = {}, None, True, ()
@@ -114,10 +126,6 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
             mine = msgspec.structs.replace(mine, retries=mine.retries + 1)
             job.rank_charges = {**job.rank_charges, str(job.trigger_rank): mine}
         job.retries_charged = made + 1
-    job.ended_at, job.queued_at, job.to_place = None, m.now, "back"
-    job.trigger_rank = None
-    kind = "job.released" if parked else "job.revived"
-    m.log(kind, job, reason, counted=made is not None, retry_count=job.retries_charged)
 
 
 def lapse(m: Moves, leading_since: datetime) -> list[str]:

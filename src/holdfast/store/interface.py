@@ -192,7 +192,8 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
     ) -> JobRecord:  # fmt: skip
         """failed/cancelled → queued, for a person's `retry`: with all budgets fresh, or, `counted`, as one more retry of those it
-        has. from_scratch: its checkpoints are forgotten with it; else the newest is handed on. Raises Conflict from any other
+        has. from_scratch: its checkpoints are forgotten with it; else the newest is handed on. A job that is
+        parked goes on likewise; one that backs off does so at once, with its budgets as they are. Raises Conflict from any other
         state."""
 
     async def drain_job(

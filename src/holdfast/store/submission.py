@@ -10,7 +10,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.store.rows import PARKED
+from holdfast.store.rows import BACK_OFF, PARKED
 from holdfast.store.values import NewJob
 
 SUBMITTED = "submitted"
@@ -52,7 +52,7 @@ def no_job(job_id: str) -> NotFound:
 
 def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> None:
     """Raise Conflict unless a person's `retry` is possible. A parked job waits for nothing else."""
-    if state is JobState.WAITING and wait_cause == PARKED:
+    if state is JobState.WAITING and wait_cause in (PARKED, BACK_OFF):
         return
     if state not in sources(JOB, JobEvent.REVIVE):
         raise refuse_retry(job_id, state)
@@ -60,4 +60,6 @@ def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> Non
 
 def refuse_retry(job_id: str, state: JobState) -> Conflict:
     """The error for a `retry` of a job that nothing holds up."""
-    return Conflict(f"job {job_id} is {state}; only a failed, cancelled or parked job can be retried")
+    return Conflict(
+        f"job {job_id} is {state}; only one that failed, was cancelled, is parked or backs off can be retried"
+    )

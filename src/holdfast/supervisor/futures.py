@@ -7,6 +7,7 @@ script run in a thread of their own (`Callbacks`), so that a slow one never hold
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -183,12 +184,23 @@ class Future(Generic[T]):
         waiter = self._as_asyncio()
         try:
             yield from waiter.__await__()
+        except GeneratorExit:
+            self._abandon()
+            raise
         except BaseException:
             # Also where it came in the last instant: whoever awaits a message and is cancelled must not swallow it.
-            if not self.cancel():
-                self._give_back()
+            self._stop_waiting()
             raise
         return self._claim()
+
+    def _abandon(self) -> None:
+        """The coroutine that awaited it was closed, maybe by the garbage collector: whoever that was may have any lock."""
+        with contextlib.suppress(RuntimeError):  # Python is ending and starts no thread any more
+            run_soon(Future._stop_waiting, self)
+
+    def _stop_waiting(self) -> None:
+        if not self.cancel():
+            self._give_back()
 
     def _give_back(self) -> None:
         """Nobody has taken the value (`Received`)."""

@@ -193,10 +193,13 @@ class Inbox:
         for at, data in enumerate(messages):
             try:
                 value = decode_value(data)
+            except ValidationError as error:
+                self._remove(at)
+                target.fail(error)
+                return True
+            try:
                 wanted = target.accept is None or target.accept(value)
             except Exception as error:
-                if isinstance(error, ValidationError):
-                    self._remove(at)
                 target.fail(error)
                 return True
             if wanted:

@@ -52,6 +52,9 @@ class Received(Future[Any]):
             self._claimed = self._has_value()
         return super()._claim()
 
+    def _abandon(self) -> None:
+        return_soon(Received._stop_waiting, self)
+
     def _give_back(self) -> None:
         with futures._lock:
             if self._claimed or not self._has_value():

@@ -114,10 +114,14 @@ class HostRoster:
 
     def _attach(self, host: Host, peer: Peer) -> None:
         host._attach(peer, peer.facts)
+        self._say_early(host, peer)
+        self._events.say("host attached", host=peer.facts.hostname, number=host.number)
+
+    def _say_early(self, host: Host, peer: Peer) -> None:
+        """What the script asked of it while it waited."""
         early, host._early = host._early, []
         for message in early:
             self.fleet.push_ordered(peer, message)
-        self._events.say("host attached", host=peer.facts.hostname, number=host.number)
 
     def _give_back(self, hosts: Sequence[Host], code: int, reason: str, bad_machine: bool) -> None:
         for host in hosts:
@@ -224,6 +228,7 @@ class HostRoster:
         self._events.say("host attached again", host=peer.facts.hostname, number=host.number)
         self.changed()
         self.crew.take_reports(host, hello.groups)
+        self._say_early(host, peer)  # after the launches that died with the earlier script
 
     def _find_by_processes(self, hello: Hello) -> Host | None:
         """The handle of a manager that was attached in the instant before the script died: its processes tell."""

@@ -148,6 +148,8 @@ class CrewRoster:
         self.running += group.world_size
         for index, host in enumerate(group.hosts):
             host._groups[group.number] = (group, index)
+            if not host._identity and host._reason is None:  # no manager had come yet: the order is still to be given
+                host._early.append(_make_launch(group, index))
 
     def _launch(self, group: ProcessGroup) -> None:
         self.running += group.world_size

@@ -111,13 +111,16 @@ class RunState(msgspec.Struct, kw_only=True):
                     crew.take_loss(host, host._make_error())
 
     def update(self, roster: HostRoster, crew: CrewRoster) -> None:
-        """Read the present from the handles. They change meanwhile: each is read once, copies are made first."""
+        """Read the present from the handles. They change meanwhile: each is read once, copies are made first.
+
+        Ends before hosts: what has ended had a manager, so the file never tells of an end on a host that still waits for one.
+        """
         groups = list(crew.groups.values())
+        self.groups = [_describe_group(group) for group in groups]
         used = {host.number for group in groups for host in group.hosts}
         hosts = list(roster.hosts.values())
         self.hosts = [_describe_host(host) for host in hosts if host._reason is None or host.number in used]
         self.next_host = max((host.number + 1 for host in hosts), default=self.next_host)
-        self.groups = [_describe_group(group) for group in groups]
         self.excluded = dict(roster.excluded)
 
 
