@@ -57,15 +57,25 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 
 
 def run_once(ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int) -> str:
-    """Run on those present. Returns DONE, GROW when a host has come that was missing, or what went wrong."""
+    """Run on those present. Returns DONE, GROW when a host has come that was missing, or what went wrong.
+
+    A host of `absent` that came and was lost again before the run could grow is asked for anew, in its place there.
+    """
     try:
         env = find_rendezvous(present) | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
     except HostLost as error:
         return str(error)
     group = ctx.create_process_group(present, options.command, options.per_host, env=env, name="train{rank}")
     happened: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-    for future in [process.returncode() for process in group] + [host.hostname() for host in absent]:
-        future.add_done_callback(happened.put)
+    for process in group:
+        process.returncode().add_done_callback(happened.put)
+
+    def listen(hosts: list[Host]) -> list[Host]:
+        for host in hosts:
+            host.hostname().add_done_callback(happened.put)
+        return hosts
+
+    listen(absent)
     may_grow_at = time.monotonic() + options.grow_after
     came, running = False, len(group)
     try:
@@ -73,8 +83,13 @@ def run_once(ctx: Context, present: list[Host], absent: list[Host], options: arg
             try:
                 future = happened.get(timeout=max(0.0, may_grow_at - time.monotonic()) if came else None)
             except queue.Empty:
-                ask_to_save(group, options.save)
-                return GROW
+                if any(host.attached for host in absent):
+                    ask_to_save(group, options.save)
+                    return GROW
+                came = False
+                lost = [host for host in absent if host.connection_lost()]
+                absent[:] = [host for host in absent if host not in lost] + listen(ctx.request_hosts(len(lost)))
+                continue
             if future.about == "hostname":
                 came = True
                 continue
@@ -119,6 +134,7 @@ def main() -> int:
             log.info("attempt %d on %d of %d hosts", attempt, len(present), options.most)
             if len(present) >= options.least:
                 outcome = run_once(ctx, present, absent, options, attempt)
+                hosts = present + absent
             else:
                 outcome = "a host was lost before the start"
             if outcome == DONE:

@@ -4,7 +4,8 @@
     python memory_checkpoints.py --hosts 2 --local -- python train.py      # everything on this machine
 
 On each host a server, a CPU process in a group of its own, survives the restarts of the training. A rank saves to the server
-beside it, which passes a copy to the next host's: any one host may be lost. In the training:
+beside it, which passes a copy to the next host's: any one host may be lost. Ranks must wait for each other, as those of a
+collective do: of ranks that are more than `KEEP_STEPS` checkpoints apart no step is complete. In the training:
 
     from memory_checkpoints import load, save
     found = load()                      # (step, bytes), the newest step that every rank has, or None
@@ -21,7 +22,6 @@ import contextlib
 import json
 import logging
 import os
-import queue as queues
 import secrets
 import sys
 import threading
@@ -38,6 +38,7 @@ from holdfast.supervisor import (
     Host,
     HostLost,
     Process,
+    ProcessEnded,
     ProcessFailedToStart,
     ProcessGroup,
     as_completed,
@@ -45,25 +46,27 @@ from holdfast.supervisor import (
     wait,
 )
 
-KEEP_STEPS = 3  # of each rank: ranks are not all at the same one
+KEEP_STEPS = 3  # of each rank: one may be a step ahead of the others, and a copy is at most a step behind
 SERVER_SECONDS = 30.0
 DELAY_SECONDS = 1.0
 RENDEZVOUS_PORT = 29500
-KEY, SERVERS, START = "MEMORY_KEY", "MEMORY_SERVERS", "MEMORY_START"
+KEY, SERVERS, START, ATTEMPT = "MEMORY_KEY", "MEMORY_SERVERS", "MEMORY_START", "TORCHELASTIC_RESTART_COUNT"
 
 log = logging.getLogger("policy")
 Address = tuple[str, int]
-Kept = dict[int, dict[int, bytes]]  # rank → step → data
+Kept = dict[int, dict[int, tuple[int, bytes]]]  # rank → step → the attempt that it is of, and the data
 
 
 # ---- in the training
 
 
 def save(step: int, data: bytes) -> None:
-    """Keep this rank's state in the memory of its host and of another. Returns when the first has it."""
+    """Keep this rank's state in the memory of its host and of another. Returns when the first has it, and the other the one
+    before. Raises RuntimeError where this rank has been given up: another attempt of the training runs by now.
+    """
     host, port = json.loads(os.environ[SERVERS])[int(os.environ["GROUP_RANK"])]
     with Client((host, port), authkey=bytes.fromhex(os.environ[KEY])) as server:
-        put(server, int(os.environ["RANK"]), step, data, copy=True)
+        put(server, int(os.environ["RANK"]), step, int(os.environ[ATTEMPT]), data, copy=True)
 
 
 def load() -> tuple[int, bytes] | None:
@@ -78,40 +81,112 @@ def load() -> tuple[int, bytes] | None:
         return start["step"], server.recv_bytes()
 
 
-def put(server: Connection, rank: int, step: int, data: bytes, copy: bool) -> None:
-    """Hand a checkpoint to a server."""
-    server.send_bytes(json.dumps({"put": step, "rank": rank, "copy": copy}).encode())
+def put(server: Connection, rank: int, step: int, attempt: int, data: bytes, copy: bool) -> None:
+    """Hand a checkpoint to a server. Raises RuntimeError where it is one of an earlier attempt."""
+    server.send_bytes(json.dumps({"put": step, "rank": rank, "attempt": attempt, "copy": copy}).encode())
     server.send_bytes(data)
-    server.recv_bytes()
+    if server.recv_bytes() != b"kept":
+        raise RuntimeError(f"attempt {attempt} of the training is over: what rank {rank} saves is not kept any more")
 
 
 # ---- the server on each host
 
 
+class Line:
+    """The way to the next host: of each rank one copy at a time. A rank whose copy is on its way waits with the one after."""
+
+    def __init__(self, address: Address, key: bytes) -> None:
+        self.address, self.key = address, key
+        self.waiting: dict[int, tuple[int, int, bytes]] = {}
+        self.ended = False
+        self.changed = threading.Condition()
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def hand_over(self, rank: int, step: int, attempt: int, data: bytes) -> None:
+        """Have it passed on. Returns when the one before has been."""
+        with self.changed:
+            self.changed.wait_for(lambda: rank not in self.waiting or self.ended)
+            if not self.ended:
+                self.waiting[rank] = (step, attempt, data)
+                self.changed.notify_all()
+
+    def run(self) -> None:
+        """One that cannot be passed on is missing there until the next checkpoint, no more."""
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting or self.ended)
+                if self.ended:
+                    return
+                rank, (step, attempt, data) = next(iter(self.waiting.items()))
+            with contextlib.suppress(Exception), Client(self.address, authkey=self.key) as server:
+                put(server, rank, step, attempt, data, copy=False)
+            with self.changed:
+                self.waiting.pop(rank, None)
+                self.changed.notify_all()
+
+    def end(self) -> None:
+        """Nobody waits for that host any more, frozen or cut off as it may be."""
+        with self.changed:
+            self.ended = True
+            self.waiting.clear()
+            self.changed.notify_all()
+
+
 class Server:
-    """Checkpoints in memory. The script tells it where copies go and asks what it has."""
+    """Checkpoints in memory. The script tells it where copies go, asks what it has, and says which attempt begins."""
 
     def __init__(self) -> None:
         self.kept: Kept = {}
+        self.attempt = -1
         self.lock = threading.Lock()
-        self.next: Address | None = None
-        self.copies: queues.Queue[tuple[int, int, bytes]] = queues.Queue(maxsize=64)
+        self.line: Line | None = None
 
     def serve(self) -> None:
         """Until the script ends it."""
         queue = get_message_queue()
         hello = queue.recv()
-        self.key = bytes.fromhex(hello["key"])
-        listener = Listener((hello["address"], 0), backlog=128, authkey=self.key)
-        for work in (lambda: self.accept(listener), self.pass_on):
-            threading.Thread(target=work, daemon=True).start()
+        key = bytes.fromhex(hello["key"])
+        listener = Listener((hello["address"], 0), backlog=128, authkey=key)
+        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
         queue.send({"port": listener.address[1]})
         while True:
             order = queue.recv()
             if "next" in order:
-                self.next = tuple(order["next"]) if order["next"] else None
+                self.turn_to(tuple(order["next"]) if order["next"] else None, key)
+            if "attempt" in order:
+                self.begin(order["attempt"], order["step"])
             with self.lock:
-                queue.send({"kept": [[rank, step] for rank, steps in self.kept.items() for step in steps]})
+                kept = [[rank, step] for rank, steps in self.kept.items() for step in steps]
+            queue.send({"kept": kept, "order": order["order"]})
+
+    def turn_to(self, address: Address | None, key: bytes) -> None:
+        """Copies go there from now on."""
+        with self.lock:
+            old = self.line
+            if old is not None and old.address == address:
+                return
+            self.line = Line(address, key) if address else None
+        if old is not None:
+            old.end()
+
+    def begin(self, attempt: int, step: int) -> None:
+        """The training begins anew after `step`: what is beyond it is no part of what comes, and who still saves it is refused."""
+        with self.lock:
+            self.attempt = attempt
+            for steps in self.kept.values():
+                for beyond in [at for at, (made_by, _) in steps.items() if at > step and made_by < attempt]:
+                    del steps[beyond]
+
+    def keep(self, rank: int, step: int, attempt: int, data: bytes) -> bool:
+        """Whether it is one of the attempt that runs."""
+        with self.lock:
+            if attempt < self.attempt:
+                return False
+            steps = self.kept.setdefault(rank, {})
+            steps[step] = (attempt, data)
+            for old in sorted(steps)[:-KEEP_STEPS]:
+                del steps[old]
+            return True
 
     def accept(self, listener: Listener) -> None:
         """Take whoever knows the key."""
@@ -127,26 +202,15 @@ class Server:
                 rank = asked["rank"]
                 if "get" in asked:
                     with self.lock:
-                        data = self.kept[rank][asked["get"]]
+                        _, data = self.kept[rank][asked["get"]]
                     peer.send_bytes(data)
                     continue
                 data = peer.recv_bytes()
-                with self.lock:
-                    steps = self.kept.setdefault(rank, {})
-                    steps[asked["put"]] = data
-                    for old in sorted(steps)[:-KEEP_STEPS]:
-                        del steps[old]
-                if asked["copy"]:
-                    self.copies.put((rank, asked["put"], data))  # waits where copies are slower than checkpoints
-                peer.send_bytes(b"kept")
-
-    def pass_on(self) -> None:
-        """Copies to the next host. One that cannot be passed on is missing there until the next checkpoint, no more."""
-        while True:
-            rank, step, data = self.copies.get()
-            if self.next is not None:
-                with contextlib.suppress(Exception), Client(self.next, authkey=self.key) as server:
-                    put(server, rank, step, data, copy=False)
+                kept = self.keep(rank, asked["put"], asked["attempt"], data)
+                line = self.line
+                if kept and asked["copy"] and line is not None:
+                    line.hand_over(rank, asked["put"], asked["attempt"], data)
+                peer.send_bytes(b"kept" if kept else b"over")
 
 
 # ---- in the script
@@ -157,11 +221,12 @@ class Memory:
 
     def __init__(self, ctx: Context) -> None:
         self.ctx, self.key = ctx, secrets.token_hex(32)
+        self.orders = 0
         self.servers: dict[Host, Process] = {}
         self.addresses: dict[Host, Address] = {}
 
     def tend(self, hosts: list[Host]) -> None:
-        """Start what is missing, in a ring. Raises HostLost, TimeoutError where a host cannot have one."""
+        """Start what is missing. Raises HostLost, ProcessEnded, TimeoutError where a host cannot have one."""
         command = [sys.executable, os.path.abspath(__file__), "--serve"]
         begun: dict[Host, Process] = {}
         for host in hosts:
@@ -176,20 +241,22 @@ class Memory:
             self.servers[host] = process  # at once: the next host may be lost
         self.servers = {host: self.servers[host] for host in hosts}
 
-    def ask(self, hosts: list[Host]) -> dict[Host, list[list[int]]]:
-        """Tell each where copies go; what each keeps, of those that answer."""
-        answers = {}
-        for index, host in enumerate(hosts):
-            follower = hosts[(index + 1) % len(hosts)]
-            answers[self.servers[host].recv(lambda message: "kept" in message)] = host
-            self.servers[host].send({"next": self.addresses[follower] if follower is not host else None})
+    def tell(self, orders: dict[Host, dict[str, Any]]) -> dict[Host, list[list[int]]]:
+        """Give each its order; what each keeps, of those that answer."""
+        self.orders += 1
+        number, answers = self.orders, {}
+        for host, order in orders.items():
+            answers[self.servers[host].recv(lambda message: message.get("order") == number)] = host
+            self.servers[host].send(order | {"order": number})
         done = wait(answers, timeout=SERVER_SECONDS).done
         return {answers[future]: future.result()["kept"] for future in done if future.exception() is None}
 
-    def make_env(self, hosts: list[Host], world_size: int) -> dict[str, str]:
-        """What `save` and `load` read."""
-        kept = self.ask(hosts)
+    def make_env(self, hosts: list[Host], world_size: int, attempt: int) -> dict[str, str]:
+        """What `save` and `load` read. The servers, in a ring, take what this attempt saves from now on, and nothing else."""
+        ring = {host: hosts[(index + 1) % len(hosts)] for index, host in enumerate(hosts)}
+        kept = self.tell({h: {"next": self.addresses[after] if after is not h else None} for h, after in ring.items()})
         start = choose_step(kept, world_size)
+        self.tell({host: {"attempt": attempt, "step": start[0] if start else -1} for host in hosts})
         found = None
         if start is not None:
             step, where = start
@@ -197,7 +264,8 @@ class Memory:
         log.info(
             "the training begins %s", f"at step {start[0]}, from memory" if start else "without a checkpoint in memory"
         )
-        return {KEY: self.key, SERVERS: json.dumps([self.addresses[host] for host in hosts]), START: json.dumps(found)}
+        addresses = json.dumps([self.addresses[host] for host in hosts])
+        return {KEY: self.key, SERVERS: addresses, START: json.dumps(found), ATTEMPT: str(attempt)}
 
 
 def choose_step(kept: dict[Any, list[list[int]]], world_size: int) -> tuple[int, dict[int, Any]] | None:
@@ -217,12 +285,12 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
 
 
-def run_once(ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace) -> str | None:
+def run_once(ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace, restarts: int) -> str | None:
     """Start every rank and wait. None when all ended with 0, else what went wrong first. The servers go on."""
     try:
         memory.tend(hosts)
-        env = find_rendezvous(hosts) | memory.make_env(hosts, len(hosts) * options.per_host)
-    except (HostLost, ProcessFailedToStart, TimeoutError) as error:
+        env = find_rendezvous(hosts) | memory.make_env(hosts, len(hosts) * options.per_host, restarts)
+    except (HostLost, ProcessEnded, ProcessFailedToStart, TimeoutError) as error:
         return str(error)
     group: ProcessGroup = ctx.create_process_group(
         hosts, options.command, options.per_host, env=env, name="train{rank}"
@@ -260,7 +328,7 @@ def main() -> int:
             ctx.start_local_managers(options.hosts)
         memory = Memory(ctx)
         for restarts in range(options.max_restarts + 1):
-            failure = run_once(ctx, memory, hosts, options)
+            failure = run_once(ctx, memory, hosts, options, restarts)
             if failure is None:
                 log.info("done after %d restarts", restarts)
                 return 0

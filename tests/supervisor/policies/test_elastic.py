@@ -116,6 +116,27 @@ def test_a_run_is_not_disturbed_too_early() -> None:
     assert group.running_when_forgotten == 0, "the next attempt would have met ranks of this one"
 
 
+def test_a_host_that_came_and_went_disturbs_nobody() -> None:
+    """It is asked for anew, and the run grows when it is there to stay."""
+    ctx = FakeContext()
+    present = [host.come() for host in ctx.request_hosts(1)]
+    ctx.come_at_once = False
+    absent = [FakeHost(7).come(), FakeHost(8)]
+    absent[0].lose()
+    outcomes: list[str] = []
+    running = threading.Thread(
+        target=lambda: outcomes.append(run_once(ctx, present, absent, options(grow_after=0.1))), daemon=True
+    )
+    running.start()
+    wait_until(lambda: ctx.asked == [1, 1] and [host.number for host in absent] == [8, 1], STEP_PATIENCE)
+    assert ctx.groups[0].told == [], "the ranks were stopped for a host that is not there"
+    assert running.is_alive()
+    absent[1].come()
+    running.join(STEP_PATIENCE)
+    assert outcomes == [elastic.GROW]
+    assert ctx.groups[0].told == ["checkpoint"]
+
+
 def test_a_failure_before_the_growth_is_a_failure() -> None:
     ctx = FakeContext(fail(1, 3))
     absent = [FakeHost(7).come()]
