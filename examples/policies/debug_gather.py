@@ -9,10 +9,11 @@ or, to see it work, on a command that is looked at after some seconds and then e
 
     python debug_gather.py --hosts 2 --local --after 30 -- python train.py
 
-A collector on each host takes the stacks of its ranks and their children (py-spy, else gdb), and what NCCL's flight recorder
-wrote (TORCH_NCCL_DEBUG_INFO_TEMP_FILE). Collectors merge what they have up a tree of width `WIDTH`, so that the script reads
-one message and no host more than `WIDTH`. Whoever says nothing in time is named. Copy it and edit it: `look_at_rank` is what
-is looked at. This file must be readable on every host, and the hosts must reach each other.
+A collector on each host takes the stacks of its ranks and their children (py-spy, else gdb), says which are stopped or stuck in
+the kernel, and which left a dump of NCCL's flight recorder (TORCH_NCCL_DEBUG_INFO_TEMP_FILE). Collectors merge what they have up
+a tree of width `WIDTH`, so that the script reads one message and no host more than `WIDTH`. Whoever says nothing in time is
+named. Copy it and edit it: `look_at_rank` is what is looked at. This file must be readable on every host, and the hosts must
+reach each other.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ TOOL_SECONDS = 20.0
 RENDEZVOUS_PORT = 29500
 FLIGHT_FILES = "/tmp/nccl_trace_rank_"  # torch's default; the rank follows
 
+STATES = {
+    "T": "is stopped by a signal (SIGSTOP, or a terminal)",
+    "D": "is in the kernel and cannot be interrupted: a disk, a network file system or a driver",
+    "Z": "has ended",
+}
+
 log = logging.getLogger("policy")
 Report = dict[str, list[int]]  # a text and the ranks it is true of
 
@@ -64,17 +71,34 @@ def find_py_spy() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
 
 
-def look_at_rank(rank: int, pid: int) -> list[str]:
-    """Where a rank is, in words without what differs between ranks that stand at the same place."""
-    stacks = run_tool(find_py_spy(), "dump", "--pid", str(pid), "--subprocesses")
+def read_state(pid: int) -> str:
+    """The kernel's letter for what the process does; "" where it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def find_stacks(pid: int, state: str) -> str | None:
+    """Where a process and its children are, without what differs between ranks that stand at the same place."""
+    freely = ["--nonblocking"] if state == "T" else []  # py-spy cannot stop what is stopped already
+    stacks = run_tool(find_py_spy(), "dump", "--pid", str(pid), "--subprocesses", *freely)
     if stacks is not None:
         stacks = re.sub(r"^Process \d+: .*?^Python v[^\n]*\n", "Process", stacks, flags=re.M | re.S)
-        stacks = re.sub(r"^(\s*Thread) (0x[0-9A-Fa-f]+|\d+)", r"\1", stacks, flags=re.M)
-    else:
-        stacks = run_tool("gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12")
-        if stacks is not None:
-            stacks = re.sub(r"0x[0-9a-f]+|LWP \d+|\b\d{3,}\b", "…", stacks)
+        return re.sub(r"^(\s*Thread) (0x[0-9A-Fa-f]+|\d+)", r"\1", stacks, flags=re.M)
+    stacks = run_tool("gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12")
+    if stacks is None:
+        return None
+    threads = re.search(r"^Thread .*?(?=^\[Inferior|\Z)", stacks, flags=re.M | re.S)  # before them gdb speaks of itself
+    return re.sub(r"0x[0-9a-f]+|LWP \d+|\b\d{3,}\b", "…", threads.group() if threads else stacks)
+
+
+def look_at_rank(rank: int, pid: int) -> list[str]:
+    """What there is to say of a rank, each thing in words that are the same for all ranks it is true of."""
+    state = read_state(pid)
+    stacks = find_stacks(pid, state)
     found = [stacks.strip() if stacks else "no stacks: neither py-spy nor gdb could look at it, or it has ended"]
+    if state in STATES:
+        found.append(STATES[state])
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
         settings = dict(word.split("=", 1) for word in words if "=" in word)

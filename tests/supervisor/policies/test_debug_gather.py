@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.proxy import wait_until
 from tests.supervisor.policies.rig import POLICIES, STEP_PATIENCE
 
 sys.path.insert(0, str(POLICIES))
@@ -75,10 +76,31 @@ def test_without_py_spy_it_asks_gdb_and_says_when_nobody_could_look(monkeypatch:
     with subprocess.Popen(["sleep", "6000"]) as sleeper:
         try:
             if shutil.which("gdb"):
-                assert "sleep" in debug_gather.look_at_rank(0, sleeper.pid)[0]
+                stacks = debug_gather.look_at_rank(0, sleeper.pid)[0]
+                assert "sleep" in stacks
+                assert stacks.startswith("Thread "), "gdb's words about itself differ between hosts"
+                assert "Inferior" not in stacks
         finally:
             sleeper.kill()
     assert debug_gather.look_at_rank(0, sleeper.pid)[0].startswith("no stacks:")
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_said_to_be_and_where(tmp_path: Path) -> None:
+    words = "import time\ndef stand_here(): print(flush=True); time.sleep(6000)\nstand_here()"
+    with subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE) as rank:
+        try:
+            assert rank.stdout is not None
+            rank.stdout.readline()
+            assert len(debug_gather.look_at_rank(0, rank.pid)) == 1
+            rank.send_signal(signal.SIGSTOP)
+            wait_until(lambda: debug_gather.read_state(rank.pid) == "T", STEP_PATIENCE)
+            stacks, state = debug_gather.look_at_rank(0, rank.pid)
+            assert "stand_here (" in stacks
+            assert state == debug_gather.STATES["T"]
+        finally:
+            rank.kill()
+    assert debug_gather.read_state(rank.pid) == ""
 
 
 def test_ranks_are_named_in_spans() -> None:
