@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import ValidationError
 from holdfast.supervisor import CancelledError, Context, Future, as_completed, wait
 from holdfast.supervisor.failures import ProcessEnded
 from holdfast.supervisor.inbox import Gather, Inbox, receive_one
@@ -143,6 +144,155 @@ def test_a_timeout_of_asyncio_loses_nothing_under_fire() -> None:
     got = asyncio.run(asyncio.wait_for(run(), 60))
     thread.join()
     assert sorted(got) == list(range(count))
+
+
+def test_a_coroutine_that_the_garbage_collector_closes_takes_no_lock_and_no_message() -> None:
+    """It was suspended in its await, and is found in a cycle by whoever needs memory next: the bus's thread, that has the lock."""
+    inbox = Inbox()
+
+    async def wait_for_one() -> Any:
+        return await receive(inbox, lambda message: message != "collect")
+
+    async def drop_one() -> None:
+        coroutine = wait_for_one()
+        cycle: list[object] = [coroutine]
+        cycle.append(cycle)
+        coroutine.send(None)
+
+    def collect(message: Any) -> bool:
+        gc.collect()
+        return bool(message == "collect")
+
+    asyncio.run(drop_one())
+    collecting = receive(inbox, collect)
+    thread = threading.Thread(target=put, args=(inbox, "collect", "for the next"), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "it waits for the lock that it has"
+    assert collecting.result(0) == "collect"
+    assert take(inbox) == "for the next"
+
+
+def test_a_coroutine_that_is_closed_gives_its_message_back_before_the_next_is_read() -> None:
+    inbox = Inbox()
+
+    async def wait_for_one() -> Any:
+        return await receive(inbox)
+
+    async def close_one() -> None:
+        coroutine = wait_for_one()
+        coroutine.send(None)
+        put(inbox, "a", "b")
+        coroutine.close()
+
+    asyncio.run(close_one())
+    assert [take(inbox), take(inbox)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_filter_that_raises_loses_no_message_whatever_it_raises(waiting: bool) -> None:
+    """INBOX-1, also where it raises what a message raises that cannot be read."""
+    inbox = Inbox()
+
+    def refuse(message: Any) -> bool:
+        raise ValidationError(f"{message} is of no use")
+
+    future = receive(inbox, refuse) if waiting else None
+    put(inbox, "a")
+    future = future or receive(inbox, refuse)
+    assert isinstance(future.exception(0), ValidationError)
+    assert take(inbox) == "a"
+
+
+UNREADABLE = b"\xc1"  # a byte that msgpack never uses
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_what_cannot_be_read_is_told_once_and_holds_up_nothing(waiting: bool) -> None:
+    """To the oldest wait that somebody still has; whoever waits behind it gets the next."""
+    inbox = Inbox()
+    receive(inbox)  # dropped
+    cancelled = receive(inbox)
+    cancelled.cancel()
+    told, behind = (receive(inbox), receive(inbox)) if waiting else (None, None)
+    inbox.add_part(UNREADABLE, 0, True)
+    put(inbox, "a", "b")
+    told, behind = told or receive(inbox), behind or receive(inbox)
+    with pytest.raises(ValidationError, match="cannot be read"):
+        told.result(0)
+    assert behind.result(0) == "a"
+    assert take(inbox) == "b"
+
+
+def test_a_gather_that_gets_what_cannot_be_read_fails_and_loses_nothing_of_the_others() -> None:
+    inboxes = [Inbox(index) for index in range(3)]
+    gather = begin_gather(inboxes)
+    put(inboxes[0], "a0", "a1")
+    inboxes[1].add_part(UNREADABLE, 0, True)
+    with pytest.raises(ValidationError, match="cannot be read"):
+        gather.result(0)
+    put(inboxes[1], "b0")
+    put(inboxes[2], "c0")
+    assert [take(inboxes[index]) for index in (0, 0, 1, 2)] == ["a0", "a1", "b0", "c0"]
+
+
+def test_gathers_of_more_than_the_lock_is_held_for_take_each_message_once() -> None:
+    """Some inboxes have a message or an older wait when it begins, some neither: whichever way, the older wait is first."""
+    count = 3 * 256 + 7
+    inboxes = [Inbox(index) for index in range(count)]
+    older = {index: receive(inboxes[index]) for index in range(0, count, 5)}
+    for index in range(0, count, 3):
+        put(inboxes[index], ["first", index])  # where somebody waits, it is theirs
+    one, two = begin_gather(inboxes), begin_gather(inboxes)
+    for word in ("second", "third", "fourth"):
+        for index, inbox in enumerate(inboxes):
+            put(inbox, [word, index])
+    heard: list[list[str]] = [[] for _ in inboxes]
+    for index, future in older.items():
+        heard[index].append(future.result(0)[0])
+    for gather in (one, two):
+        values = gather.result(0)
+        assert [value[1] for value in values] == list(range(count))
+        for index, value in enumerate(values):
+            heard[index].append(value[0])
+    for index, inbox in enumerate(inboxes):
+        while len(inbox):
+            heard[index].append(take(inbox)[0])
+        put_in = ["first"] * (index % 3 == 0) + ["second", "third", "fourth"]
+        assert heard[index] == put_in, index
+
+
+def test_a_gather_that_begins_under_fire_loses_nothing_and_doubles_nothing() -> None:
+    """Messages come, processes end and gathers are cancelled while others begin."""
+    count, words = 600, 40
+    inboxes = [Inbox(index) for index in range(count)]
+    got: list[list[int]] = [[] for _ in inboxes]
+
+    def feed() -> None:
+        for word in range(words):
+            for inbox in inboxes:
+                put(inbox, word)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    turn = 0
+    while thread.is_alive() or min(len(inbox) for inbox in inboxes):
+        turn += 1
+        gather = begin_gather(inboxes)
+        if turn % 3 == 0:
+            gather.cancel()
+        try:
+            values = gather.result(0 if turn % 3 == 1 else 0.01)
+        except (TimeoutError, CancelledError):
+            del gather
+            continue
+        for index, value in enumerate(values):
+            got[index].append(value)
+    thread.join()
+    for index, inbox in enumerate(inboxes):
+        for _ in range(words - len(got[index])):
+            got[index].append(take(inbox))
+    assert got == [list(range(words))] * count
 
 
 def begin_gather(inboxes: list[Inbox]) -> Future[list[Any]]:
