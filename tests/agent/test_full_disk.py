@@ -18,6 +18,7 @@ from holdfast.agent.guardian_home import GROUP_RECORD, SOCKET_RECORD, GuardianHo
 from holdfast.agent.housekeeping import LOGS_KEEP_SECONDS, Housekeeper
 from holdfast.agent.identity import HostIdentity, read_identity
 from holdfast.agent.tasks import Saved, TaskTable
+from holdfast.core.classify import classify
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict
 from holdfast.process.groups import list_groups, name_group_folder
@@ -92,7 +93,7 @@ def test_a_full_disk_costs_no_end_and_no_agent(
     poll(lambda: not (disk.path / "state" / "tasks" / "job7.0.1").exists())
     disk.fill()  # what the first task gave back
     facts = controller.wait_end(controller.launch("true", job="unlucky"))
-    assert (facts.start_error, facts.exit_code) == (None, None)
+    assert (classify(facts).rule, facts.exit_code) == ("host-start", None)
     assert "No space left" in (facts.lost or "")
     # An agent that dies now finds its tasks again.
     first = host.agent_pid()
@@ -147,7 +148,7 @@ def test_a_task_whose_output_cannot_be_opened_is_the_hosts_failure(
     blocker.mkdir(mode=0o700)
     (blocker / "stdout").mkdir()
     facts = controller.wait_end(controller.launch("true", job="job"))
-    assert (facts.start_error, "stdout file" in (facts.lost or "")) == (None, True)
+    assert (classify(facts).rule, "stdout file" in (facts.lost or "")) == ("host-start", True)
 
 
 # ---- files that broke off
