@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.up_rig import Rig, environment, wait_for
+from tests.cli.up_rig import SECONDS, Rig, environment, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 MakeRig = Callable[..., Rig]
@@ -65,6 +66,29 @@ def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path)
     assert len(json.loads(rig.run("jobs", "--json").stdout)) == 4  # what happened before is still known
     (host,) = json.loads(rig.run("hosts", "--json").stdout)
     assert host["slots"]["cpu"]["total"] == 2
+    assert rig.stop() == 0
+
+
+@pytest.mark.parametrize("data", ["holdfast-data", "my data", "elsewhere/holdfast-data"])
+def test_what_it_says_to_type_works(make_rig: MakeRig, tmp_path: Path, data: str) -> None:
+    """Typed in the terminal of somebody whose folder is the one that `up` was started in, unless another is named."""
+    rig = make_rig("--port", "0", "--data", data).start()
+    hint = wait_for("the hint", lambda: "holdfast run" in rig.say() and rig.say()).split("in another terminal")[1]
+    where, _, lines = hint.partition(":")
+    folder = where.removeprefix(", in ").replace("this folder", str(tmp_path)) or str(tmp_path)
+    words = lines.partition("echo hello")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", words[0] + words[1]],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"hello\n"), f"{done.stderr!r} {rig.say()}"
+    assert (tmp_path / data / "token").read_text().strip() not in rig.say()
     assert rig.stop() == 0
 
 

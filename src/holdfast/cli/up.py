@@ -39,7 +39,8 @@ def up(
 
     All it keeps is in one folder, ./holdfast-data: the database, the token (file `token`), the address (file `url`,
     there while it is ready), checkpoints (`blobs/`), the logs of each part (`log/`). Commands run in this folder or below find it by
-    themselves. It listens on loopback only.
+    themselves; where --data is not called holdfast-data, set HOLDFAST_URL and HOLDFAST_TOKEN as it says when it is ready. It
+    listens on loopback only.
 
     \b
     Examples:

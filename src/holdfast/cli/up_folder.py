@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import Conflict, Unavailable, ValidationError
 
 _TERM_SECONDS = 5.0
@@ -101,6 +103,24 @@ class DataFolder:
     def unpublish(self) -> None:
         """Take the address back."""
         self.url_file.unlink(missing_ok=True)
+
+    def tell_how_to_reach(self, url: str) -> str:
+        """What to type in another terminal. Commands find a data folder of the usual name by themselves, in its parent and below;
+        of another they must be told. The token is named by its file: a terminal is no place for it.
+        """
+        command = "holdfast run -- echo hello"
+        if self.path.name == DATA_FOLDER:
+            try:
+                here = os.path.samefile(self.path.parent, os.curdir)
+            except OSError:  # the working folder was deleted
+                here = False
+            return f"in another terminal, in {'this folder' if here else self.path.parent}: {command}"
+        lines = (
+            f"export HOLDFAST_URL={url}",
+            f'export HOLDFAST_TOKEN="$(cat {shlex.quote(str(self.token_file))})"',
+            command,
+        )
+        return "\n    ".join(("in another terminal:", *lines))
 
     # ---- who this host is
     def read_identity(self) -> Mapping[str, str]:

@@ -300,7 +300,7 @@ class Supervisor:
     def _say_ready(self) -> None:
         took = time.monotonic() - self._started_at
         self._say(f"ready at {self.url} ({took:.1f} s); Ctrl-C stops it all")
-        self._say("in another terminal, in this folder: holdfast run -- echo hello")
+        self._say(self._folder.tell_how_to_reach(self.url))
 
     # ---- readiness, in a thread: the calls wait in the listener's queue until the controller answers
     def _watch_readiness(self) -> None:
