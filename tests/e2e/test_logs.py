@@ -202,13 +202,15 @@ def test_a_full_disk_of_one_host_hurts_nobody_else(cluster: Cluster) -> None:
         long = cluster.submit("sleep", "2", queue="full")
         assert cluster.until(other, "succeeded").attempts == 1
         wait_until(lambda: cluster.output(other) == b"mine\n")
-        wait_until(lambda: cluster.client.job(long).state.terminal, 20, what="a job on a full disk to end, not to hang")
+        wait_until(lambda: cluster.client.job(long).wait_cause == "back_off", 20, what="a job on a full disk to back off")
         assert full.guardian.poll() is None, "the guardian outlives a full disk"
         assert full.agent_pid(), "the agent outlives a full disk"
         (small / "filler").unlink()
         again = cluster.submit("/bin/echo", "room again", queue="full")
         cluster.until(again, "succeeded")
         wait_until(lambda: cluster.output(again) == b"room again\n")
+        cluster.client.retry(long)
+        cluster.until(long, "succeeded")
         assert fine.guardian.poll() is None
         for host in (full, fine):
             host.begin_close()
