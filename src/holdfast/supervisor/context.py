@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.supervisor")
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_HEARD_SECONDS = 0.25  # managers have so long to read that their goodbyes were heard: of a closed connection nothing is read
 _GOODBYE_SECONDS = 3.0
 _NUMBERS_PER_EPOCH = 1 << 24
 
@@ -386,6 +387,7 @@ class Context:
             return True
         limit = self._roster.fleet.rules.kill_grace_seconds + _GOODBYE_SECONDS if timeout is None else timeout
         self._close_doors()
+        leave_when = self._bus.gate.disconnects + len(self._roster.fleet.peers)
         self._bus.call(self._roster.end_all, EXIT_RETURNED, "the script is done")
         deadline = time.monotonic() + limit
         done: Future[None] = Future("the goodbyes")
@@ -393,6 +395,9 @@ class Context:
         with contextlib.suppress(TimeoutError):
             done.result(limit)
         complete = done.done()
+        leave_at = time.monotonic() + _HEARD_SECONDS
+        while complete and self._bus.gate.disconnects < leave_when and time.monotonic() < leave_at:
+            time.sleep(0.002)
         self._local.end(max(0.0, deadline - time.monotonic()) + 1.0)
         self._bus.stop(5.0)
         self._roster.close()
