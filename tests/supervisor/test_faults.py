@@ -99,6 +99,23 @@ def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(ctx: Context
 
 
 @pytest.mark.slow
+def test_the_goodbye_of_a_host_that_was_given_up_clears_it(managers: Managers, tmp_path: Path) -> None:
+    """ROSTER-4: else it would take the orphan grace, which is an hour here."""
+    with local_context(state_dir=tmp_path, orphan_grace=3600) as ctx:
+        hosts, started = attach(ctx, managers, 2)
+        (process,) = ctx.create_process_group(hosts[:1], ["sleep", "6000"])
+        pid = process.pid().result(PATIENCE)
+        for manager in started:
+            os.kill(manager.pid, signal.SIGSTOP)
+        assert isinstance(process.returncode().exception(PATIENCE), HostLost)
+        hosts[1].time_connection_lost().result(PATIENCE)
+        os.kill(started[0].pid, signal.SIGCONT)
+        hosts[0].time_cleared().result(PATIENCE)
+        assert not alive(pid)
+        assert not hosts[1].time_cleared().done(), "one that said nothing"
+
+
+@pytest.mark.slow
 def test_a_lost_host_is_cleared_when_nothing_can_run_there(ctx: Context, managers: Managers, tmp_path: Path) -> None:
     """ROSTER-4: at once on a goodbye; else not before its frozen manager's warden has ended everything."""
     hosts, started = attach(ctx, managers, 3)

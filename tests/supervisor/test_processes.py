@@ -29,7 +29,7 @@ ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
 @pytest.mark.slow
 def test_ranks_environment_names_and_logs(tmp_path: Path, managers: Managers) -> None:
-    with local_context(log_format=str(tmp_path / "logs" / "{name}.txt")) as ctx:
+    with local_context(log_format=str(tmp_path / "logs" / "{hostname}" / "{name}.txt")) as ctx:
         # Handles first, managers later: either side may come first.
         hosts = ctx.request_hosts(2)
         group = ctx.create_process_group(
@@ -44,6 +44,7 @@ def test_ranks_environment_names_and_logs(tmp_path: Path, managers: Managers) ->
         assert [process.name for process in group][::11] == ["train00", "train11"]
         for process in group:
             assert process.logfile is not None
+            assert Path(process.logfile).parent.name == process.host.hostname().result(0)
             env = json.loads(Path(process.logfile).read_text())
             assert (env["RANK"], env["WORLD_SIZE"]) == (str(process.rank), "12")
             assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == (str(process.rank % 6), "6")

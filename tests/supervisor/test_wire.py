@@ -109,6 +109,11 @@ def test_garbage_below_the_messages_harms_nobody(ctx: Context, managers: Manager
         for noise in noises:
             talk = stack.enter_context(socket.create_connection(("127.0.0.1", ctx.port)))
             talk.sendall(noise)
+            talk.shutdown(socket.SHUT_WR)
+        wait_until(
+            lambda: ctx.status().disconnects >= len(noises), PATIENCE, what="the count of those who were cut off"
+        )
+        assert f"{len(noises)} disconnects" in str(ctx.status())
         hosts, _ = attach(ctx, managers, 1)
         (process,) = ctx.create_process_group(hosts, ["true"])
         assert process.returncode().result(PATIENCE) == 0
@@ -125,6 +130,8 @@ def test_malformed_frames_are_refused_and_never_fatal(patient: Context, managers
             b"",
             b"HF",
             os.urandom(200),
+            encode_header(0, 0, 0),
+            encode_header(0, 0, 0) + b"\x90",
             encode_header(0, 0, 0) + b"\xc1",
             encode_header(0, 0, 0) + encode_body([encode_message(Bye("x", 0))]),
             head + b"\x91\x93\x63\x01\x02",
@@ -143,7 +150,9 @@ def test_malformed_frames_are_refused_and_never_fatal(patient: Context, managers
         before = patient.render_metrics()
         assert 'holdfast_supervisor_refused_total{why="oversized"} 1' in before
         # Far beyond the limit the socket itself hangs up; the next connection is as good as any.
+        cut = patient.status().disconnects
         dealer.send(b"\x00" * (3 * MAX_FRAME_BYTES))
+        wait_until(lambda: patient.status().disconnects > cut, PATIENCE, what="the end of that connection")
     attach(patient, managers, 1)
 
 

@@ -67,11 +67,12 @@ class Process:
 
     @property
     def logfile(self) -> str | None:
-        """Where its output goes, on its host; None is the manager's own output."""
+        """Where its output goes, on its host (`{hostname}` in it is known once a manager has come); None is the manager's own output."""
         log = self.group.spec.log
         if log is None:
             return None
-        return name_process(log.replace("{name}", self.name), self.rank, self.group.world_size)
+        log = name_process(log.replace("{name}", self.name), self.rank, self.group.world_size)
+        return log if self.host.facts is None else log.replace("{hostname}", self.host.facts.hostname)
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"

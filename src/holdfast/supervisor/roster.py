@@ -303,6 +303,10 @@ class HostRoster:
 
     def turn(self, now: float) -> float:
         """Do what is due: give up whoever was expected and did not come, and call hosts cleared."""
+        if self.fleet.left:
+            left, self.fleet.left = set(self.fleet.left), []
+            for host in [host for host in self._uncleared if host._identity in left]:
+                self._clear(host)  # ROSTER-4
         while self._uncleared:
             host, at = next(iter(self._uncleared.items()))
             if at > now:

@@ -23,6 +23,7 @@ from holdfast.wire.bus import (
     FLAG_RESEND,
     HEADER_BYTES,
     VERSION,
+    Bye,
     End,
     Hello,
     HostFacts,
@@ -86,6 +87,7 @@ class Fleet:
         self.peers: OrderedDict[bytes, Peer] = OrderedDict()  # the one heard longest ago first
         self.out: list[tuple[bytes, bytes]] = []
         self.came: list[tuple[Peer, Hello]] = []  # welcomed since the shell looked last
+        self.left: list[bytes] = []  # given up, came back, and said goodbye since the shell looked last
         self.resent = 0
         self._spoken: OrderedDict[bytes, Peer] = OrderedDict()
         self._given_up: OrderedDict[bytes, bytes] = OrderedDict()
@@ -134,12 +136,14 @@ class Fleet:
         if given_up is not None:  # FLEET-1
             self.refused["given up"] += 1
             self.out.append((identity, given_up))
+            if any(isinstance(message, Bye) for message in decode_up(frame)):
+                self.left.append(identity)
             return
         if session:
             self.refused["session"] += 1
             self.out.append((identity, self._seal_unnumbered(0, encode_message(Who(self.run)))))
             return
-        for message in decode_up(frame):
+        for message in decode_up(frame) or (None,):
             if not isinstance(message, Hello):
                 self.refused["malformed"] += 1
             elif message.version != VERSION:

@@ -24,7 +24,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that long at worst.
     lag_seconds: how far the reading was behind what came when it was tried last, once a second. messages_dropped: since the start,
-    because nobody received them, in the script or in a process.
+    because nobody received them, in the script or in a process. disconnects: since the start; of managers that left or went,
+    and of whoever speaks no ZeroMQ or sends a frame so large that the connection is cut.
     """
 
     hosts_attached: int
@@ -39,6 +40,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lag_seconds: float
     refused: dict[str, int]
     messages_dropped: int = 0
+    disconnects: int = 0
 
     def __str__(self) -> str:
         text = (
@@ -50,6 +52,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         )
         if self.messages_dropped:
             text += f"; dropped {self.messages_dropped} messages that nobody received"
+        if self.disconnects:
+            text += f"; {self.disconnects} disconnects"
         if self.refused:
             text += "; refused " + ", ".join(f"{count} {word}" for word, count in sorted(self.refused.items()))
         return text
@@ -91,6 +95,7 @@ def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: Window) 
         lag_seconds=bus.probe.seconds,
         refused=dict(refused),
         messages_dropped=crew.dropped,
+        disconnects=bus.gate.disconnects,
     )
 
 
