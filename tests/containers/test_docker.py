@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from holdfast.agent.containers.runtimes import Runtime
-from holdfast.core.causes import Cause
 from holdfast.core.classify import classify
 from tests.agent.conftest import Host, is_running, poll
 from tests.agent.fake_controller import FakeController, serve
@@ -165,7 +164,7 @@ def test_an_engine_that_does_not_answer_is_named(controller: FakeController, hos
     facts = controller.wait_end(controller.launch("exit", "0", image="a", runtime="docker"), SECONDS)
     assert "Cannot connect to the Docker daemon" in (facts.lost or "")
     assert (facts.pull_error, facts.runtime_error) == (None, None)
-    assert classify(facts).cause is Cause.AGENT_TRANSIENT, "the job is not to blame"
+    assert classify(facts).rule == "host-start", "the job is not to blame"
     (engine.folder / "down").unlink()
 
 

@@ -70,7 +70,7 @@ def test_a_daemon_that_is_not_there_is_the_host_s_failure(
     fresh.stop()
     facts = controller.wait_end(controller.launch("exit", "0", job="early", image=image), SECONDS)
     assert "Cannot connect to the Docker daemon" in (facts.lost or "")
-    assert classify(facts).cause is Cause.AGENT_TRANSIENT
+    assert classify(facts).rule == "host-start"
     fresh.start()
     assert controller.wait_end(controller.launch("exit", "0", job="late", image=image), SECONDS).succeeded
 

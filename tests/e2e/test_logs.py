@@ -202,7 +202,9 @@ def test_a_full_disk_of_one_host_hurts_nobody_else(cluster: Cluster) -> None:
         long = cluster.submit("sleep", "2", queue="full")
         assert cluster.until(other, "succeeded").attempts == 1
         wait_until(lambda: cluster.output(other) == b"mine\n")
-        wait_until(lambda: cluster.client.job(long).wait_cause == "back_off", 20, what="a job on a full disk to back off")
+        wait_until(
+            lambda: cluster.client.job(long).wait_cause == "back_off", 20, what="a job on a full disk to back off"
+        )
         assert full.guardian.poll() is None, "the guardian outlives a full disk"
         assert full.agent_pid(), "the agent outlives a full disk"
         (small / "filler").unlink()

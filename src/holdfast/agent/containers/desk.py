@@ -292,8 +292,9 @@ def add_container_facts(
         memory_limit_bytes=task.order.memory_bytes if task.order else 0,
     )  # fmt: skip
     if status.lost is not None and facts.trip is None:
+        lost = task.redactor.mask_text(status.lost)[:4096]
         return msgspec.structs.replace(
-            facts, exit_code=None, signal=None, lost=task.redactor.mask_text(status.lost)[:4096]
+            facts, exit_code=None, signal=None, lost=lost, start_error=None if status.started_at else lost
         )
     if status.exit_code is not None:
         return msgspec.structs.replace(

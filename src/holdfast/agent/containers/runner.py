@@ -99,7 +99,8 @@ class Runner:
         except OSError as error:
             status = _fail(f"{self._plan.runtime.program} cannot be run: {error}")
         removed = self._remove()
-        return msgspec.structs.replace(status, removed=removed)
+        # Whatever broke off its watching, it is known to have run.
+        return msgspec.structs.replace(status, removed=removed, started_at=status.started_at or self._started_at)
 
     # ---- the image
 
