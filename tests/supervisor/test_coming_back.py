@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor import Context, Process
-from holdfast.supervisor.state import RunState
+from holdfast.supervisor import Context, Process, context
+from holdfast.supervisor.state import STATE_FILE, RunState
 from holdfast.wire.bus import HostFacts
+from tests.proxy import wait_until
 from tests.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
 
 pytestmark = pytest.mark.slow
@@ -52,6 +55,30 @@ def test_a_group_starts_on_a_host_that_comes_only_to_the_next_script(
     after = second.create_process_group(group.hosts, ["true"])  # ordered: whatever else was launched has begun
     assert [process.returncode().result(PATIENCE) for process in after] == [0, 0]
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["ran\n"] * 2
+
+
+def test_a_rank_that_runs_is_not_started_again_on_whoever_comes_first(
+    scripts: Any, managers: Managers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROSTER-5: the script was killed before the state told that its host was attached, and a fresh manager is quicker."""
+    monkeypatch.setattr(context, "REATTACH_SECONDS", 10 * PATIENCE)
+    first = scripts()
+    hosts, (manager,) = attach(first, managers, 1)
+    pid = first.create_process_group(hosts, ["sleep", "6000"])[0].pid().result(PATIENCE)
+    os.kill(manager.pid, signal.SIGSTOP)
+    first.detach()
+    file = tmp_path / "state" / STATE_FILE
+    state = json.loads(file.read_text())
+    state["hosts"][0] |= {"identity": "", "facts": None}
+    file.write_text(json.dumps(state))
+
+    second = scripts()
+    managers.start(second, name="m1")
+    wait_until(lambda: second.status().managers_idle, PATIENCE, what="the fresh one")
+    os.kill(manager.pid, signal.SIGCONT)
+    ((process,),) = second.groups()
+    assert process.pid().result(PATIENCE) == pid
+    assert process.host.hostname().result(0) == "m0"
 
 
 def test_what_is_asked_before_the_hosts_are_back_reaches_them(scripts: Any, managers: Managers) -> None:

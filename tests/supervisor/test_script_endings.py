@@ -61,6 +61,26 @@ def test_a_group_that_could_not_be_put_on_disk_is_none(managers: Managers, tmp_p
 
 
 @pytest.mark.slow
+def test_a_group_that_could_not_be_let_go_of_is_there(managers: Managers, tmp_path: Path) -> None:
+    """Else its processes would run on, known to nobody, and end when the next script comes."""
+    with persistent(tmp_path) as ctx:
+        hosts, _ = attach(ctx, managers, 1)
+        group = ctx.create_process_group(hosts, ["sleep", "6000"])
+        pid = group[0].pid().result(PATIENCE)
+        with full_disk(tmp_path), pytest.raises(Unavailable, match="cannot be written"):
+            group.forget()
+        assert ctx.groups() == [group]
+        ctx.detach()
+    with persistent(tmp_path) as ctx:
+        (again,) = ctx.groups()
+        assert again[0].pid().result(PATIENCE) == pid
+        assert alive(pid)
+        again.forget()
+        assert ctx.groups() == []
+        wait_until(lambda: not alive(pid), PATIENCE, what="the end of what was let go of")
+
+
+@pytest.mark.slow
 def test_what_could_not_be_written_is_written_when_it_can_be(
     managers: Managers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

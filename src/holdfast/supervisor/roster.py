@@ -8,6 +8,8 @@ ROSTER-4  A lost host counts as cleared on evidence, a goodbye, or after the lon
           one that is frozen, may take to end everything.
 ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the machine of a replaced one
           (unless others decide which machines come back: `bars_machines` False).
+ROSTER-5  An earlier script may have met a manager in its last instant, after what the state tells: a handle that waits, and has a
+          group, is for whoever reports its processes, and for others once that one had its time to come back.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class HostRoster:
         self.excluded: dict[str, str] = {}
         self.closing: dict[bytes, Peer] = {}  # told to end, goodbye awaited
         self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
+        self.unmet: list[Host] = []  # of an earlier script's groups, and of no manager that is known (ROSTER-5)
         self.expect_until = 0.0
         self.bars_machines = True
         self.term_grace_seconds = 0.0  # what processes have of a manager that gets TERM, where that is known
@@ -155,6 +158,8 @@ class HostRoster:
             self._events.say("machine excluded", host=name, reason=reason)
 
     def _unqueue(self, host: Host) -> None:
+        if host in self.unmet:
+            self.unmet.remove(host)
         queue = self._waiting.get(host._demand)
         if queue is not None and host in queue:
             queue.remove(host)
@@ -180,6 +185,7 @@ class HostRoster:
         for identity in self.expected:
             self.fleet.bar(identity, code, reason)
         self.expected.clear()
+        self.unmet.clear()
         self._waiting.clear()
         for peer in list(self.idle.values()):
             self._tell_end(peer, code, reason)
@@ -196,13 +202,14 @@ class HostRoster:
                 future.set_result(None)
 
     def adopt(self, host: Host) -> None:
-        """Take a handle over from an earlier script. Before the bus starts."""
+        """Take a handle over from an earlier script, its groups before it. Before the bus starts."""
         self.hosts[host.number] = host
         if host._reason is not None:
             self._await_clearing(host)
-            return
-        if host._identity:
+        elif host._identity:
             self.expected[host._identity] = host
+        elif host._groups:
+            self.unmet.append(host)
         else:
             self._waiting.setdefault(host._demand, deque()).append(host)
 
@@ -315,10 +322,12 @@ class HostRoster:
         return self._give_up_expected(now)
 
     def _give_up_expected(self, now: float) -> float:
-        if not self.expected:
+        if not self.expected and not self.unmet:
             return _FOREVER
         if now < self.expect_until:
             return self.expect_until
+        unmet, self.unmet = self.unmet, []
+        self._request(unmet)
         for identity, host in list(self.expected.items()):
             reason = "it did not come back to the script that was started again"
             self.fleet.bar(identity, EXIT_GIVEN_UP, reason)

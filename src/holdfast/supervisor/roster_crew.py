@@ -223,7 +223,11 @@ class CrewRoster:
             raise ContextClosed(self.closed)
         if self.groups.pop(group.number, None) is not None:
             # Before the managers forget it: a script that came back to a state that names it would launch it again.
-            self.save()
+            try:
+                self.save()
+            except BaseException:  # the script was told that nothing happened
+                self.groups[group.number] = group
+                raise
         self.ask(self._forget, group)
 
     def _forget(self, group: ProcessGroup) -> None:

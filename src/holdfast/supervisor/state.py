@@ -95,7 +95,6 @@ class RunState(msgspec.Struct, kw_only=True):
                 host._lose(state.reason)
             elif state.facts is not None:
                 host._hostname.set_result(state.facts.hostname)
-            roster.adopt(host)
         roster.excluded.update(self.excluded)
         for group_state in self.groups:
             members = [hosts[number] for number in group_state.hosts]
@@ -109,6 +108,8 @@ class RunState(msgspec.Struct, kw_only=True):
             for host in members:
                 if host._reason is not None:
                     crew.take_loss(host, host._make_error())
+        for host in hosts.values():
+            roster.adopt(host)
 
     def update(self, roster: HostRoster, crew: CrewRoster) -> None:
         """Read the present from the handles. They change meanwhile: each is read once, copies are made first.
