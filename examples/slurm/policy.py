@@ -52,10 +52,16 @@ def find_failure(group: ProcessGroup) -> tuple[str, Host] | None:
     return None
 
 
-def end_group(group: ProcessGroup, grace_seconds: float) -> None:
-    """Nothing of it runs afterwards."""
+def end_group(group: ProcessGroup, grace_seconds: float, fence: bool = False) -> None:
+    """Nothing of it runs afterwards, with `fence` not on a lost host either. Until then it is not forgotten: a script that is
+    killed here waits anew when it is started again.
+    """
     for ended in group.end(grace_seconds):
         ended.exception()
+    for host in group.hosts if fence else ():
+        if host.connection_lost() and not host.time_cleared().done():
+            log.warning("its ranks may still run on %s: waiting until they cannot", host)
+            host.time_cleared().result()
     group.forget()
 
 
@@ -89,7 +95,7 @@ def keep_running(ctx: Context, options: argparse.Namespace) -> int:
         except HostLost as error:
             failure = str(error), hosts[0]
         if group is not None:
-            end_group(group, options.grace)
+            end_group(group, options.grace, options.fence)
             group = None
         if failure is None:
             log.info("done after %d restarts", restarts)
@@ -120,6 +126,7 @@ def main() -> int:
     parser.add_argument("--max-restarts", type=int, default=10)
     parser.add_argument("--grace", type=float, default=30.0, help="seconds between TERM and KILL")
     parser.add_argument("--orphan-grace", type=float, default=300.0, help="for so long ranks go on without this script")
+    parser.add_argument("--fence", action="store_true", help="start no rank while one of a lost host may still run")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
