@@ -71,6 +71,8 @@ def test_a_host_that_dies_is_replaced_and_the_run_goes_on(cluster: Cluster) -> N
     (spare,) = set(cluster.hosts) - {script, lost}
     began = run.pids(rank=0)
     gone = first["pids"][first["names"].index(lost)]
+    queue = cluster.client.job(run.id).queue
+    cluster.client.pause_queue(queue, "a member of a job that runs is no new job")
     kill_host(cluster.hosts[lost])
     wait_until(lambda: not alive(gone), SECONDS, what="the rank on the lost host to die")
     second = run.told("start-1")
@@ -81,6 +83,7 @@ def test_a_host_that_dies_is_replaced_and_the_run_goes_on(cluster: Cluster) -> N
     tasks = {t.rank: t for t in cluster.client.tasks(run.id)}
     assert (tasks[1].host_name, tasks[1].attempt, tasks[0].attempt) == (spare, 1, 1)
     assert tasks[1].epoch > tasks[0].epoch
+    cluster.client.resume_queue(queue)
     finish(run)
 
 
