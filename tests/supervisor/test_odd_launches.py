@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import TooLarge, ValidationError
-from holdfast.supervisor import Context, ProcessEnded, ProcessFailedToStart
+from holdfast.supervisor import Context, Host, ProcessEnded, ProcessFailedToStart, ProcessGroup
 from holdfast.wire.bus import MAX_INLINE_BYTES
 from tests.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
 
@@ -129,6 +129,32 @@ def test_letting_go_of_a_group_that_runs_settles_it(ctx: Context, managers: Mana
     assert isinstance(process.returncode().exception(PATIENCE), ProcessEnded)
     assert isinstance(waiting.exception(PATIENCE), ProcessEnded)
     assert ctx.status().processes_running == 0
+
+
+def test_several_threads_ask_and_each_gets_its_own(ctx: Context) -> None:
+    """Hosts and groups are known by number: two that share one are one to everybody else."""
+    hosts: list[Host] = []
+    groups: list[ProcessGroup] = []
+
+    def ask() -> None:
+        for _ in range(200):
+            (one,) = asked = ctx.request_hosts(1)
+            hosts.extend(asked)
+            groups.append(ctx.create_process_group([one], ["true"]))
+            hosts.extend(ctx.replace_hosts([one]))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({host.number for host in hosts}) == 6 * 400
+    assert len({group.number for group in groups}) == 6 * 200
 
 
 def test_a_host_of_another_context_is_refused(ctx: Context) -> None:

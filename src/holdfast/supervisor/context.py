@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import secrets
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.supervisor")
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_HEARD_SECONDS = 0.25  # managers have so long to read that their goodbyes were heard: of a closed connection nothing is read
+_HEARD_SECONDS = (
+    0.25  # managers have so long to read that their goodbyes were heard: of a closed connection nothing is read
+)
 _GOODBYE_SECONDS = 3.0
 _NUMBERS_PER_EPOCH = 1 << 24
 
@@ -131,8 +134,9 @@ class Context:
         if self._given is not None:
             self._roster.bars_machines = False
             self._roster.term_grace_seconds = self._given.term_grace_seconds
-        self._next_host = self._state.next_host
-        self._next_group = first
+        # Any thread may ask, and a forked child must not find a lock: `next` on these is one step.
+        self._host_numbers = itertools.count(self._state.next_host)
+        self._group_numbers = itertools.count(first + 1)
 
     def _load_state(self, encrypt: bool) -> RunState | None:
         """What an earlier script left, where its hosts can still be there."""
@@ -225,8 +229,7 @@ class Context:
         if n < 0:
             raise ValidationError(f"{n} hosts cannot be asked for", field="n")
         demand = Demand.make(gpus, labels, exclude)
-        hosts = [Host(self._next_host + index, demand) for index in range(n)]
-        self._next_host += n
+        hosts = [Host(next(self._host_numbers), demand) for _ in range(n)]
         self._roster.request(hosts)
         return hosts
 
@@ -247,8 +250,7 @@ class Context:
         """
         old = list(hosts)
         self._roster.give_back(old, EXIT_REPLACED, reason, True)
-        fresh = [Host(self._next_host + index, host._demand) for index, host in enumerate(old)]
-        self._next_host += len(fresh)
+        fresh = [Host(next(self._host_numbers), host._demand) for host in old]
         self._roster.request(fresh)
         return fresh
 
@@ -297,8 +299,7 @@ class Context:
             log=self.log_format,
             simulate=simulate,
         )
-        self._next_group += 1
-        return self._crew.create_group(self._next_group, chosen, spec)
+        return self._crew.create_group(next(self._group_numbers), chosen, spec)
 
     def groups(self) -> list[ProcessGroup]:
         """Every group not forgotten, those of an earlier script with the same state folder included."""
