@@ -23,6 +23,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import re
 import secrets
 import shutil
@@ -40,7 +41,7 @@ WIDTH = 16
 COLLECT_SECONDS = 60.0  # for a host's own stacks
 MERGE_SECONDS = 20.0  # for each level of the tree
 TOOL_SECONDS = 20.0
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 FLIGHT_FILES = "/tmp/nccl_trace_rank_"  # torch's default; the rank follows
 
 STATES = {
@@ -249,7 +250,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import logging
 import queue
+import random
 import sys
 import time
 from typing import Any
@@ -25,7 +26,7 @@ SETTLE_SECONDS = 30.0  # with the least there, so long for more to come
 GROW_AFTER_SECONDS = 600.0  # a run is not disturbed for a new host before this
 SAVE_SECONDS = 300.0
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 DONE, GROW = "done", "grow"
 
 log = logging.getLogger("policy")
@@ -53,7 +54,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def run_once(ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int) -> str:

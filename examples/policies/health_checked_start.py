@@ -13,6 +13,7 @@ import contextlib
 import glob
 import logging
 import os
+import random
 import shlex
 import statistics
 import sys
@@ -29,7 +30,7 @@ LEAST_MEMORY_BYTES = 256 << 20
 SLOWEST_DISK = 5e6  # bytes a second
 SLOWEST_ROUND_TRIP_SECONDS = 1.0
 PINGS = 5
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 
 log = logging.getLogger("policy")
 Report = dict[str, Any]
@@ -207,7 +208,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import secrets
 import sys
 import threading
@@ -49,7 +50,7 @@ from holdfast.supervisor import (
 KEEP_STEPS = 3  # of each rank: one may be a step ahead of the others, and a copy is at most a step behind
 SERVER_SECONDS = 30.0
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 KEY, SERVERS, START, ATTEMPT = "MEMORY_KEY", "MEMORY_SERVERS", "MEMORY_START", "TORCHELASTIC_RESTART_COUNT"
 
 log = logging.getLogger("policy")
@@ -282,7 +283,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def run_once(ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace, restarts: int) -> str | None:

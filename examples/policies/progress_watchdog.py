@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import logging
 import queue
+import random
 import statistics
 import sys
 import time
@@ -34,7 +35,7 @@ TIMES_MEDIAN = 10.0
 LEAST_SECONDS = 60.0  # a step may take this long whatever the median
 STEPS_MEASURED = 50
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 
 log = logging.getLogger("policy")
 
@@ -131,7 +132,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def run_once(ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
 import sys
 import time
 
@@ -19,7 +20,7 @@ from holdfast.supervisor import Context, Host, HostLost, ProcessFailedToStart, a
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
 GOOD_RUN_SECONDS = 3600.0  # a run that lasted this long starts the counting afresh
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 
 log = logging.getLogger("policy")
 
@@ -28,7 +29,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int, restarts: int) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
 import sys
 import time
 
@@ -21,7 +22,7 @@ from holdfast.supervisor import Context, Host, HostLost, Process, ProcessFailedT
 
 STRIKES = 2
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 
 log = logging.getLogger("policy")
 
@@ -30,7 +31,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def run_once(ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int) -> tuple[str, Host] | None:

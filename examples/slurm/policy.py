@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
 import shlex
 import signal
 import sys
@@ -24,7 +25,7 @@ from holdfast.supervisor import Context, Host, HostLost, Process, ProcessFailedT
 
 STRIKES = 2  # a host whose ranks were so often the first to fail is bad
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
 EXIT_GIVEN_UP = 1
 EXIT_TOLD_TO_END = 128 + signal.SIGTERM
 
@@ -35,7 +36,11 @@ def start_group(ctx: Context, hosts: list[Host], options: argparse.Namespace, re
     """All ranks, as soon as rank 0's address is known."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    env = {"MASTER_ADDR": address, "MASTER_PORT": str(RENDEZVOUS_PORT), "TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    env = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS)),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+    }
     return ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.supervisor.policies.fakes import FakeHost
 from tests.supervisor.policies.rig import run_policy
 
 WORKER = """
@@ -15,6 +17,7 @@ from pathlib import Path
 torchruns = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 Path(sys.argv[1], "rank" + os.environ["RANK"]).write_text(" ".join(os.environ.get(name, "missing") for name in torchruns))
 """
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "policies"
 POLICIES = {
     "debug_gather.py": ("--hosts", "2", "--after", "2"),
     "elastic.py": ("--least", "2", "--most", "2", "--settle", "1"),
@@ -41,6 +44,16 @@ def test_ranks_find_where_to_meet(tmp_path: Path, policy: str) -> None:
     assert int(port) > 0
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_next_start_meets_at_another_port(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """Else two runs that share a machine fail for ever, the second to come on the port of the first."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module(policy.removesuffix(".py"))
+    places = [module.find_rendezvous([FakeHost(4).come()]) for _ in range(20)]
+    assert {place["MASTER_ADDR"] for place in places} == {"10.0.0.4"}
+    assert len({place["MASTER_PORT"] for place in places}) > 1
+    assert all(29500 <= int(place["MASTER_PORT"]) < 30500 for place in places)
+
+
 def test_every_policy_is_among_them() -> None:
-    folder = Path(__file__).resolve().parents[3] / "examples" / "policies"
-    assert {path.name for path in folder.glob("*.py")} - {"train_ddp.py"} == set(POLICIES)
+    assert {path.name for path in FOLDER.glob("*.py")} - {"train_ddp.py"} == set(POLICIES)
