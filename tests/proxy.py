@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 
 class Proxy:
     """Forwards `127.0.0.1:port` to `target_port`. Use as a context manager; every knob may be turned at any time.
 
-    delay_seconds: added to every chunk, each way. black_hole: bytes are swallowed, connections stay open.
+    delay_seconds: added to every chunk, each way. black_hole: bytes are swallowed, connections stay open. swallow: the same for one
+    way alone, "up" to the target or "down" from it.
     refuse: new connections are closed at once. rewrite: what becomes of each chunk on its way, either way.
     """
 
@@ -24,6 +25,7 @@ class Proxy:
         self.port = 0
         self.delay_seconds = 0.0
         self.black_hole = False
+        self.swallow: Literal["up", "down"] | None = None
         self.refuse = False
         self.rewrite: Callable[[bytes], bytes] = lambda data: data
         self.bytes_seen = 0
@@ -79,21 +81,21 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, onward}
-        for source, sink in ((reader, onward), (onward_reader, writer)):
-            self._keep(self._pump(source, sink))
+        self._keep(self._pump(reader, onward, "up"))
+        self._keep(self._pump(onward_reader, writer, "down"))
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             while data := await source.read(65_536):
                 self.bytes_seen += len(data)
                 if self.delay_seconds:
                     await asyncio.sleep(self.delay_seconds)
-                if self.black_hole:
+                if self.black_hole or self.swallow == way:
                     continue
                 sink.write(self.rewrite(data))
                 await sink.drain()

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 from holdfast.errors import Conflict, ValidationError
 from holdfast.process import table
-from holdfast.supervisor import Context, ContextClosed, HostLost, as_completed, wait
+from holdfast.supervisor import Context, ContextClosed, Future, HostLost, as_completed, wait
 from holdfast.supervisor.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.roster import EXIT_GIVEN_UP, EXIT_REPLACED
 from holdfast.supervisor.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
@@ -303,6 +304,36 @@ def test_a_black_hole_is_a_loss_on_both_sides(managers: Managers, ctx: Context) 
         assert isinstance(process.returncode().exception(PATIENCE), HostLost)
         assert manager.wait(PATIENCE) == EXIT_ORPHANED
         wait_gone([pid], "the process of the cut off manager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "code"), [("up", EXIT_GIVEN_UP), ("down", EXIT_ORPHANED)])
+def test_a_connection_that_is_dead_one_way_is_lost(
+    way: Literal["up", "down"], code: int, managers: Managers, ctx: Context
+) -> None:
+    """Half-open: whoever still hears is told to end, whoever does not ends by itself, and nothing asked of it stays pending."""
+    with Proxy(ctx.port) as proxy:
+        (host,) = ctx.request_hosts(1)
+        manager = managers.start(ctx, url=f"tcp://127.0.0.1:{proxy.port}", name="half")
+        (process,) = group = ctx.create_process_group([host], ["sleep", "6000"])
+        pid = process.pid().result(PATIENCE)
+        proxy.swallow = way
+        pending: list[Future[Any]] = [process.recv(), group.gather(), group.signal(0)]
+        host.time_connection_lost().result(PATIENCE)
+        assert host.lost_reason is not None
+        assert host.lost_reason.startswith("nothing was heard of it" if way == "up" else "the supervisor was silent")
+        if way == "up":
+            for future in (process.returncode(), *pending):
+                error = future.exception(PATIENCE)
+                assert isinstance(error, HostLost)
+                assert (error.hostname, error.reason) == ("half", host.lost_reason)
+        else:
+            assert process.returncode().result(PATIENCE) == -signal.SIGTERM
+            assert all(future.exception(PATIENCE) for future in pending)
+        with pytest.raises(HostLost, match="host half is lost"):
+            process.send("later")
+        assert manager.wait(PATIENCE) == code
+        wait_gone([pid], "the process behind the half-open connection")
 
 
 @pytest.mark.slow
