@@ -76,6 +76,22 @@ def test_a_message_that_nobody_looked_at_waits_for_the_next() -> None:
     assert [take(inbox), take(inbox)] == ["a", "b"]
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]])
+def test_messages_that_nobody_looked_at_come_back_in_their_order(order: list[int]) -> None:
+    """INBOX-4: whichever was dropped first; one of them had been looked at, and one came back earlier and was taken again."""
+    inbox = Inbox()
+    futures = {index: receive(inbox) for index in range(6)}
+    put(inbox, *range(9))
+    assert futures.pop(5).result(0) == 5
+    for index in order:
+        del futures[index]
+    assert take(inbox) == 0
+    again = receive(inbox)
+    assert again.done()
+    del again
+    assert [take(inbox) for _ in range(7)] == [1, 2, 3, 4, 6, 7, 8]
+
+
 def test_waits_that_are_over_are_thrown_out() -> None:
     inbox = Inbox()
     kept = receive(inbox, lambda message: message == "mine")

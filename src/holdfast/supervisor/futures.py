@@ -80,8 +80,8 @@ class Source(Protocol):
     def cancel(self, future: Future[Any]) -> None:
         """Nobody waits for it any more."""
 
-    def give_back(self, value: Any) -> None:
-        """It came when whoever awaited it had just stopped waiting."""
+    def give_back(self, value: Any, turn: int = 0) -> None:
+        """It came when whoever awaited it had just stopped waiting. turn: its place among others that go back."""
 
 
 # Futures of a source that somebody listens to. All others are the script's alone: a source forgets those it has dropped.

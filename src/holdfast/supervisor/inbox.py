@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -21,6 +23,7 @@ MAX_WAITING_BYTES = 256 << 20
 Filter = Callable[[Any], Any]
 # Shared by all inboxes: each use is a few instructions, and there are thousands of them.
 _lock = threading.Lock()
+_turns = itertools.count(1)  # of messages that waits took (INBOX-4)
 _MIN_WAITS = 16  # below that nobody looks for waits that are over
 _WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
 
@@ -34,8 +37,8 @@ class Target(Protocol):
     def over(self) -> bool:
         """Nobody waits for it any more: the script has dropped the future, or it is done."""
 
-    def settle(self, index: int, value: Any) -> bool:
-        """Take it, from the process of that index; False when it is not wanted any more."""
+    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+        """Take it, from the process of that index; False when it is not wanted any more. turn: of one that had come back."""
 
     def fail(self, error: BaseException) -> None:
         """It will not come."""
@@ -46,7 +49,7 @@ class _One:
 
     __slots__ = ("_future", "accept")
 
-    def __init__(self, future: Future[Any], accept: Filter | None) -> None:
+    def __init__(self, future: Received, accept: Filter | None) -> None:
         self._future = weakref.ref(future)
         self.accept = accept
 
@@ -55,9 +58,12 @@ class _One:
         future = self._future()
         return future is None or future.done()
 
-    def settle(self, index: int, value: Any) -> bool:
+    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
         future = self._future()
-        return future is not None and future.set_result(value)
+        if future is None:
+            return False
+        future.turn = turn or next(_turns)
+        return future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
         future = self._future()
@@ -104,7 +110,7 @@ class Gather:
         future = self._future()
         return future is None or future.done()
 
-    def settle(self, index: int, value: Any) -> bool:
+    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
         """Take one; the last completes it. Inboxes call it one at a time, under their lock."""
         future = self._future()
         if future is None or future.done():
@@ -125,7 +131,7 @@ class Gather:
         """The future was cancelled."""
         self._undo()
 
-    def give_back(self, value: list[Any]) -> None:
+    def give_back(self, value: list[Any], turn: int = 0) -> None:
         """It was complete when whoever awaited it had just stopped."""
         for inbox, message in zip(self._inboxes, value, strict=True):
             inbox.give_back(message)
@@ -143,15 +149,17 @@ class Inbox:
     INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to two, never to none.
     INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never silently.
     INBOX-3  A wait whose future nobody has any more (it timed out, say) takes nothing.
+    INBOX-4  Messages that waits had taken and nobody looked at are the first again, in the order in which they had come.
     """
 
-    __slots__ = ("_assembler", "_bytes", "_end", "_index", "_messages", "_waits", "dropped")
+    __slots__ = ("_assembler", "_bytes", "_end", "_index", "_messages", "_returned", "_waits", "dropped")
 
     def __init__(self, index: int = 0) -> None:
         """`index`: whose messages they are, among those of one gather."""
         self._index = index
         self._assembler: Assembler | None = None
         self._messages: deque[bytes] | None = None
+        self._returned: list[int] | None = None  # the turns of those that came back: the first ones in the buffer
         self._bytes = 0
         # A list: a script waits for thousands of processes, most with one wait each, and an empty deque has ten times its size.
         self._waits: list[Target] | None = None
@@ -203,7 +211,9 @@ class Inbox:
                 target.fail(error)
                 return True
             if wanted:
-                if target.settle(self._index, value):  # else it was cancelled, or failed as a whole: the message stays
+                turn = self._returned[at] if self._returned is not None and at < len(self._returned) else 0
+                # Where it was cancelled, or failed as a whole, the message stays.
+                if target.settle(self._index, value, turn):
                     self._remove(at)
                 return True
         return False
@@ -234,7 +244,7 @@ class Inbox:
             while len(self._messages) > MAX_WAITING_MESSAGES or (
                 self._bytes > MAX_WAITING_BYTES and len(self._messages) > 1
             ):
-                self._bytes -= len(self._messages.popleft())
+                self._remove(0)
                 self.dropped += 1
                 fits = False
         return fits
@@ -280,6 +290,9 @@ class Inbox:
         assert self._messages is not None
         self._bytes -= len(self._messages[at])
         del self._messages[at]
+        if self._returned is not None and at < len(self._returned):
+            del self._returned[at]
+            self._returned = self._returned or None
         if not self._messages:
             self._messages = None
 
@@ -289,15 +302,19 @@ class Inbox:
             if self._waits is not None:
                 self._waits = [target for target in self._waits if not target.over] or None
 
-    def give_back(self, value: Any) -> None:
-        """Take back a message that nobody saw: it is the first again."""
+    def give_back(self, value: Any, turn: int = 0) -> None:
+        """Take back a message that nobody saw: it is the first again (INBOX-4)."""
         data = encode_value(value)
         with _lock:
             if self._waits is not None and self._match(data, self._waits) is not None:
                 return
             if self._messages is None:
                 self._messages = deque()
-            self._messages.appendleft(data)
+            if self._returned is None:
+                self._returned = []
+            at = bisect_left(self._returned, turn)
+            self._returned.insert(at, turn)
+            self._messages.insert(at, data)
             self._bytes += len(data)
 
     def end(self, error: BaseException) -> None:

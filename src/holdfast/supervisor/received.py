@@ -14,13 +14,13 @@ from holdfast.supervisor.futures import Future, Source
 
 # What goes back. Whoever drops a future may have any lock, so the work is another thread's, or the next reader's, who must not
 # find a later message first.
-_returns: deque[tuple[Callable[[Any], Any], Any]] = deque()
+_returns: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 _returning = threading.Lock()
 
 
-def return_soon(function: Callable[[Any], Any], argument: Any) -> None:
-    """Have `function(argument)` put something back, before anybody reads the next message. Never blocks and never raises."""
-    _returns.append((function, argument))
+def return_soon(function: Callable[..., Any], *arguments: Any) -> None:
+    """Have `function(*arguments)` put something back, before anybody reads the next message. Never blocks and never raises."""
+    _returns.append((function, arguments))
     with contextlib.suppress(RuntimeError):  # Python is ending and starts no thread any more: nobody reads either
         futures.run_soon(take_returns, None)
 
@@ -30,22 +30,23 @@ def take_returns(_: Any = None) -> None:
     while _returns or _returning.locked():
         with _returning:
             if _returns:
-                function, argument = _returns.popleft()
-                function(argument)
+                function, arguments = _returns.popleft()
+                function(*arguments)
 
 
 class Received(Future[Any]):
     """A future for messages of a source, which gets back what nobody looked at."""
 
-    __slots__ = ("_claimed",)
+    __slots__ = ("_claimed", "turn")
 
     def __init__(self, about: str, whom: Any, source: Source) -> None:
         super().__init__(about, whom, source=source)
         self._claimed = False  # somebody has the value in hand
+        self.turn = 0  # grows with every message that a wait took: what goes back keeps its order
 
     def __del__(self) -> None:
         if self._source is not None and self.done() and not self._claimed and self._has_value():
-            return_soon(self._source.give_back, self._value)
+            return_soon(self._source.give_back, self._value, self.turn)
 
     def _claim(self) -> Any:
         with futures._lock:
@@ -61,7 +62,7 @@ class Received(Future[Any]):
                 return
             value = self._withdraw()
         if self._source is not None:
-            self._source.give_back(value)
+            self._source.give_back(value, self.turn)
 
 
 def _begin_anew() -> None:
