@@ -28,7 +28,8 @@ with holdfast.section("load"):
 holdfast.beat(rank + 5, 100)
 holdfast.checkpoint.save(b"of rank %d" % rank, step=rank + 5)
 print("work of", rank, "on", os.environ["HOLDFAST_HOST_NAME"], flush=True)
-open(sys.argv[1] + f"/rank{rank}", "w").write(json.dumps(dict(os.environ)))
+with open(sys.argv[1] + f"/rank{rank}.part", "w") as file: file.write(json.dumps(dict(os.environ)))
+os.rename(file.name, sys.argv[1] + f"/rank{rank}")  # whole, once it is there
 while not os.path.exists(sys.argv[1] + "/go"):
     time.sleep(0.02)
 """
