@@ -207,6 +207,24 @@ async def test_both_sides_of_a_preemption_name_each_other(served: Served, agent:
     assert "taking_place" not in await why(served, winner)
 
 
+async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(served: Served, agent: FakeAgent) -> None:
+    await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 600}})
+    young = await served.submit(cpus=4, priority=10, preemptible=True)
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await served.until(young["id"], "running")
+    more = await served.submit(cpus=4, priority=90)
+    less = await served.submit(cpus=4, priority=5)
+    found = await until_why(served, more, "may_make_room")
+    assert found["may_make_room"]["message"] == (
+        f"job {young['id']} of priority 10 may be asked to make room in 10 min: by then it has run for 10 min"
+    )
+    assert "may_make_room" not in await why(served, less)
+    await served.call("PATCH", "/v1/config", json={"set": {"preemption": False}})
+    await until_why(served, more, "no_room")
+    assert "may_make_room" not in await why(served, more)
+
+
 def test_the_sentence_of_a_preemption_is_read_back() -> None:
     assert find_winner(f"requeued at no charge: {say_preempted('06ch2v8wq1m4kz7d9x3t', 90, 10)}") == (
         "06ch2v8wq1m4kz7d9x3t",

@@ -11,6 +11,16 @@ from holdfast.core.records import AttemptRecord, HostRecord, JobRecord, ProjectR
 from holdfast.core.settings import Value
 
 
+class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job that may be preempted once it has run for `least_seconds`, in `left_seconds`. host_ids: where its tasks are."""
+
+    job_id: str
+    priority: int
+    host_ids: frozenset[str]
+    left_seconds: float
+    least_seconds: float
+
+
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """What is known around one job. `place`: how many of its queue stand before it. `refusal`: admission's last word.
 
@@ -18,6 +28,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     project, quota_jobs, quota_gpus: who pays, what is in use, and what may be.
     last_attempt: the newest, while it matters: of a job that is reserved, waits to go on, or failed. victims: jobs that are
     being stopped so that this one can start. start_limit: the setting that limits its start, and its seconds.
+    young: less important jobs that are too young yet to make room for it, the next to be old enough first.
     reservation_seconds: how long a host may take to answer a reservation.
     """
 
@@ -38,6 +49,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     quota_gpus: Value = None
     last_attempt: AttemptRecord | None = None
     victims: tuple[JobRecord, ...] = ()
+    young: tuple[YoungJob, ...] = ()
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None
 

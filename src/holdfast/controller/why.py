@@ -32,7 +32,7 @@ from holdfast.core.ranks import name_ranks, say_names
 from holdfast.core.states import JobState
 from holdfast.wire.api import Why, WhyLine
 
-_BESIDES = frozenset({"behind", "dead_hosts"})
+_BESIDES = frozenset({"behind", "dead_hosts", "may_make_room"})
 """What is true beside the reason why admission passed a job over, and never that reason."""
 
 

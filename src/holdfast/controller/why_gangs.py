@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from holdfast.controller.circumstances import Circumstances
@@ -62,15 +62,27 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
         yield WhyLine(code="no_active_host", message=f"no host that serves queue {job.queue} takes work: {states}",
                       hint="holdfast hosts undrain|release HOST")  # fmt: skip
     else:
-        yield from _explain_size(job, active)
+        yield from _explain_size(found, active)
     dead = [h.name for h in labelled if h.flagged_dead_at is not None]
     if dead:
         yield WhyLine(code="dead_hosts", message=f"{say_names(dead, MAX_HOSTS)} sent no heartbeat while work runs there",
                       hint="holdfast hosts --dead")  # fmt: skip
 
 
-def _explain_size(job: JobRecord, active: Sequence[HostRecord]) -> Iterator[WhyLine]:
+def _explain_young(found: Circumstances, host_ids: Collection[str]) -> Iterator[WhyLine]:
+    """Who could make room but for the time it has run; nothing where somebody makes some already."""
+    young_ones = () if found.victims else found.young
+    for young in [y for y in young_ones if not y.host_ids.isdisjoint(host_ids)][:MAX_HOSTS]:
+        yield WhyLine(
+            code="may_make_room", hint="preempt_min_run_seconds says how long nobody is preempted",
+            message=f"job {young.job_id} of priority {young.priority} may be asked to make room in {say_span(young.left_seconds)}: "
+            f"by then it has run for {say_span(young.least_seconds)}",
+        )  # fmt: skip
+
+
+def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterator[WhyLine]:
     """Whether the hosts are large enough at all, and whether enough of them is free."""
+    job = found.job
     need = describe_need(
         Candidate(job_id=job.id, epoch=job.epoch, queue=job.queue, priority=job.priority, tasks=job.tasks,
                   gpus=job.gpus, cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes)
@@ -86,6 +98,7 @@ def _explain_size(job: JobRecord, active: Sequence[HostRecord]) -> Iterator[WhyL
         text = f"no host has {need} free now" if job.tasks == 1 else f"it needs {need} at once, and {free} fit now"
         yield WhyLine(code="no_room", message=text,
                       hint="it starts when running work ends; `holdfast hosts` shows what is busy")  # fmt: skip
+        yield from _explain_young(found, {host.id for host in active})
 
 
 def _carries(host: HostRecord, job: JobRecord) -> bool:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.controller.circumstances import Circumstances
+from holdfast.controller.circumstances import Circumstances, YoungJob
 from holdfast.controller.context import Controller
 from holdfast.controller.settings_cache import Settings
+from holdfast.core.placement import RunningTask
 from holdfast.core.preemption import find_winner
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
@@ -33,6 +34,7 @@ async def find_circumstances(controller: Controller, jobs: Sequence[JobRecord]) 
     reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     starts = {r.job.id: r.start_limit for r in await store.list_reserved(reserved)} if reserved else {}
     victims = await _find_victims(controller) if queued else {}
+    young = await _find_young(controller, settings) if queued and settings.value("preemption") else []
     queue_of, project_of, hosts_ = {q.name: q for q in queues}, {p.name: p for p in projects}, tuple(hosts)
     found = []
     for job in jobs:
@@ -44,6 +46,7 @@ async def find_circumstances(controller: Controller, jobs: Sequence[JobRecord]) 
             led=controller.leading_since is not None, project=project_of.get(job.project) if waits else None,
             last_attempt=attempts.get((job.id, job.attempts)),
             victims=tuple(victims.get(job.id, ())) if job.state is JobState.QUEUED else (),
+            young=tuple(y for y in young if y.priority < job.priority) if job.state is JobState.QUEUED else (),
             start_limit=None if start is None else (start, settings.number(start, job.queue, job.spec)),
             **_read_rules(settings, job),
         ))  # fmt: skip
@@ -76,3 +79,23 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
         if winner is not None:
             found.setdefault(winner[0], []).append(other)
     return found
+
+
+async def _find_young(controller: Controller, settings: Settings) -> list[YoungJob]:
+    """What could be preempted but for the time it has run."""
+    tasks: dict[str, list[RunningTask]] = {}
+    for task in await controller.store.read_running():
+        if task.preemptible and not task.draining:
+            tasks.setdefault(task.job_id, []).append(task)
+    found = []
+    for job_id, own in tasks.items():
+        least = settings.number("preempt_min_run_seconds", own[0].queue)
+        left = least - min(task.ran_seconds for task in own)
+        if left > 0:
+            hosts = frozenset(task.host_id for task in own)
+            found.append(
+                YoungJob(
+                    job_id=job_id, priority=own[0].priority, host_ids=hosts, left_seconds=left, least_seconds=least
+                )
+            )
+    return sorted(found, key=lambda young: (young.left_seconds, young.job_id))
