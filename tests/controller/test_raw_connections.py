@@ -77,6 +77,18 @@ async def test_a_drop_at_a_time_does_not_hold_a_connection_open(
     writer.close()
 
 
+async def test_who_is_refused_while_it_sends_can_read_why(served: Served) -> None:
+    """HTTP-3: were the connection just closed, what is sent into it would have it reset, and the answer with it."""
+    reader, writer = await connect(served)
+    writer.write(b"no request at all\r\n\r\n")
+    for _ in range(20):  # the answer is on its way, or here and unread
+        await asyncio.sleep(0.01)
+        writer.write(b"x" * 1000 + b"\r\n")
+    assert problem_in(await read_all(reader, 5))["code"] == "malformed_request"
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
 async def test_a_slow_body_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.3)
     reader, writer = await connect(served)

@@ -3,6 +3,8 @@
 HTTP-1  A connection that has not sent a whole request head in time is closed: at its opening, after a half request,
         and between requests alike. A body's time is bounded where it is read.
 HTTP-2  A head over its limits is answered 431 and the connection closed; nothing of it is kept.
+HTTP-3  Who is refused can read why: a connection that is closed while its peer still sends is reset, and with that what was not
+        read yet is lost. So the sending side is closed first, and what comes is thrown away for `LINGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from holdfast.wire.api import Problem
 HEAD_SECONDS = 15.0
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
+LINGER_SECONDS = 1.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -26,6 +29,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
+    _refused = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -36,7 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._refused:
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -64,6 +68,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         self._in_head = False
         self._head_bytes = 0
+        if self._refused:
+            return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
             self._refuse(
@@ -75,11 +81,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if not self.transport.is_closing():
+        if not self.transport.is_closing() and not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self.transport.is_closing():
+        if not self.transport.is_closing() and not self._refused:
             super().on_message_complete()
         self._in_head = True
 
@@ -101,14 +107,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(408, "request_timeout", f"no whole request came within {HEAD_SECONDS:g} s")
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer without the application and close."""
+        """Answer without the application and close (HTTP-3)."""
+        if self._refused:
+            return
+        self._refused = True
         title = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
         body = msgspec.json.encode(Problem(title=title, status=status, code=code, detail=detail))
         head = (
             f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
+        self._stop_head_timer()
         if self.cycle is None or self.cycle.response_complete:  # never into the middle of another answer
             self.transport.write(head.encode() + body)
-        self._stop_head_timer()
+            if self.transport.can_write_eof():  # TLS has no half of a connection to close
+                self.transport.write_eof()
+                self.loop.call_later(LINGER_SECONDS, self.transport.close)
+                return
         self.transport.close()
