@@ -99,8 +99,9 @@ class Gather:
 
     def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
         """Most have neither a message nor another wait: those are told of at the price of a look each."""
+        alone = (self,)
         with _lock:
-            others = [inbox for inbox in inboxes if not inbox.wait_alone(self)]
+            others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]
         for inbox in others:
             inbox.wait(self)
 
@@ -161,8 +162,9 @@ class Inbox:
         self._messages: deque[bytes] | None = None
         self._returned: list[int] | None = None  # the turns of those that came back: the first ones in the buffer
         self._bytes = 0
-        # A list: a script waits for thousands of processes, most with one wait each, and an empty deque has ten times its size.
-        self._waits: list[Target] | None = None
+        # A script waits for thousands of processes at once, mostly with one wait for each: they share one tuple. What is made for
+        # each is looked at by the garbage collector as well.
+        self._waits: tuple[Target, ...] = ()
         self._end: BaseException | None = None
         self.dropped = 0
 
@@ -173,28 +175,23 @@ class Inbox:
         """Give `target` the first message that it accepts, one that waits already before one that comes."""
         take_returns()
         with _lock:
-            if self.wait_alone(target):
-                return
             if self._messages is not None and self._take_waiting(target, self._messages):
                 return
             if self._end is None:
-                if self._waits is None:
-                    self._waits = [target]
-                else:
-                    self._waits.append(target)
-                    count = len(self._waits)
-                    if count >= _MIN_WAITS and count & (count - 1) == 0:  # at 16, 32 and so on
-                        self._waits = [wait for wait in self._waits if not wait.over]
+                self._waits += (target,)
+                count = len(self._waits)
+                if count >= _MIN_WAITS and count & (count - 1) == 0:  # at 16, 32 and so on
+                    self._drop_over()
                 return
             end = self._end
         target.fail(end)
 
-    def wait_alone(self, target: Target) -> bool:
-        """Have it wait where nothing is there to be taken and nobody else waits. The caller has the lock."""
-        alone = self._messages is None and self._waits is None and self._end is None
-        if alone:
-            self._waits = [target]
-        return alone
+    def wait_alone(self, alone: tuple[Target]) -> bool:
+        """Have one wait where nothing is there to be taken and nobody else waits. The caller has the lock."""
+        if self._messages is not None or self._waits or self._end is not None:
+            return False
+        self._waits = alone
+        return True
 
     def _take_waiting(self, target: Target, messages: deque[bytes]) -> bool:
         """Give it the first one in the buffer that it accepts. False where it still has to wait."""
@@ -231,11 +228,8 @@ class Inbox:
 
     def _add(self, data: bytes) -> bool:
         with _lock:
-            waits = self._waits
-            if waits is not None:
-                entry = self._match(data, waits)
-                if entry is not None:
-                    return True
+            if self._waits and self._match(data):
+                return True
             if self._messages is None:
                 self._messages = deque()
             self._messages.append(data)
@@ -249,42 +243,44 @@ class Inbox:
                 fits = False
         return fits
 
-    def _match(self, data: bytes, waits: list[Target]) -> Target | None:
-        """Hand a message to the oldest wait that takes it (INBOX-1)."""
+    def _match(self, data: bytes) -> bool:
+        """Hand a message to the oldest wait that takes it (INBOX-1). False where there is none."""
         try:
             value = decode_value(data)
         except ValidationError as error:
-            return self._fail_oldest(waits, error)
-        at, found = 0, None
-        while found is None and at < len(waits):
-            target = waits[at]
+            return self._fail_oldest(error)
+        at = 0
+        while at < len(self._waits):
+            target = self._waits[at]
             if target.accept is not None:
                 try:
                     if not target.over and not target.accept(value):
                         at += 1
                         continue
                 except Exception as error:
-                    del waits[at]
+                    self._drop_wait(at)
                     target.fail(error)
                     continue
-            del waits[at]
+            self._drop_wait(at)
             if target.settle(self._index, value):  # else it was cancelled: on to the next
-                found = target
-        self._drop_empty()
-        return found
+                return True
+        return False
 
-    def _fail_oldest(self, waits: list[Target], error: ValidationError) -> Target | None:
+    def _fail_oldest(self, error: ValidationError) -> bool:
         """What no script can read is told to whoever would have got it."""
-        living = [target for target in waits if not target.over]
-        self._waits = living[1:] or None
-        if not living:
-            return None
-        living[0].fail(error)
-        return living[0]
-
-    def _drop_empty(self) -> None:
+        self._drop_over()
         if not self._waits:
-            self._waits = None
+            return False
+        target = self._waits[0]
+        self._drop_wait(0)
+        target.fail(error)
+        return True
+
+    def _drop_wait(self, at: int) -> None:
+        self._waits = self._waits[:at] + self._waits[at + 1 :]
+
+    def _drop_over(self) -> None:
+        self._waits = tuple(wait for wait in self._waits if not wait.over)
 
     def _remove(self, at: int) -> None:
         assert self._messages is not None
@@ -299,14 +295,13 @@ class Inbox:
     def cancel(self, future: Future[Any]) -> None:
         """Forget the wait of a cancelled future."""
         with _lock:
-            if self._waits is not None:
-                self._waits = [target for target in self._waits if not target.over] or None
+            self._drop_over()
 
     def give_back(self, value: Any, turn: int = 0) -> None:
         """Take back a message that nobody saw: it is the first again (INBOX-4)."""
         data = encode_value(value)
         with _lock:
-            if self._waits is not None and self._match(data, self._waits) is not None:
+            if self._waits and self._match(data):
                 return
             if self._messages is None:
                 self._messages = deque()
@@ -323,8 +318,8 @@ class Inbox:
             if self._end is not None:
                 return
             self._end = error
-            waits, self._waits = self._waits, None
-        for target in waits or ():
+            waits, self._waits = self._waits, ()
+        for target in waits:
             target.fail(error)
 
 

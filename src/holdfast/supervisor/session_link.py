@@ -22,6 +22,15 @@ _BULKY_BYTES = 64 << 10
 _ASK_SECONDS = 1.0
 
 
+# The messages of a frame: encoded one by one, or one by itself. What was sent and not acknowledged: its number, bytes, messages.
+_Batch = bytes | tuple[bytes, ...]
+_Sent = tuple[int, int, _Batch]
+
+
+def _encode_batch(batch: _Batch) -> bytes:
+    return encode_body((batch,) if isinstance(batch, bytes) else batch)
+
+
 class Link:
     """One end of one session."""
 
@@ -54,21 +63,24 @@ class Link:
         self._inflight = 0
         self._progress_at = 0.0
         self._asked_at = -1e9
-        # Lists, and none where empty: there are thousands of links, most with one frame on its way at most. An empty deque has ten
-        # times the size of a short list, and what the garbage collector has to look at counts as well.
-        self._quick: list[bytes] | None = None
+        # One by itself where it is one: there are thousands of links, most with one message in one frame on its way at most, and
+        # every list is one more thing that the garbage collector looks at.
+        self._quick: bytes | list[bytes] | None = None
         self._bulk: list[bytes] | None = None
-        self._unacked: list[tuple[int, int, tuple[bytes, ...]]] | None = None
+        self._unacked: _Sent | list[_Sent] | None = None
 
     # ---- what goes out
 
     def push(self, message: bytes) -> None:
         """Queue an encoded message that need not wait for bulky ones."""
         self.queued_bytes += len(message)
-        if self._quick is None:
-            self._quick = [message]
+        quick = self._quick
+        if quick is None:
+            self._quick = message
+        elif isinstance(quick, list):
+            quick.append(message)
         else:
-            self._quick.append(message)
+            self._quick = [quick, message]
 
     def push_ordered(self, message: bytes) -> None:
         """Queue an encoded message that must come after all ordered ones before it."""
@@ -96,25 +108,31 @@ class Link:
         frames: list[bytes] = []
         while (self._quick is not None or self._bulk is not None) and self._inflight < WINDOW_BYTES:
             batch = self._take_batch()
-            body = encode_body(batch)
+            body = _encode_batch(batch)
             size = len(body)
+            sent = (self._next, size, batch)
             self.queued_bytes = 0 if self._quick is None and self._bulk is None else self.queued_bytes - size
-            if self._unacked is None:
-                self._unacked = [(self._next, size, batch)]
+            unacked = self._unacked
+            if unacked is None:
+                self._unacked = sent
                 self._progress_at = now
+            elif isinstance(unacked, list):
+                unacked.append(sent)
             else:
-                self._unacked.append((self._next, size, batch))
+                self._unacked = [unacked, sent]
             self._inflight += size
             self._untold_bytes = 0
             frames.append(encode_header(self.session, self._next, self._taken, self._direction) + body)
             self._next += 1
         return frames
 
-    def _take_batch(self) -> tuple[bytes, ...]:
+    def _take_batch(self) -> _Batch:
         quick, bulk = self._quick, self._bulk
-        if bulk is None and quick is not None and len(quick) == 1:
-            self._quick = None
-            return (quick[0],)
+        if isinstance(quick, bytes):
+            if bulk is None:
+                self._quick = None
+                return quick
+            quick = [quick]
         batch: list[bytes] = []
         size = 0
         for lane in (quick, bulk):
@@ -134,8 +152,11 @@ class Link:
 
     def take_back(self) -> list[bytes]:
         """Everything that was not acknowledged, in order, for the next session. This one is over."""
-        messages = [message for _, _, batch in self._unacked or () for message in batch]
-        messages += [*(self._quick or ()), *(self._bulk or ())]
+        messages: list[bytes] = []
+        for _, _, batch in self._list_unacked():
+            messages += [batch] if isinstance(batch, bytes) else batch
+        messages += [self._quick] if isinstance(self._quick, bytes) else self._quick or []
+        messages += self._bulk or []
         self._unacked = self._quick = self._bulk = None
         self.queued_bytes = 0
         return messages
@@ -152,10 +173,14 @@ class Link:
         return self._resend(now)
 
     def _resend(self, now: float) -> list[bytes]:
-        assert self._unacked is not None
+        unacked = self._list_unacked()
         self._progress_at = now
-        self.resent += len(self._unacked)
-        return [self._seal(sequence, encode_body(batch)) for sequence, _, batch in self._unacked]
+        self.resent += len(unacked)
+        return [self._seal(sequence, _encode_batch(batch)) for sequence, _, batch in unacked]
+
+    def _list_unacked(self) -> list[_Sent]:
+        unacked = self._unacked
+        return unacked if isinstance(unacked, list) else [] if unacked is None else [unacked]
 
     def _seal(self, sequence: int, body: bytes) -> bytes:
         self._untold_bytes = 0
@@ -188,7 +213,7 @@ class Link:
             return  # acknowledges what was never sent: no word of our peer
         self._acked = sequence
         self._progress_at = now
-        unacked = self._unacked
+        unacked = self._list_unacked()
         if unacked[-1][0] <= sequence:
             self._inflight = 0
             self._unacked = None
