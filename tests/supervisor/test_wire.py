@@ -28,6 +28,7 @@ from holdfast.wire.bus import (
     Deliver,
     Hello,
     HostFacts,
+    Launch,
     Welcome,
     cut_parts,
     decode_down,
@@ -213,6 +214,8 @@ def test_a_replay_within_the_run_acts_once(patient: Context) -> None:
         session = meet(dealer)
         host.hostname().result(PATIENCE)
         (process,) = patient.create_process_group([host], ["true"])
+        while not any(isinstance(message, Launch) for message in decode_down(dealer.recv())):
+            pass  # no manager speaks for processes that it has not been given
         words = [encode_header(session, n + 1, 0) + encode_body([deliver(process.group.number, n)]) for n in range(4)]
         for frame in [*words, *words, *reversed(words)]:
             dealer.send(frame)
