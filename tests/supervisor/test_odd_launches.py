@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -99,14 +100,8 @@ def test_messages_at_the_edge_of_a_frame(ctx: Context, managers: Managers) -> No
     assert ctx.status().refused == {}
 
 
-@pytest.mark.slow
-def test_large_messages_of_several_threads_do_not_mix(ctx: Context, managers: Managers) -> None:
-    """LINK-3 is for messages; their parts stay together."""
-    hosts, _ = attach(ctx, managers, 1)
-    (process,) = ctx.create_process_group(hosts, python(ECHO))
-    assert process.recv().result(PATIENCE) == "ready"
-    sizes = [(9 << 20) + number for number in range(6)]
-    threads = [threading.Thread(target=process.send, args=(b"x" * size,)) for size in sizes]
+def run_interleaved(threads: Sequence[threading.Thread]) -> None:
+    """Run them to their ends, changing from one to the next as often as the interpreter can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -116,6 +111,17 @@ def test_large_messages_of_several_threads_do_not_mix(ctx: Context, managers: Ma
             thread.join()
     finally:
         sys.setswitchinterval(before)
+
+
+@pytest.mark.slow
+def test_large_messages_of_several_threads_do_not_mix(ctx: Context, managers: Managers) -> None:
+    """LINK-3 is for messages; their parts stay together."""
+    hosts, _ = attach(ctx, managers, 1)
+    (process,) = ctx.create_process_group(hosts, python(ECHO))
+    assert process.recv().result(PATIENCE) == "ready"
+    sizes = [(9 << 20) + number for number in range(6)]
+    threads = [threading.Thread(target=process.send, args=(b"x" * size,)) for size in sizes]
+    run_interleaved(threads)
     assert sorted(len(process.recv().result(PATIENCE)) for _ in sizes) == sizes
 
 
@@ -144,15 +150,7 @@ def test_several_threads_ask_and_each_gets_its_own(ctx: Context) -> None:
             hosts.extend(ctx.replace_hosts([one]))
 
     threads = [threading.Thread(target=ask) for _ in range(6)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    run_interleaved(threads)
     assert len({host.number for host in hosts}) == 6 * 400
     assert len({group.number for group in groups}) == 6 * 200
 
