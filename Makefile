@@ -36,7 +36,7 @@ test: env       ## every test that needs no torch
 	@$(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
 
 ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
-	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/gangs/test_ddp.py tests/supervisor/test_ddp_gather.py tests/supervisor/test_ddp_faults.py
+	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/system/gangs/test_ddp.py tests/system/supervisor/night/test_ddp_gather.py tests/system/supervisor/night/test_ddp_faults.py
 
 # torch is no dependency of the project. Where pip's own index has only builds with CUDA (2 GB and more), pass the CPU one:
 #   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'
@@ -55,18 +55,18 @@ TORCH_INDEX ?=
 	@touch .venv-torch/.supervised
 
 slurm: env      ## the supervisor under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
-	@tests/slurm/install.sh
+	@tests/system/slurm/install.sh
 	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
 
 s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
-	@tests/checkpoints/install.sh
-	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/checkpoints/test_blobs.py tests/checkpoints/test_ceph.py
+	@tests/system/checkpoints/install.sh
+	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/system/checkpoints/test_blobs.py tests/system/checkpoints/test_ceph.py
 
 tools:          ## podman, docker and a registry for the container tests, Slurm, Ceph's S3 and sshd, where root and apt-get are there
-	@tests/containers/install.sh
-	@tests/slurm/install.sh
-	@tests/checkpoints/install.sh
-	@tests/supervisor/install.sh
+	@tests/system/containers/install.sh
+	@tests/system/slurm/install.sh
+	@tests/system/checkpoints/install.sh
+	@tests/system/supervisor/install.sh
 
 lint: env       ## ruff
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .

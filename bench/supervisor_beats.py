@@ -26,8 +26,8 @@ import zmq
 from bench.processes import sum_cpu_seconds
 from bench.supervisor_raw import Peers, open_router, read_rss_bytes
 from holdfast.supervisor import Context, wait
-from holdfast.supervisor.priority import prefer_this_thread
-from holdfast.supervisor.session_fleet import HEARTBEAT_SECONDS
+from holdfast.supervisor.line.priority import prefer_this_thread
+from holdfast.supervisor.line.session_fleet import HEARTBEAT_SECONDS
 from holdfast.wire.bus import HEADER_BYTES
 
 _PATIENCE = 300.0

@@ -17,7 +17,7 @@ import time
 
 import zmq
 
-from holdfast.supervisor.priority import preferred
+from holdfast.supervisor.line.priority import preferred
 
 _MAX_SOCKETS = 65_000
 _DIALLING = 64

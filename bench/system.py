@@ -198,7 +198,7 @@ class Database:
     """An embedded PostgreSQL with its settings as they are for users, for the limit and the controller alike."""
 
     def __init__(self, scratch: Scratch) -> None:
-        from holdfast.store.embedded import EmbeddedPostgres
+        from holdfast.store.embedded.postgres import EmbeddedPostgres
 
         self._server = EmbeddedPostgres(scratch.folder / "postgres")
         self._server.start()

@@ -23,7 +23,7 @@ _AGENT = Path(__file__).resolve().parent.parent / "exit_agent.py"
 _GUARDIAN = """
 import sys
 import msgspec
-from holdfast.agent.guardian import GuardianConfig, run_guardian
+from holdfast.agent.guardian.loop import GuardianConfig, run_guardian
 from pathlib import Path
 given = msgspec.json.decode(sys.argv[1])
 sys.exit(run_guardian(GuardianConfig(**{**given, "state_dir": Path(given["state_dir"])})))

@@ -29,9 +29,9 @@ class Cluster:
     """A store on a database of its own, the admission loop over it, and hosts that are rows."""
 
     def __init__(self, dsn: str) -> None:
-        from holdfast.controller.context import Controller
-        from holdfast.store.migrate import migrate
-        from holdfast.store.postgres import PostgresStore
+        from holdfast.controller.runtime.context import Controller
+        from holdfast.store.postgres.connection.migrate import migrate
+        from holdfast.store.postgres.store import PostgresStore
 
         migrate(dsn)
         self.store = PostgresStore(dsn)
@@ -52,7 +52,7 @@ class Cluster:
     async def submit(self, sizes: Sequence[int]) -> None:
         """Queue jobs of these sizes over all lanes."""
         from holdfast.core.spec import JobSpec
-        from holdfast.store.interface import NewJob
+        from holdfast.store.port.store import NewJob
 
         for n in range(QUEUES):
             await self.store.put_queue(f"lane-{n}", {})
@@ -84,9 +84,9 @@ class Cluster:
     async def start_gang(self) -> float:
         """Seconds from the hosts' first look to the last answer with launch orders, each host's sync by itself as the server
         takes them."""
-        from holdfast.controller.launch_orders import make_orders
-        from holdfast.controller.sync_batch import SyncBatcher
-        from holdfast.store.interface import HostSync
+        from holdfast.controller.sync.batch import SyncBatcher
+        from holdfast.controller.sync.orders import make_orders
+        from holdfast.store.port.store import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 
         batcher = SyncBatcher(self.store, self.controller.metrics, self.controller.outages)

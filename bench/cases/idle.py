@@ -15,8 +15,8 @@ budget = "controller < 2 % CPU, < 120 MB"
 ROLES = ("controller", "up", "guardian", "agent", "postgres", "other")
 # A part of a command line, and what the process is. The guardian is the process that the agent's part becomes.
 _MARKS = (
-    ("holdfast.cli.part controller", "controller"),
-    ("holdfast.cli.part agent", "guardian"),
+    ("holdfast.cli.up.part_main controller", "controller"),
+    ("holdfast.cli.up.part_main agent", "guardian"),
     ("-m holdfast.agent ", "agent"),
     ("postgres", "postgres"),
 )

@@ -84,7 +84,7 @@ def _measure_up(scale: Scale) -> list[Line]:
 
 
 def _time_postgres(folder: Path, fresh: bool) -> float:
-    from holdfast.store.embedded import EmbeddedPostgres
+    from holdfast.store.embedded.postgres import EmbeddedPostgres
 
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """A simulated host: a guardian that holds processes, an agent that may come and go, and a clock of its own.
 
-It follows `agent/commands.py`, `agent/sync.py`, `agent/agent.py` and `agent/guardian_tasks.py` line by line, without
-their processes and files; `core.lease.host_deadline` and `agent.ends.make_facts` are the real ones. True time is the
+It follows `agent/orders/commands.py`, `agent/uplink/sync.py`, `agent/agent.py` and `agent/guardian/tasks.py` line by line, without
+their processes and files; `core.lease.host_deadline` and `agent.orders.exit_facts.make_facts` are the real ones. True time is the
 simulation's, in seconds; everything a host decides by is read from its own clock.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.agent.ends import make_facts
+from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.core import lease
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs.verdicts import make_trip
-from holdfast.store.interface import HostSynced, PreemptRow, TaskOffer
-from holdfast.store.values import ClaimRow
+from holdfast.moves.values import ClaimRow
+from holdfast.store.port.store import HostSynced, PreemptRow, TaskOffer
 from holdfast.wire.guardian import Ended
 
 GRACE_SECONDS = 3.0
@@ -74,7 +74,7 @@ class Request:
 
 @dataclass
 class Claim:
-    """A place kept for a rank of a gang (`agent/claims.py`). `deadline` is a host time."""
+    """A place kept for a rank of a gang (`agent/orders/claims.py`). `deadline` is a host time."""
 
     deadline: float
     port: int

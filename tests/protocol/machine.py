@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from holdfast.core.causes import Cause, Watchdog
-from holdfast.core.decide import Policy
+from holdfast.core.endings.decide import Policy
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import HostState, JobState
 from holdfast.errors import Conflict
-from holdfast.store.interface import HostSync
+from holdfast.store.port.store import HostSync
 from holdfast.wire.guardian import Ended
 from tests.protocol.host import Host, Request
 from tests.protocol.world import Plan, World, run

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.core.causes import Cause
 from holdfast.errors import Stale
-from holdfast.store.interface import Store
-from holdfast.store.memory import MemoryStore
-from holdfast.store.migrate import migrate
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.port.store import Store
+from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.agent import HostFacts
 from tests.store.rig import OK, Rig
 

@@ -16,19 +16,21 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.core import drain, lease, replace
+from holdfast.core import lease
 from holdfast.core.causes import Cause
-from holdfast.core.decide import decide
+from holdfast.core.endings import drain, replace
+from holdfast.core.endings.decide import decide
 from holdfast.core.records import RankCharges
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.store import asked, dispatch, members, memory_hosts, moves
-from holdfast.store.memory import MemoryStore
-from holdfast.store.memory_admission import MemoryAdmission
-from holdfast.store.memory_hosts import MemoryHosts
-from holdfast.store.memory_state import MemoryState
-from holdfast.store.reports import Draft
-from holdfast.store.room import Room
+from holdfast.moves import dispatch, members, moves, requests
+from holdfast.moves.reports import Draft
+from holdfast.moves.room import Room
+from holdfast.store.memory import hosts
+from holdfast.store.memory.admission import MemoryAdmission
+from holdfast.store.memory.hosts import MemoryHosts
+from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.store import MemoryStore
 from tests.protocol.host import Host
 from tests.protocol.machine import Protocol
 
@@ -44,7 +46,7 @@ def host_without_margin(p: Patch) -> None:
 
 
 def controller_without_margin(p: Patch) -> None:
-    p.setattr(asked, "margin_seconds", lambda ttl: 0.0)
+    p.setattr(requests, "margin_seconds", lambda ttl: 0.0)
 
 
 def guardian_without_deadline(p: Patch) -> None:
@@ -63,8 +65,8 @@ def lease_counted_from_the_answer(p: Patch) -> None:
 
 
 def reaping_at_once_after_a_restart(p: Patch) -> None:
-    lapse = asked.lapse
-    p.setattr(asked, "lapse", lambda m, leading_since: lapse(m, LONG_AGO))
+    lapse = requests.lapse
+    p.setattr(requests, "lapse", lambda m, leading_since: lapse(m, LONG_AGO))
 
 
 def incarnation_not_guarded(p: Patch) -> None:
@@ -239,7 +241,7 @@ def one_rank_is_enough(p: Patch) -> None:
 
 
 def late_registration_frees_the_present(p: Patch) -> None:
-    p.setattr(memory_hosts, "follow_incarnation", lambda *given: ())
+    p.setattr(hosts, "follow_incarnation", lambda *given: ())
 
 
 def half_told_gang_stays_reserved(p: Patch) -> None:
@@ -248,7 +250,7 @@ def half_told_gang_stays_reserved(p: Patch) -> None:
     async def none(self: Any, *, now: Any = None) -> list[Any]:
         return []
 
-    p.setattr(asked, "run_out", lambda m, job, reason, missing: None)
+    p.setattr(requests, "run_out", lambda m, job, reason, missing: None)
     p.setattr(MemoryAdmission, "list_reserved", none)
 
 
@@ -263,25 +265,25 @@ def requeue_without_event(p: Patch) -> None:
 
 
 def stopping_tasks_never_lapse(p: Patch) -> None:
-    lapse = asked.lapse
+    lapse = requests.lapse
 
     def some(m: Any, leading_since: datetime) -> list[str]:
         for job_id in [i for i, ts in m.tasks.items() if any(t.state is TaskState.PREEMPTING for t in ts.values())]:
             del m.jobs[job_id]
         return lapse(m, leading_since)
 
-    p.setattr(asked, "lapse", some)
+    p.setattr(requests, "lapse", some)
 
 
 def late_cancel_rewrites_the_end(p: Patch) -> None:
-    cancel = asked.cancel
+    cancel = requests.cancel
 
     def touch(m: Any, job: Any, reason: str, *, hard: bool) -> None:
         if job.state.terminal:
             m.touch(job, reason)
         cancel(m, job, reason, hard=hard)
 
-    p.setattr(asked, "cancel", touch)
+    p.setattr(requests, "cancel", touch)
 
 
 def ends_never_acknowledged(p: Patch) -> None:
@@ -290,13 +292,13 @@ def ends_never_acknowledged(p: Patch) -> None:
 
 
 def lease_not_renewed_in_the_store(p: Patch) -> None:
-    grant = memory_hosts._grant
+    grant = hosts._grant
 
     def once(task: Any, at: datetime) -> None:
         if task.lease_until is None:
             grant(task, at)
 
-    p.setattr(memory_hosts, "_grant", once)
+    p.setattr(hosts, "_grant", once)
 
 
 def barrier_opens_one_claim_early(p: Patch) -> None:
@@ -350,8 +352,8 @@ def a_second_drain_of_an_epoch(p: Patch) -> None:
 
 
 def lease_shorter_in_the_store(p: Patch) -> None:
-    grant = memory_hosts._grant
-    p.setattr(memory_hosts, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
+    grant = hosts._grant
+    p.setattr(hosts, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
 
 
 def members_keep_their_epoch(p: Patch) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.core.causes import CHARGED_TO, Budget
-from holdfast.core.decide import Policy
+from holdfast.core.endings.decide import Policy
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, RankCharges, TaskRecord
 from holdfast.core.states import AttemptState, JobEvent, JobState, Outcome, TaskState

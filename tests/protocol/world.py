@@ -14,20 +14,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import drain, replace
 from holdfast.core.causes import Cause
-from holdfast.core.decide import Policy
-from holdfast.core.drain import Completion
+from holdfast.core.endings import drain, replace
+from holdfast.core.endings.decide import Policy
+from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.replace import Replacement
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement import AdmissionPlan, JobPlacement, RunningTask, plan_admission
+from holdfast.core.placement.plan import AdmissionPlan, JobPlacement, RunningTask, plan_admission
 from holdfast.core.records import JobRecord, TaskRecord
-from holdfast.core.replace import Replacement
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, TaskState
 from holdfast.errors import Stale
-from holdfast.store.interface import HostSync, HostSynced, JobFilter, NewJob
-from holdfast.store.memory import MemoryStore
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.port.store import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.wire.agent import HostFacts
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.truth import Truth, check_busy

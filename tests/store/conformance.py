@@ -11,12 +11,12 @@ import pytest
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement import JobPlacement, TaskPlacement
+from holdfast.core.placement.plan import JobPlacement, TaskPlacement
 from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale, ValidationError
-from holdfast.store.interface import Beat, HostSync, JobFilter, LogAppend, NewJob
+from holdfast.store.port.store import Beat, HostSync, JobFilter, LogAppend, NewJob
 from holdfast.wire.agent import Forensics, HostFacts
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
@@ -312,8 +312,8 @@ async def test_completing_twice_does_it_once(rig: Rig) -> None:
     job_id, key = await rig.running()
     await rig.sync(ended=[(key, fails())])
     (snap,) = await rig.store.list_drains(10)
-    from holdfast.core.decide import Policy
-    from holdfast.core.drain import plan_completion
+    from holdfast.core.endings.decide import Policy
+    from holdfast.core.endings.drain import plan_completion
 
     plan = plan_completion(snap.job, snap.tasks, Policy(), (), chance=0.0)
     assert plan is not None

@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 
 from holdfast.core.causes import Cause
-from holdfast.core.decide import Policy
+from holdfast.core.endings.decide import Policy
+from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
-from holdfast.core.placement import plan_admission
+from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import TaskRecord
-from holdfast.core.replace import plan_replacement
 from holdfast.core.states import JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale
-from holdfast.store.interface_checkpoints import NewCheckpoint
+from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.wire.agent import Forensics
 from tests.store.rig import OK, STOPPED, Rig, fails
 

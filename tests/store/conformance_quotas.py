@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast.core.causes import Cause
-from holdfast.core.placement import JobPlacement, QuotaLeft, TaskPlacement
+from holdfast.core.placement.plan import JobPlacement, QuotaLeft, TaskPlacement
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import QuotaExceeded
-from holdfast.store.interface import JobFilter, NewJob
+from holdfast.store.port.store import JobFilter, NewJob
 from tests.store.rig import STOPPED, Rig
 
 

@@ -12,7 +12,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.records import EventRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.store.interface import Beat, JobFilter, Released
+from holdfast.store.port.store import Beat, JobFilter, Released
 from tests.store.rig import OK, STOPPED, Rig, fails
 
 TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from holdfast.core.webhooks import (
+from holdfast.core.webhooks.values import (
     Answer,
     BackOff,
     DeliveryBatch,
@@ -23,7 +23,7 @@ from holdfast.core.webhooks import (
     plan_deliveries,
 )
 from holdfast.errors import NotFound
-from holdfast.store.interface_webhooks import NewWebhook, WebhookChange
+from holdfast.store.port.webhooks import NewWebhook, WebhookChange
 from tests.store.rig import OK, Rig
 
 PENDING, DELIVERED, DEAD = DeliveryState.PENDING, DeliveryState.DELIVERED, DeliveryState.DEAD

@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg  # here, because after the change of uid its files may be out of reach
 
 from holdfast.errors import HoldfastError
-from holdfast.store.embedded import EmbeddedPostgres
+from holdfast.store.embedded.postgres import EmbeddedPostgres
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.store.embedded import EmbeddedPostgres
+from holdfast.store.embedded.postgres import EmbeddedPostgres
 
 FAST_SETTINGS = {
     "fsync": "off",

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.core.decide import Policy
-from holdfast.core.drain import plan_completion
+from holdfast.core.endings.decide import Policy
+from holdfast.core.endings.drain import plan_completion
+from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement import plan_admission
+from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
-from holdfast.core.replace import plan_replacement
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.store.interface import Beat, HostSync, HostSynced, LogAppend, NewJob, Released, Store
+from holdfast.store.port.store import Beat, HostSync, HostSynced, LogAppend, NewJob, Released, Store
 from holdfast.wire.agent import HostFacts
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

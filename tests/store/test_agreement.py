@@ -18,10 +18,10 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
-from holdfast.store.interface import Beat, JobFilter
-from holdfast.store.memory import MemoryStore
-from holdfast.store.migrate import migrate
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.port.store import Beat, JobFilter
+from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 

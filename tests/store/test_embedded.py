@@ -24,9 +24,9 @@ import psycopg
 import pytest
 
 from holdfast.errors import Conflict, HoldfastError, Unavailable, ValidationError
-from holdfast.store import embedded_cluster, embedded_processes
-from holdfast.store.embedded import EmbeddedPostgres, find_binaries
-from holdfast.store.embedded_binaries import is_reachable, make_reachable
+from holdfast.store.embedded import cluster, processes
+from holdfast.store.embedded.binaries import is_reachable, make_reachable
+from holdfast.store.embedded.postgres import EmbeddedPostgres, find_binaries
 
 OWNER = Path(__file__).with_name("embedded_owner.py")
 FAST = {"fsync": "off"}
@@ -345,7 +345,7 @@ def test_a_server_somebody_started_by_hand_is_stopped_first(folder: Path) -> Non
     )
     postgres = EmbeddedPostgres(folder)
     try:
-        wait_until(lambda: embedded_cluster.is_ready(folder / "data", by_hand.pid) or by_hand.poll() is not None)
+        wait_until(lambda: cluster.is_ready(folder / "data", by_hand.pid) or by_hand.poll() is not None)
         if by_hand.poll() is not None:
             pytest.skip("namespaces are not allowed here")
         assert run_sql(postgres.start(), "select 1") == [(1,)]
@@ -359,7 +359,7 @@ def test_a_server_somebody_started_by_hand_is_stopped_first(folder: Path) -> Non
 def test_a_taken_port_is_changed(folder: Path) -> None:
     postgres = EmbeddedPostgres(folder)
     postgres.start()
-    port = embedded_cluster.read_runtime(embedded_cluster.Layout(folder)).port  # type: ignore[union-attr]  # it was started above
+    port = cluster.read_runtime(cluster.Layout(folder)).port  # type: ignore[union-attr]  # it was started above
     postgres.stop()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
@@ -376,11 +376,11 @@ def test_a_leftover_of_unknown_kind_holds_the_folder(folder: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     bystander = subprocess.Popen(["sleep", "60"], pass_fds=(descriptor,))
     os.close(descriptor)
-    layout = embedded_cluster.Layout(folder)
+    layout = cluster.Layout(folder)
     try:
-        holders = embedded_processes.find_holders(layout.server_lock, layout.data)
+        holders = processes.find_holders(layout.server_lock, layout.data)
         assert holders == []
-        assert embedded_processes.lock_file(layout.server_lock) is None
+        assert processes.lock_file(layout.server_lock) is None
     finally:
         bystander.kill()
         bystander.wait()
@@ -422,7 +422,7 @@ def test_root_under_a_closed_home(tmp_path: Path, run_as: str) -> None:
     assert "CapEff:\t0000000000000000" in status
     if run_as == "switch":
         assert "Uid:\t65534\t65534\t65534\t65534" in status
-    runtime = embedded_cluster.read_runtime(embedded_cluster.Layout(home / "pg"))
+    runtime = cluster.read_runtime(cluster.Layout(home / "pg"))
     postgres.stop()
     assert home.stat().st_mode & 0o777 == 0o700
     assert Path("/etc/passwd").read_bytes() == users
@@ -558,7 +558,7 @@ def test_a_path_too_long_for_a_socket(tmp_path: Path, seed: Path) -> None:
     shutil.copytree(seed, folder)
     postgres = EmbeddedPostgres(folder)
     dsn = postgres.start()
-    place = embedded_cluster.read_runtime(embedded_cluster.Layout(folder)).socket_folder  # type: ignore[union-attr]  # it was started above
+    place = cluster.read_runtime(cluster.Layout(folder)).socket_folder  # type: ignore[union-attr]  # it was started above
     assert place.stat().st_mode & 0o777 == 0o700
     assert run_sql(dsn, "select 1") == [(1,)]
     postgres.stop()
@@ -645,9 +645,9 @@ def test_a_server_that_does_not_come_up_says_why(folder: Path) -> None:
 
 
 def test_the_log_is_kept_small(folder: Path) -> None:
-    layout = embedded_cluster.Layout(folder)
+    layout = cluster.Layout(folder)
     layout.log.write_bytes(b"old\n" * 100 + b"new\n" * 25)
-    embedded_cluster.rotate_log(layout, limit_bytes=100)
+    cluster.rotate_log(layout, limit_bytes=100)
     assert layout.log.stat().st_size == 0
     assert (folder / "postgres.log.1").read_bytes() == b"new\n" * 25
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.memory import MemoryStore
+from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance import *  # noqa: F403
 from tests.store.conformance_gangs import *  # noqa: F403
 from tests.store.conformance_members import *  # noqa: F403

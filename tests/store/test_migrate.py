@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from holdfast.core.causes import Budget, Cause
-from holdfast.core.settings import BUILTIN_QUEUES
+from holdfast.core.settings.resolve import BUILTIN_QUEUES
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, Unavailable
-from holdfast.store.migrate import Migration, list_migrations, migrate, read_status
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.queries import load_queries, parse_queries
+from holdfast.store.postgres.connection.migrate import Migration, list_migrations, migrate, read_status
+from holdfast.store.postgres.connection.queries import load_queries, parse_queries
+from holdfast.store.postgres.store import PostgresStore
 
 ENUMS = {
     "jobs_state_check": JobState, "jobs_cause_check": Cause, "jobs_drain_cause_check": Cause,

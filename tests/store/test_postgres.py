@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from holdfast.store.migrate import migrate
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.store import PostgresStore
 from tests.store.conformance import *  # noqa: F403
 from tests.store.conformance_gangs import *  # noqa: F403
 from tests.store.conformance_members import *  # noqa: F403

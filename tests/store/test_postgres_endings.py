@@ -13,18 +13,18 @@ import psycopg
 import pytest
 
 from holdfast.core.causes import Cause
-from holdfast.core.decide import Policy
+from holdfast.core.endings.decide import Policy
+from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement import plan_admission
-from holdfast.core.replace import plan_replacement
+from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
-from holdfast.store.embedded import EmbeddedPostgres
-from holdfast.store.interface import JobFilter, NewJob
-from holdfast.store.migrate import migrate
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_session import Tx
+from holdfast.store.embedded.postgres import EmbeddedPostgres
+from holdfast.store.port.store import JobFilter, NewJob
+from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.connection.session import Tx
+from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import OK, Rig
 
 OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"

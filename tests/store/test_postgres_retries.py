@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from holdfast.core.placement import plan_admission
+from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
-from holdfast.store.interface import NewJob, Released
-from holdfast.store.migrate import migrate
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.port.store import NewJob, Released
+from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import Rig
 
 MANY = 2500

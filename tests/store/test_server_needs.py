@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.store.migrate import list_migrations, migrate, read_status
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.server_needs import ServerFacts, judge_server
-from tests.proxy import Proxy
+from holdfast.store.postgres.connection.migrate import list_migrations, migrate, read_status
+from holdfast.store.postgres.connection.server_needs import ServerFacts, judge_server
+from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import Rig
+from tests.system.proxy import Proxy
 
 GOOD = ServerFacts(number=140000, version="14.0", encoding="UTF8", read_only=False)
 

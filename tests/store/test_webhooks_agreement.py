@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.webhooks import Answer, BackOff, DeliveryState, DueDelivery, judge_try
-from holdfast.store.memory import MemoryStore
+from holdfast.core.webhooks.values import Answer, BackOff, DeliveryState, DueDelivery, judge_try
+from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance_webhooks import Hooks
 from tests.store.rig import START, Rig
 from tests.store.test_postgres import dsn, rig, template

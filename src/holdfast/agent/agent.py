@@ -19,31 +19,31 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from holdfast.agent.calls import ControllerCalls
-from holdfast.agent.checkpoints import CheckpointDesk
-from holdfast.agent.commands import Commands, TaskPlaces
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts, read_options
 from holdfast.agent.containers.plan import Status
-from holdfast.agent.ends import make_facts
-from holdfast.agent.environment import describe_host, inherit_environment
-from holdfast.agent.faults import FaultDesk
 from holdfast.agent.files import make_private_folder
-from holdfast.agent.forensics import ForensicsDesk
-from holdfast.agent.guardian_home import sweep_after_guardian
+from holdfast.agent.guardian.home import sweep_after_guardian
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
-from holdfast.agent.http import HttpClient
-from holdfast.agent.identity import Registrar
 from holdfast.agent.journal import open_journal
-from holdfast.agent.link import GuardianLink
-from holdfast.agent.logs import LogShipper, read_log_tail
-from holdfast.agent.missed import find_missed
-from holdfast.agent.sync import SyncLoop
+from holdfast.agent.orders.commands import Commands, TaskPlaces
+from holdfast.agent.orders.environment import describe_host, inherit_environment
+from holdfast.agent.orders.exit_facts import make_facts
+from holdfast.agent.orders.guardian_env import Ties, read_ties, wait_for_guardians_end
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.orders.resync import find_missed
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, START_TOLD_SECONDS, AgentTask, TaskTable
-from holdfast.agent.ties import Ties, read_ties, wait_for_guardians_end
-from holdfast.agent.transfers import Transfers
-from holdfast.agent.watching import WatchRunner
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.http import HttpClient
+from holdfast.agent.uplink.identity import Registrar
+from holdfast.agent.uplink.logs import LogShipper, read_log_tail
+from holdfast.agent.uplink.sync import SyncLoop
+from holdfast.agent.uplink.transfers import Transfers
+from holdfast.agent.watch.faults import FaultDesk
+from holdfast.agent.watch.forensics import ForensicsDesk
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, ValidationError

@@ -124,7 +124,7 @@ def run_host(config: AgentConfig) -> int:
     Returns the exit status. Raises ValidationError for a config that cannot work, OSError for a state folder that
     cannot be made.
     """
-    from holdfast.agent.guardian import GuardianConfig, run_guardian
+    from holdfast.agent.guardian.loop import GuardianConfig, run_guardian
 
     check_config(config)
     make_private_folder(config.state_path)

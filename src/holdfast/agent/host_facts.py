@@ -8,8 +8,8 @@ import socket
 from urllib.parse import urlsplit
 
 from holdfast import __version__
-from holdfast.agent.aside import run_aside
 from holdfast.agent.config import AgentConfig
+from holdfast.agent.offload import run_aside
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.agent.logs import STREAMS
 from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime

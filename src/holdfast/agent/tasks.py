@@ -24,7 +24,7 @@ from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.face import note
+from holdfast.cli.output import note
 from holdfast.errors import (
     Conflict,
     Forbidden,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.up import read_gpus
+from holdfast.cli.up.command import read_gpus
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.keys import ManagerKey
+    from holdfast.supervisor.line.keys import ManagerKey
 
 
 @click.command("host-manager")
@@ -75,10 +75,10 @@ def host_manager(
     run_key = _read_key(key_file, patience)
     patience = max(1.0, patience - (time.monotonic() - began))
     if simulate is not None:
-        from holdfast.supervisor.simulated_fleet import run_simulated_fleet
+        from holdfast.supervisor.host.simulated_fleet import run_simulated_fleet
 
         return run_simulated_fleet(url, run_key, simulate, name or "sim", patience)
-    from holdfast.supervisor.host_manager import ManagerConfig, run_host_manager
+    from holdfast.supervisor.host.host_manager import ManagerConfig, run_host_manager
 
     config = ManagerConfig(
         url=url,
@@ -99,7 +99,7 @@ def host_manager(
 def _read_key(path: str | None, patience: float) -> ManagerKey | None:
     """The key from the environment or from the file, which the script may be about to write."""
     from holdfast.errors import ValidationError
-    from holdfast.supervisor.keys import KEY_VARIABLE, parse_manager_key
+    from holdfast.supervisor.line.keys import KEY_VARIABLE, parse_manager_key
 
     if path is None:
         text = os.environ.get(KEY_VARIABLE)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.face import Face, note, talks
-from holdfast.cli.gang_flags import PLACE_OPTIONS
-from holdfast.cli.policy_flags import POLICY_OPTIONS
-from holdfast.cli.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
+from holdfast.cli.jobs.gang_flags import PLACE_OPTIONS
+from holdfast.cli.jobs.policy_flags import POLICY_OPTIONS
+from holdfast.cli.jobs.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
+from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _takes_job(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_listen(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     if value is not None:
-        from holdfast.supervisor.given import parse_listen
+        from holdfast.supervisor.script.run_config import parse_listen
 
         try:
             parse_listen(value)
@@ -82,7 +82,7 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     with face.client() as client:
         spec = make_spec(client.place, script, args, options, os.environ, time.time())
         if follow:
-            from holdfast.cli.follow import follow_job
+            from holdfast.cli.jobs.follow import follow_job
 
             follow_job(face, client, lambda: client.submit(spec), 0)
             return
@@ -138,15 +138,15 @@ def _check_script(script: str, cwd: str | None, local: bool) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
     """Be one rank of a job that `holdfast supervise` submitted: the script and a host manager, or a host manager alone."""
-    from holdfast.supervisor.member import clean_environment, read_member
+    from holdfast.supervisor.member.member import clean_environment, read_member
 
     member = read_member(os.environ)
     environ = clean_environment(os.environ, gpus)
     if member.rank == 0:
-        from holdfast.supervisor.first_rank import run_first_rank
+        from holdfast.supervisor.member.first_rank import run_first_rank
 
         return run_first_rank(member, command, environ, gpus=gpus, metrics=metrics_port)
-    from holdfast.supervisor.host_manager import ManagerConfig, run_host_manager
+    from holdfast.supervisor.host.host_manager import ManagerConfig, run_host_manager
 
     os.environ.clear()
     os.environ.update(environ)

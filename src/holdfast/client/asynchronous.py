@@ -38,7 +38,7 @@ from holdfast.core.records import (
     TaskRecord,
     TokenRecord,
 )
-from holdfast.core.settings import Effective, Value
+from holdfast.core.settings.resolve import Effective, Value
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import Unavailable
 from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyView, RetriesView, TokenCreated, Why

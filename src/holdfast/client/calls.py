@@ -23,7 +23,7 @@ from holdfast.core.records import (
     TaskRecord,
     TokenRecord,
 )
-from holdfast.core.settings import Effective, Value
+from holdfast.core.settings.resolve import Effective, Value
 from holdfast.core.spec import JobSpec
 from holdfast.errors import (
     Conflict,

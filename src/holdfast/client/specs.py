@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.causes import parse_causes
 from holdfast.core.retry import RetryFields, RetryPolicy
-from holdfast.core.settings import parse_duration
+from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
 from holdfast.wire.mismatch import clip, say_mismatch, split_path

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.client.calls import Call, Page, _encode, _nothing, _part, _query, _reader
-from holdfast.core.webhooks import DeliveryRecord, WebhookRecord
+from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.errors import ValidationError
 from holdfast.wire.webhooks import (
     DeliveryView,

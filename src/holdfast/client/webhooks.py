@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.client import webhook_calls as calls
 from holdfast.client.calls import Call, Page
-from holdfast.core.webhooks import DeliveryRecord, WebhookRecord
+from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.wire.webhooks import DAY_SECONDS, DeliveryView, TestResult, WebhookCreated
 
 T = TypeVar("T")

@@ -17,12 +17,12 @@ from urllib.parse import unquote_to_bytes
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.controller.auth import Role, check_role
-from holdfast.controller.bodies import Gone, header
-from holdfast.controller.context import Controller
-from holdfast.controller.endpoints import Call, Endpoint
-from holdfast.controller.problems import MethodNotAllowed, answer_problem
+from holdfast.controller.http.bodies import Gone, header
+from holdfast.controller.http.endpoints import Call, Endpoint
+from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
 from holdfast.controller.routes import ENDPOINTS
+from holdfast.controller.runtime.auth import Role, check_role
+from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 
 log = logging.getLogger("holdfast.controller")

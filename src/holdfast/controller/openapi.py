@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from holdfast import __doc__ as _package_doc
-from holdfast.controller.auth import Role
-from holdfast.controller.endpoints import Endpoint
+from holdfast.controller.http.endpoints import Endpoint
+from holdfast.controller.runtime.auth import Role
 from holdfast.wire.api import Problem
 
 _REF = "#/components/schemas/{name}"

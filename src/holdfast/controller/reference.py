@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from holdfast.controller.auth import Role
-from holdfast.controller.endpoints import Endpoint
-from holdfast.controller.metrics import Metrics
+from holdfast.controller.http.endpoints import Endpoint
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.routes import ENDPOINTS, Page
-from holdfast.store.interface import Gauges
+from holdfast.controller.runtime.auth import Role
+from holdfast.controller.runtime.metrics import Metrics
+from holdfast.store.port.store import Gauges
 
 _REST = """\
 # REST

@@ -23,14 +23,14 @@ import uvicorn
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.locate import open_blobs
 from holdfast.controller.app import App
-from holdfast.controller.auth import ensure_admin_token
-from holdfast.controller.context import Controller
-from holdfast.controller.http_protocol import BoundedProtocol
-from holdfast.controller.logs import set_up_logging
+from holdfast.controller.http.protocol import BoundedProtocol
 from holdfast.controller.loops.leader import Leader
-from holdfast.core.settings import layer_from_environment
+from holdfast.controller.runtime.auth import ensure_admin_token
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.logs import set_up_logging
+from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.store.interface import Store
+from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
@@ -206,8 +206,8 @@ async def open_store(config: ServerConfig) -> Store:
         Unavailable: it did not answer within `database_seconds`.
         Conflict: its schema is newer than this program.
     """
-    from holdfast.store.migrate import migrate
-    from holdfast.store.postgres import PostgresStore
+    from holdfast.store.postgres.connection.migrate import migrate
+    from holdfast.store.postgres.store import PostgresStore
 
     loop = asyncio.get_running_loop()
     until = loop.time() + config.database_seconds

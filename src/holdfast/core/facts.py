@@ -1,4 +1,4 @@
-"""What is known about a task's end. Facts only; `core.classify` turns them into a cause."""
+"""What is known about a task's end. Facts only; `core.endings.classify` turns them into a cause."""
 
 from __future__ import annotations
 

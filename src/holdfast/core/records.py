@@ -15,7 +15,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.settings import Value
+from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 

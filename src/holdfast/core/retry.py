@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.causes import ELIGIBLE, Cause, parse_causes
-from holdfast.core.setting_table import Value
+from holdfast.core.settings.table import Value
 from holdfast.errors import ValidationError
 
 HARD_CEILING_SECONDS = 86_400.0
@@ -116,7 +116,7 @@ def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
 
 
 def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
-    """The policy that settings in force amount to, each merged by itself by `core.settings.resolve`."""
+    """The policy that settings in force amount to, each merged by itself by `core.settings.resolve.resolve`."""
     values: dict[str, Any] = {field: settings[name] for field, name in SETTING_OF.items()}
     values["eligible_causes"] = parse_causes(str(values["eligible_causes"]))
     return RetryPolicy(**values)

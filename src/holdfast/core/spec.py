@@ -1,6 +1,6 @@
 """What a user submits. One struct, validated once, the same from flags, a file, the SDK or REST.
 
-A field left `None` means "as the queue, the cluster, the environment or the default says" (`core.settings`).
+A field left `None` means "as the queue, the cluster, the environment or the default says" (`core.settings.resolve`).
 Units: seconds, bytes, whole GPUs, CPU slots.
 """
 
@@ -49,7 +49,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
     host_labels: only hosts that carry all of these labels with these values take it.
     supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0 is replaced by itself, while
-        the others go on (`core.replace`). `holdfast supervise` makes such a job.
+        the others go on (`core.endings.replace`). `holdfast supervise` makes such a job.
     on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or restart them all.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs, until an attempt got past its

@@ -18,16 +18,16 @@ from __future__ import annotations
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from typing import TYPE_CHECKING, Any
 
-from holdfast.supervisor.failures import ContextClosed, HostLost, ProcessEnded, ProcessFailedToStart
-from holdfast.supervisor.futures import Future, as_completed, wait
+from holdfast.supervisor.script.failures import ContextClosed, HostLost, ProcessEnded, ProcessFailedToStart
+from holdfast.supervisor.script.futures import Future, as_completed, wait
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.context import Context
-    from holdfast.supervisor.events import Event
-    from holdfast.supervisor.groups import Process, ProcessGroup
-    from holdfast.supervisor.hosts import Host
-    from holdfast.supervisor.messages import MessageQueue, get_message_queue
-    from holdfast.supervisor.status import Status
+    from holdfast.supervisor.member.messages import MessageQueue, get_message_queue
+    from holdfast.supervisor.script.context import Context
+    from holdfast.supervisor.script.events import Event
+    from holdfast.supervisor.script.groups import Process, ProcessGroup
+    from holdfast.supervisor.script.hosts import Host
+    from holdfast.supervisor.script.status import Status
 
 __all__ = [
     "ALL_COMPLETED",
@@ -52,14 +52,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Context": "context",
-    "Event": "events",
-    "Host": "hosts",
-    "MessageQueue": "messages",
-    "Process": "groups",
-    "ProcessGroup": "groups",
-    "Status": "status",
-    "get_message_queue": "messages",
+    "Context": "script.context",
+    "Event": "script.events",
+    "Host": "script.hosts",
+    "MessageQueue": "member.messages",
+    "Process": "script.groups",
+    "ProcessGroup": "script.groups",
+    "Status": "script.status",
+    "get_message_queue": "member.messages",
 }
 
 

@@ -21,8 +21,8 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
+from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
-from holdfast.core.watch_settings import WatchSettings
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024

@@ -66,10 +66,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.rules import OperatorRule
-from holdfast.core.settings import Value
+from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec, Name
 
 MAX_BODY_BYTES = 4 * 1024 * 1024

@@ -22,8 +22,8 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.spec import Name
-from holdfast.core.webhook_targets import MAX_URL_CHARS
-from holdfast.core.webhooks import DeliveryRecord, WebhookRecord
+from holdfast.core.webhooks.targets import MAX_URL_CHARS
+from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.wire.api import Struct
 
 MAX_GRACE_SECONDS = 30 * 86_400.0

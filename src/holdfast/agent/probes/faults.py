@@ -11,8 +11,8 @@ import msgspec
 
 from holdfast.agent.probes.devices import Device
 from holdfast.agent.probes.kernel_log import KernelXids
+from holdfast.core.endings.xids import parse_pci
 from holdfast.core.facts import TaskFacts
-from holdfast.core.xids import parse_pci
 
 MAX_CODES = 64
 

@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from holdfast.core.xids import parse_xid_line
+from holdfast.core.endings.xids import parse_xid_line
 from holdfast.process.syscalls import read_boottime
 
 MAX_XIDS = 1024

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 
-from holdfast.agent.aside import run_aside
+from holdfast.agent.offload import run_aside
 from holdfast.agent.probes import READ_SECONDS, Probed, Sampled
 from holdfast.agent.probes.devices import Device, format_devices, owns_devices, read_for_task
 from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks, SeenEvent, judge_devices, mark_devices

@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.bodies import decode_body, read_body
-from holdfast.controller.context import Controller
-from holdfast.controller.endpoints import Call
-from holdfast.controller.problems import answer_json
+from holdfast.controller.http.bodies import decode_body, read_body
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 
 if TYPE_CHECKING:

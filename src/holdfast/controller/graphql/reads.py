@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from strawberry.dataloader import DataLoader
 
-from holdfast.controller.context import Controller
-from holdfast.controller.retry_state import make_retry_state, policy_of_end
-from holdfast.controller.settings_cache import Settings
-from holdfast.controller.why import explain
-from holdfast.controller.why_reads import find_circumstances
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.why.explain import explain
+from holdfast.controller.why.reads import find_circumstances
+from holdfast.controller.why.retry_state import make_retry_state, policy_of_end
 from holdfast.core.causes import Cause
 from holdfast.core.records import (
     AttemptRecord,
@@ -31,7 +31,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import NotFound, TooLarge
-from holdfast.store.interface import Store
+from holdfast.store.port.store import Store
 from holdfast.wire.api import RetryState, Why
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ import msgspec
 import strawberry
 from strawberry import ID, Info
 
-from holdfast.controller.api_events import EventReader
-from holdfast.controller.api_jobs import read_jobs_page
+from holdfast.controller.api.events import EventReader
+from holdfast.controller.api.jobs import read_jobs_page
 from holdfast.controller.graphql.shapes import Event, Host, Job, Project, Queue, reads_of
-from holdfast.controller.pages import check_job_id
-from holdfast.controller.problems import explain_bad_value
-from holdfast.controller.queries import EventsQuery, JobsQuery
+from holdfast.controller.http.pages import check_job_id
+from holdfast.controller.http.problems import explain_bad_value
+from holdfast.controller.http.queries import EventsQuery, JobsQuery
 from holdfast.core.causes import Cause
 from holdfast.core.records import HostRecord, ProjectRecord, QueueRecord
 from holdfast.core.spec import Name

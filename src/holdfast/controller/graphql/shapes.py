@@ -12,10 +12,10 @@ from typing import Any
 import strawberry
 from strawberry import ID, Info, Parent
 
-from holdfast.controller.api_hosts import view_host
+from holdfast.controller.api.hosts import view_host
 from holdfast.controller.graphql.reads import Chain, Members, Ranks, Reads, Tail
 from holdfast.controller.graphql.scalars import BigInt, Json
-from holdfast.controller.retry_state import PENDING, make_chain
+from holdfast.controller.why.retry_state import PENDING, make_chain
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, HostRecord, JobRecord
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState

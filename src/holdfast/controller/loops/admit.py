@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.controller.settings_cache import Settings
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.placement import AdmissionPlan, Candidate, JobPlacement, Preemption, RunningTask, plan_admission
-from holdfast.core.preemption import say_preempted
-from holdfast.store.interface import AdmissionSnapshot
+from holdfast.core.placement.plan import AdmissionPlan, Candidate, JobPlacement, Preemption, RunningTask, plan_admission
+from holdfast.core.placement.preemption import say_preempted
+from holdfast.store.port.store import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from holdfast.blobs.interface import BlobsUnavailable
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.core.decide import Decision
-from holdfast.core.drain import plan_completion
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.endings.decide import Decision
+from holdfast.core.endings.drain import plan_completion
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
-from holdfast.store.interface import DrainSnapshot
+from holdfast.store.port.store import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 200

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import logging
 
-from holdfast.controller.context import LOOK_SECONDS, Controller
 from holdfast.controller.loops.allowance import Allowance
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.store.interface import Released
+from holdfast.controller.runtime.context import LOOK_SECONDS, Controller
+from holdfast.store.port.store import Released
 
 log = logging.getLogger("holdfast.loops")
 MAX_BATCHES = 100

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
@@ -21,6 +20,7 @@ from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, HostDrainsLoop, LeasesLoop, PruneLoop, ReservationsLoop
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
+from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable
 
 log = logging.getLogger("holdfast.loops")

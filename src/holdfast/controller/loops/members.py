@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.controller.settings_cache import Settings
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.replace import plan_replacement
-from holdfast.store.values import Member
+from holdfast.core.endings.replace import plan_replacement
+from holdfast.moves.values import Member
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 500

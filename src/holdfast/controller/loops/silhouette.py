@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from holdfast.controller.context import Controller
+from holdfast.controller.runtime.context import Controller
 from holdfast.errors import Unavailable
 
 log = logging.getLogger("holdfast.loops")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.controller.settings_cache import Settings
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.ranks import name_places
+from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import HostRecord
 from holdfast.core.states import TaskState
 from holdfast.errors import NotFound
-from holdfast.store.interface import JobFilter
+from holdfast.store.port.store import JobFilter
 
 log = logging.getLogger("holdfast.loops")
 MAX_BATCHES = 100

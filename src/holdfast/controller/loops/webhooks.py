@@ -9,13 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from holdfast.controller.auth import make_new_id
-from holdfast.controller.context import Controller
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.controller.settings_cache import Settings
-from holdfast.controller.wakes import Signal
+from holdfast.controller.runtime.auth import make_new_id
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.runtime.wakes import Signal
 from holdfast.core.records import EventRecord
-from holdfast.core.webhooks import (
+from holdfast.core.webhooks.values import (
     HOOK_WINDOW,
     MAX_PENDING,
     TOTAL_WINDOW,

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.verdicts import Evidence
 
 MB = 1024 * 1024

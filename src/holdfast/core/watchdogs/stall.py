@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
-from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.sections import Sections
 from holdfast.core.watchdogs.signals import (
     Judgement,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.facts import Trip
-from holdfast.core.watch_settings import WatchSettings
+from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.gpu_health import GpuHealth
 from holdfast.core.watchdogs.lost_lease import LostLease
 from holdfast.core.watchdogs.operator_stop import OperatorStop

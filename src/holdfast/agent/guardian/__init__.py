@@ -1,0 +1,1 @@
+"""The guardian: the host's init, parent of every task."""

@@ -1,0 +1,183 @@
+"""The agent's end of the line to its guardian: frames out, frames in, and what a broken line means.
+
+HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; what it may have said is asked for again
+        (`Hello`, answered with everything the guardian holds). Nothing is concluded from it.
+HEAR-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry out, ends this agent alone:
+        the guardian starts another, on a new line (AGENT-3). It is no sign that the guardian is gone, and neither is the end of
+        the line: that, only the guardian's death says (`ties.wait_for_guardians_end`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+from holdfast.errors import ValidationError
+from holdfast.wire.frames import FrameReader, encode_frame
+from holdfast.wire.guardian import (
+    Ack,
+    Alive,
+    Answer,
+    Extend,
+    Hello,
+    Launch,
+    Request,
+    Snapshot,
+    Stop,
+    Unread,
+    decode_answer,
+    encode,
+)
+
+log = logging.getLogger("holdfast.agent.orders.link")
+
+_ACKS_PER_FRAME = 4096
+_SHOWN_BYTES = 32
+_LOGGED_REFUSALS = 100
+_ASK_SECONDS = (0.05, 5.0)  # before the guardian is asked again, doubling while nothing readable comes
+_MAX_ASKED = 10  # in a row
+
+
+class GuardianLink(asyncio.Protocol):
+    """Say what is wanted, hear what happened. `hear` gets every answer; `lose` is called once when the line ends."""
+
+    def __init__(self, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = "") -> None:
+        self._hear = hear
+        self._lose = lose
+        self._incarnation = incarnation
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._hellos = 0
+        self._launched: dict[TaskKey, int] = {}  # → how many hellos had been said before
+        self._asking: asyncio.TimerHandle | None = None
+        self._asked = 0
+        self.refused = 0
+
+    @classmethod
+    async def open(
+        cls, fd: int, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = ""
+    ) -> GuardianLink:
+        """Take over the socket `fd` and say hello; the snapshot comes to `hear`. Raises OSError.
+
+        incarnation: the guardian's; a snapshot of another is refused.
+        """
+        line = socket.socket(fileno=fd)
+        line.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_unix_connection(lambda: cls(hear, lose, incarnation=incarnation), sock=line)
+        link._say_hello()
+        return link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        try:
+            frames = self._reader.feed(data)
+        except ValidationError as error:
+            self._give_up(f"the guardian sent what is no message ({error}; it begins with {data[:_SHOWN_BYTES].hex()})")
+            return
+        for frame in frames:
+            try:
+                self._take(frame)
+            except (ValidationError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
+            except Exception:
+                log.exception("the guardian's word could not be carried out")
+                self._give_up("the guardian's word could not be carried out")
+                return
+
+    def _take(self, frame: bytes) -> None:
+        answer = decode_answer(frame)
+        if isinstance(answer, Unread):
+            log.error(f"the guardian refused {answer.count} messages of this agent, the last because {answer.reason}")
+            self._ask_again()
+            return
+        if isinstance(answer, Snapshot):
+            if self._incarnation and answer.incarnation != self._incarnation:
+                raise ValidationError(f"a snapshot of incarnation {answer.incarnation!r}, not of {self._incarnation!r}")
+            self._asked = 0
+        self._hear(answer)
+
+    def _refuse(self, reason: str) -> None:
+        """HEAR-1."""
+        self.refused += 1
+        if self.refused <= _LOGGED_REFUSALS:
+            log.error(f"a message of the guardian is refused ({self.refused} so far): {reason}")
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        if self._asking is not None or self._transport is None:
+            return
+        if self._asked >= _MAX_ASKED:
+            self._give_up(f"nothing the guardian says can be read, though it was asked {self._asked} times")
+            return
+        first, most = _ASK_SECONDS
+        pause = min(first * 2.0**self._asked, most)
+        self._asked += 1
+        self._asking = asyncio.get_running_loop().call_later(pause, self._say_hello)
+
+    def _say_hello(self) -> None:
+        self._asking = None
+        self._hellos += 1
+        self.say(Hello(pid=os.getpid(), number=self._hellos))
+
+    def _give_up(self, why: str) -> None:
+        """HEAR-2."""
+        log.error(f"{why}; this agent ends and the next one goes on, on a new line")
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._transport = None
+        if self._asking is not None:
+            self._asking.cancel()
+        self._lose()
+
+    def say(self, request: Request) -> None:
+        """Send one message; lost with the line, which then ends this agent anyway."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_frame(encode(request)))
+
+    def say_alive(self, *, holding: bool = False) -> None:
+        """The loop turns; `holding`: ends wait for uploads."""
+        self.say(Alive(holding=holding))
+
+    def launch(self, launch: Launch) -> None:
+        """Start a task. Raises ValidationError for one that is larger than a frame."""
+        self.say(launch)
+        self._launched[launch.key] = self._hellos
+
+    def must_be_held(self, key: TaskKey, number: int) -> bool:
+        """Whether the guardian had been told to launch the task before it answered the hello of this number."""
+        return self._launched.get(key, number) < number
+
+    def stop(self, key: TaskKey, grace_seconds: float) -> None:
+        """TERM, grace, KILL."""
+        self.say(Stop(key=key, grace_seconds=grace_seconds))
+
+    def extend(self, deadlines: list[tuple[TaskKey, float]]) -> None:
+        """Move deadlines later."""
+        if deadlines:
+            self.say(Extend(deadlines=deadlines))
+
+    def ack(self, keys: list[TaskKey]) -> None:
+        """These ends are on record."""
+        for first in range(0, len(keys), _ACKS_PER_FRAME):
+            self.say(Ack(keys=keys[first : first + _ACKS_PER_FRAME]))
+        for key in keys:
+            self._launched.pop(key, None)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,89 @@
+"""The agent's four calls to its controller, as values in and values out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast import errors
+from holdfast.agent.uplink.http import HttpAnswer, HttpClient
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.wire import agent as wire
+from holdfast.wire.api import Problem
+
+Value = TypeVar("Value")
+
+CALL_SECONDS = 10.0  # on top of the time the call asks to wait
+
+_BY_STATUS: dict[int, type[HoldfastError]] = {
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.TooLarge,
+    422: errors.ValidationError,
+}
+
+
+def read_problem(answer: HttpAnswer) -> HoldfastError:
+    """Return the error an answer stands for: what the problem says, or Unavailable for one that is not ours."""
+    try:
+        problem = msgspec.json.decode(answer.body, type=Problem)
+    except msgspec.MsgspecError:
+        # A proxy's page, say: only a controller that answers as one may have the agent give anything up.
+        return Unavailable(f"the controller answered with status {answer.status}")
+    kind = _BY_STATUS.get(answer.status, Unavailable)
+    return kind(problem.detail or problem.title or f"status {answer.status}", code=problem.code)
+
+
+class ControllerCalls:
+    """Typed calls. Every one raises Unavailable when its fate is unknown, or the controller's own error."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self.token = ""
+
+    async def register(self, request: wire.RegisterRequest, token: str) -> wire.RegisterAnswer:
+        """Register with a join token or the host key."""
+        body = await self._post("/v1/agent/register", wire.encode(request), token=token, timeout_seconds=CALL_SECONDS)
+        return _decode(wire.decode_register_answer, body)
+
+    async def sync(self, request: wire.SyncRequest) -> wire.SyncAnswer:
+        """State up, commands down; waits for `request.wait_seconds` at most."""
+        seconds = request.wait_seconds + CALL_SECONDS
+        body = await self._post("/v1/agent/sync", wire.encode(request), timeout_seconds=seconds)
+        return _decode(wire.decode_sync_answer, body)
+
+    async def send_logs(self, uploads: list[wire.LogUpload]) -> wire.LogsAnswer:
+        """Ship log bytes."""
+        data = wire.encode_logs(wire.LogsRequest(uploads=uploads))
+        body = await self._post("/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0)
+        return _decode(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
+
+    async def send_forensics(self, forensics: wire.Forensics) -> None:
+        """Ship what was gathered before a kill."""
+        await self._post("/v1/agent/forensics", wire.encode(forensics), timeout_seconds=30.0)
+
+    async def _post(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        timeout_seconds: float,
+        token: str | None = None,
+        kind: str = "application/json",
+    ) -> bytes:
+        headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
+        answer = await self._client.call("POST", path, data, headers=headers, timeout_seconds=timeout_seconds)
+        if answer.status // 100 != 2:
+            raise read_problem(answer)
+        return answer.body
+
+
+def _decode(decode: Callable[[bytes], Value], body: bytes) -> Value:
+    try:
+        return decode(body)
+    except msgspec.MsgspecError as error:
+        raise Unavailable(f"the controller's answer makes no sense: {error}") from error

@@ -1,0 +1,190 @@
+"""Who this host is to the controller: the join token exchanged for a key, the key kept, a new incarnation announced.
+
+JOIN-1  Before a join token is used a random claim is written to disk and sent with it. If the agent dies, or the answer is
+        lost, between the exchange and the key being saved, the next try sends the same claim and gets a key again.
+JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian finds it in its file and only
+        syncs, because announcing it anew could be taken for a host that lost its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.files import read_private, write_atomic
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.errors import HoldfastError, Unauthorized, Unavailable
+from holdfast.wire.agent import HostFacts, RegisterRequest
+from holdfast.wire.bearer import is_token
+
+log = logging.getLogger("holdfast.agent.uplink.identity")
+
+_RETRY_SECONDS = (0.2, 10.0)
+_REFUSED_SECONDS = 30.0
+
+
+class _NoToken(Unauthorized):
+    """There is no join token that could be used; says why."""
+
+
+class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The kept file. token_hash: SHA-256 of the join token the key came from, so that a newer token is noticed."""
+
+    url: str = ""
+    host_id: str = ""
+    host_key: str = ""
+    incarnation: str = ""
+    claim: str = ""
+    token_hash: str = ""
+    sync_interval_seconds: float = 5.0
+
+
+def read_identity(path: Path) -> HostIdentity:
+    """Return what is kept; an empty identity where there is nothing or it cannot be understood."""
+    try:
+        data = read_private(path)
+        return msgspec.json.decode(data, type=HostIdentity) if data else HostIdentity()
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning(f"{path} cannot be used, the host joins anew: {error}")
+        return HostIdentity()
+
+
+class Registrar:
+    """Registers this incarnation, however long it takes, and keeps the identity."""
+
+    def __init__(
+        self, calls: ControllerCalls, path: Path, *, url: str, incarnation: str, token_file: str | None
+    ) -> None:
+        self._calls = calls
+        self._path = path
+        self._url = url
+        self._incarnation = incarnation
+        self._token_file = token_file
+        self._said = ""
+        self.identity = read_identity(path)
+        if self.identity.url not in ("", url):
+            log.warning(f"this host had joined {self.identity.url}; it joins {url} anew if its key is refused")
+        self._calls.token = self.identity.host_key
+
+    @property
+    def registered(self) -> bool:
+        """Whether the controller knows this incarnation already (JOIN-2)."""
+        return bool(self.identity.host_key) and self.identity.incarnation == self._incarnation
+
+    async def register(self, facts: HostFacts) -> None:
+        """Announce this incarnation; returns when the controller has it. Says why it waits once per reason (SYNC-3).
+
+        Raises:
+            Conflict: a newer incarnation of this host serves already.
+        """
+        pause = _RETRY_SECONDS[0]
+        with_key = bool(self.identity.host_key)
+        while True:
+            try:
+                await self._try(facts, with_key=with_key)
+                return
+            except Unavailable as error:
+                self._say(logging.WARNING, f"cannot register yet, trying on: {error}")
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                pause = min(pause * 2, _RETRY_SECONDS[1])
+            except Unauthorized as error:
+                with_key = await self._handle_refusal(error, with_key=with_key)
+            except HoldfastError as error:
+                if error.code == "stale_incarnation":
+                    raise
+                self._say(logging.ERROR, f"the controller does not register this host: {error}")
+                await asyncio.sleep(_REFUSED_SECONDS)
+
+    async def _handle_refusal(self, error: HoldfastError, *, with_key: bool) -> bool:
+        """Say what to do, wait where waiting may help, and return whether to try the key next."""
+        token = self._look_for_token()
+        if with_key and token and _hash(token) != self.identity.token_hash:
+            self._say(
+                logging.WARNING, f"the controller does not know this host's key ({error}); joining with the token"
+            )
+            return False
+        if isinstance(error, _NoToken):
+            trouble = f"this host has no key, and no join token to get one with ({error})"
+        else:
+            trouble = f"the controller refuses this host's {'key' if with_key else 'join token'} ({error})"
+        remedy = (
+            f"put it into {self._token_file}; the agent looks again every {_REFUSED_SECONDS:.0f} s"
+            if self._token_file is not None
+            else "start the agent once with `--token TOKEN`"
+        )
+        self._say(
+            logging.ERROR,
+            f"{trouble}. Make a join token there (`holdfast token create --role join`) and {remedy}",
+        )
+        await self._wait_for_token(token)
+        return bool(self.identity.host_key) and with_key
+
+    async def _wait_for_token(self, old: str) -> None:
+        for _ in range(int(_REFUSED_SECONDS)):
+            await asyncio.sleep(1.0)
+            if self._look_for_token() != old:
+                return
+
+    async def _try(self, facts: HostFacts, *, with_key: bool) -> None:
+        token = self.identity.host_key if with_key else self._read_token()
+        claim = "" if with_key else self._make_claim(token)
+        answer = await self._calls.register(
+            RegisterRequest(incarnation=self._incarnation, facts=facts, claim=claim), token
+        )
+        key = answer.host_key or (self.identity.host_key if with_key else "")
+        if not key:
+            raise Unavailable("the controller took the join token but sent no key")
+        self.identity = msgspec.structs.replace(
+            self.identity, url=self._url, host_id=answer.host_id, host_key=key, incarnation=self._incarnation,
+            claim="", sync_interval_seconds=answer.sync_interval_seconds,
+            token_hash=self.identity.token_hash if with_key else _hash(token),
+        )  # fmt: skip
+        self._calls.token = key
+        self._keep()
+        log.info(f"registered as host {answer.host_id}")
+
+    def _make_claim(self, token: str) -> str:
+        """JOIN-1: the same claim for the same token until the exchange is over."""
+        known = self.identity
+        if not known.claim or known.token_hash != _hash(token):
+            self.identity = msgspec.structs.replace(known, claim=secrets.token_hex(16), token_hash=_hash(token))
+            self._keep()
+        return self.identity.claim
+
+    def _keep(self) -> None:
+        try:
+            write_atomic(self._path, msgspec.json.encode(self.identity), durable=True)
+        except OSError as error:
+            log.error(f"this host's key cannot be saved ({error}): it must join again after the agent's next restart")
+
+    def _read_token(self) -> str:
+        if self._token_file is None:
+            raise _NoToken("none was given")
+        try:
+            token = Path(self._token_file).read_text(errors="replace").strip()
+        except OSError as error:
+            raise _NoToken(str(error)) from error
+        if not is_token(token):
+            raise _NoToken(f"what {self._token_file} holds is no token")
+        return token
+
+    def _look_for_token(self) -> str:
+        try:
+            return self._read_token()
+        except _NoToken:
+            return ""
+
+    def _say(self, level: int, sentence: str) -> None:
+        if sentence != self._said:
+            self._said = sentence
+            log.log(level, sentence)
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

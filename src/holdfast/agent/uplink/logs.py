@@ -1,0 +1,256 @@
+"""Log shipping: the files of tasks read by offset and sent in batches, redacted, while the disk still holds them.
+
+LOGS-1  An offset moves only after the controller took the bytes. A controller that is away loses nothing that the disk
+        still holds; a restarted agent goes on where the record ends, or a little before.
+LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then what the controller would keep of
+        its end. Offsets stay true, so the gap shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable
+
+from holdfast.agent.tasks import AgentTask
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.ids import TaskKey
+from holdfast.errors import HoldfastError, Unauthorized, Unavailable
+from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogUpload
+
+log = logging.getLogger("holdfast.agent.uplink.logs")
+
+CHUNK_BYTES = 256 * 1024
+_CALL_BYTES = MAX_LOG_CHUNK_BYTES - 64 * 1024  # room for the frame around the bytes
+_POLL_SECONDS = (0.05, 0.2)
+_CROWD = 100  # above so many live streams the slow poll is a second: a stat costs 2 µs
+_MAX_UPLOADS = 512
+_TAIL_BYTES = {"stdout": 5_000, "stderr": 9_000}
+STREAMS = ("stdout", "stderr")
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class StreamTail:
+    """One file being followed. `offset`: everything before it is on record."""
+
+    def __init__(self, task: AgentTask, stream: str) -> None:
+        self.task = task
+        self.stream = stream
+        self.offset = task.saved.shipped.get(stream, 0)
+        self.done = False
+
+    def read_upload(self, limit_bytes: int) -> LogUpload | None:
+        """Return the next bytes to send, None when there are none now. A file that vanished is an empty rest."""
+        final = not self.task.live
+        try:
+            fd = os.open(self.task.path_of(self.stream), _READ_FLAGS)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                return None  # this agent lacks something; the file may well be there
+            return self._upload(self.offset, b"", ended=True) if final else None
+        try:
+            size = os.fstat(fd).st_size
+            start = self._find_start(fd, size)
+            if size <= start:
+                return self._upload(start, b"", ended=True) if final else None
+            data = self._read_masked(fd, start, min(limit_bytes, size - start), final=final)
+            if data is None:
+                return None  # it became a hole meanwhile: look again
+            ended = final and start + len(data) >= size
+            return self._upload(start, data, ended=ended) if data or ended else None
+        except OSError as error:
+            if final:
+                log.error(f"the rest of its {self.stream} cannot be read: {error}", extra=self.task.about())
+                return self._upload(self.offset, b"", ended=True)
+            return None
+        finally:
+            os.close(fd)
+
+    def _upload(self, offset: int, data: bytes, *, ended: bool) -> LogUpload:
+        return LogUpload(key=self.task.key, stream=self.stream, offset=offset, data=data, ended=ended)  # type: ignore[arg-type]  # one of STREAMS
+
+    def _find_start(self, fd: int, size: int) -> int:
+        """Where to read from: on, or past what nobody will keep (LOGS-2) or what was punched out."""
+        start, keep = self.offset, self.task.keep_bytes
+        if start >= keep // 8 and size - start > keep // 2:
+            start = size - keep // 2
+        if size > start:
+            try:
+                start = os.lseek(fd, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    start = size  # nothing but a hole up to the end
+        return start
+
+    def _read_masked(self, fd: int, start: int, length: int, *, final: bool) -> bytes | None:
+        """Read with as much around it as a secret may reach, mask, cut out the middle (REDACT-1)."""
+        redactor = self.task.redactor
+        before = min(start, redactor.overlap_bytes)
+        window = os.pread(fd, before + length + redactor.overlap_bytes, start - before)
+        try:
+            hole = os.lseek(fd, start, os.SEEK_HOLE)  # the guardian may have punched what was just read
+        except OSError:
+            hole = start + len(window)
+        if hole <= start:
+            return None
+        window = window[: hole - start + before]
+        after_end = len(window) - before  # bytes from `start` on
+        # What may be half a secret waits for its other half; at the end there is none.
+        pending = 0 if final else redactor.count_pending(window)
+        sendable = max(0, min(length, after_end - pending))
+        return redactor.mask(window)[before : before + sendable]
+
+
+class LogShipper:
+    """Follows the streams of all tasks. `finished` is called for a task whose last byte is on record."""
+
+    def __init__(self, calls: ControllerCalls, finished: Callable[[AgentTask], None]) -> None:
+        self._calls = calls
+        self._finished = finished
+        self._tails: dict[TaskKey, list[StreamTail]] = {}
+        self._wake = asyncio.Event()
+        self._away = False
+        self._turn = 0
+
+    def follow(self, task: AgentTask) -> None:
+        """Begin, or go on, with a task's streams."""
+        if task.saved.shipped_whole or task.key in self._tails:
+            return
+        self._tails[task.key] = [StreamTail(task, stream) for stream in STREAMS]
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """A task ended: ship its rest now."""
+        self._wake.set()
+
+    @property
+    def behind(self) -> bool:
+        """Whether streams of ended tasks are still to be shipped."""
+        return any(not tail.task.live for tails in self._tails.values() for tail in tails)
+
+    async def run(self) -> None:
+        """Ship for ever."""
+        quick, slow = _POLL_SECONDS
+        pause, failed_pause = quick, 0.5
+        while True:
+            self._wake.clear()
+            uploads = self.read_uploads()
+            if uploads:
+                try:
+                    await self._send(uploads)
+                except HoldfastError as error:
+                    self._note_away(error)
+                    await asyncio.sleep(failed_pause * random.uniform(0.75, 1.25))
+                    failed_pause = min(failed_pause * 2, 5.0)
+                    continue
+                failed_pause, pause = 0.5, quick
+                self._note_back()
+                if sum(len(upload.data) for upload in uploads) >= CHUNK_BYTES:
+                    continue  # behind: no pause
+            else:
+                pause = min(pause * 1.5, slow if len(self._tails) < _CROWD else 1.0)
+            try:
+                async with asyncio.timeout(pause if self._tails else None):
+                    await self._wake.wait()
+                    pause = quick
+            except TimeoutError:
+                pass
+
+    def read_uploads(self) -> list[LogUpload]:
+        """Collect what one call can take, each stream in turn, ended tasks first."""
+        uploads: list[LogUpload] = []
+        room = _CALL_BYTES
+        tails = [tail for pair in self._tails.values() for tail in pair if not tail.done]
+        self._turn = (self._turn + 1) % max(1, len(tails))
+        tails = tails[self._turn :] + tails[: self._turn]
+        for tail in sorted(tails, key=lambda tail: tail.task.live):
+            if room <= 0 or len(uploads) >= _MAX_UPLOADS:
+                break
+            upload = tail.read_upload(min(CHUNK_BYTES, room))
+            if upload is not None:
+                uploads.append(upload)
+                room -= len(upload.data)
+        return uploads
+
+    async def _send(self, uploads: list[LogUpload]) -> None:
+        try:
+            answer = await self._calls.send_logs(uploads)
+        except (Unavailable, Unauthorized):
+            raise
+        except HoldfastError as error:
+            if len(uploads) > 1:
+                for upload in uploads:  # one that cannot be taken must not hold up the others
+                    if upload.key in self._tails:  # else its task's other stream was refused just now
+                        await self._send([upload])
+                return
+            key = uploads[0].key
+            log.error(f"the controller does not take its logs: {error}", extra=self._tails[key][0].task.about())
+            self._drop([key])
+            return
+        for upload in uploads:
+            self._advance(upload)
+        self._drop(answer.refused)
+
+    def _advance(self, upload: LogUpload) -> None:
+        for tail in self._tails.get(upload.key, []):
+            if tail.stream == upload.stream:
+                tail.offset = upload.offset + len(upload.data)
+                tail.done = upload.ended
+                tail.task.saved.shipped = {**tail.task.saved.shipped, tail.stream: tail.offset}
+                tail.task.dirty = True
+        self._settle(upload.key)
+
+    def _drop(self, keys: Iterable[TaskKey]) -> None:
+        for key in keys:
+            for tail in self._tails.get(key, []):
+                tail.done = True
+            self._settle(key)
+
+    def _settle(self, key: TaskKey) -> None:
+        tails = self._tails.get(key, [])
+        if tails and all(tail.done for tail in tails):
+            del self._tails[key]
+            task = tails[0].task
+            task.saved.shipped_whole = True
+            task.dirty = True
+            self._finished(task)
+
+    def _note_away(self, error: HoldfastError) -> None:
+        if not self._away:
+            self._away = True
+            log.warning(f"logs wait on disk: {error}")
+
+    def _note_back(self) -> None:
+        if self._away:
+            self._away = False
+            log.info("logs are shipped again")
+
+
+def read_log_tail(task: AgentTask) -> str:
+    """Return the last lines of both streams, redacted, at most 16 384 characters; stderr is given more room."""
+    parts = []
+    for stream in STREAMS:
+        limit = _TAIL_BYTES[stream]
+        try:
+            fd = os.open(task.path_of(stream), _READ_FLAGS)
+        except OSError:
+            continue
+        try:
+            size = os.fstat(fd).st_size
+            overlap = task.redactor.overlap_bytes
+            start = max(0, size - limit - overlap)
+            window = task.redactor.mask(os.pread(fd, limit + overlap, start))
+            data = window[-limit:]
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        if len(window) < size:
+            data = data[data.find(b"\n") + 1 :]  # the first line is likely a part of one
+        text = data.replace(b"\0", b"").decode(errors="replace").strip("\n")
+        if text:
+            parts.append(f"[{stream}]\n{text}")
+    return "\n".join(parts)[-16_384:]

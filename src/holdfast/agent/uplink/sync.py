@@ -1,0 +1,209 @@
+"""The sync loop: one call waits at the controller for news, and news from here starts another beside it.
+
+SYNC-1  A newer call makes the controller answer the older one at once. Of answers that come out of order only the newest
+        commands; from an older one acknowledgements and renewals still count, because those are true for ever.
+SYNC-2  An outage changes nothing here but the pace: calls are tried again with back-off and jitter, tasks go on, leases run.
+SYNC-3  The state of the connection is logged when it changes, not at every try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import MAX_WAIT_SECONDS, SyncAnswer, SyncRequest, TaskReport
+
+log = logging.getLogger("holdfast.agent.uplink.sync")
+
+_FIRST_RETRY_SECONDS = 0.2
+_IN_FLIGHT = 2
+# A controller repeats its commands until they are carried out; asking again at once would only hear the same.
+_ECHO_SECONDS = (0.02, 0.25)
+_SUPERSEDED_SECONDS = 2.0
+_LAUNCH_SECONDS = 0.03
+
+
+class SyncTaker(Protocol):
+    """What the loop needs from the agent."""
+
+    def make_reports(self) -> list[TaskReport]:
+        """Every task as it is now."""
+
+    def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
+        """Carry out an answer. True when it held anything new."""
+
+    async def mend(self, error: HoldfastError) -> None:
+        """The controller refused this host: register again, stop, or just go on trying."""
+
+
+class _Call(msgspec.Struct):
+    seq: int
+    started_at: float
+
+
+class SyncLoop:
+    """Keeps the controller and this host in step."""
+
+    def __init__(
+        self, calls: ControllerCalls, taker: SyncTaker, *, incarnation: str, interval_seconds: float,
+        settings_rev: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._calls = calls
+        self._taker = taker
+        self._incarnation = incarnation
+        self.interval_seconds = interval_seconds
+        self._settings_rev = settings_rev
+        # Grows over restarts of the agent, too: the controller may still hold a dead agent's call.
+        self._seq = int(read_boottime() * 1000)
+        self._newest_taken = 0
+        self._news = asyncio.Event()
+        self._flights: dict[asyncio.Task[SyncAnswer], _Call] = {}
+        self._connected: bool | None = None
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._retry_at = 0.0
+        self._echo_seconds = 0.0
+
+    def report(self) -> None:
+        """Something happened: tell the controller now."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Sync for ever."""
+        try:
+            while True:
+                # One reading of the clock for both, or a retry that falls due between them would be waited for by neither.
+                now = read_boottime()
+                self._start_due(now)
+                await self._wait(now)
+                for flight in [f for f in self._flights if f.done()]:
+                    await self._land(flight)
+        finally:
+            await self._abandon()
+
+    def _start_due(self, now: float) -> None:
+        if self._retry_at > now:
+            return
+        if self._news.is_set() and len(self._flights) >= _IN_FLIGHT:
+            oldest = min(self._flights, key=lambda f: self._flights[f].seq)
+            # It should have been answered when it was superseded; a black hole holds it.
+            if now - max(call.started_at for call in self._flights.values()) > _SUPERSEDED_SECONDS:
+                oldest.cancel()
+                del self._flights[oldest]
+        if not self._flights or (self._news.is_set() and len(self._flights) < _IN_FLIGHT):
+            self._start()
+
+    def _start(self) -> None:
+        self._news.clear()
+        self._seq += 1
+        wait = min(self.interval_seconds, MAX_WAIT_SECONDS) if self._connected else 0.0
+        request = SyncRequest(
+            incarnation=self._incarnation, seq=self._seq, tasks=self._taker.make_reports(), wait_seconds=wait,
+            settings_rev=self._settings_rev(), shares_peers=True,
+        )  # fmt: skip
+        call = _Call(self._seq, read_boottime())
+        self._flights[asyncio.create_task(self._calls.sync(request))] = call
+
+    async def _wait(self, now: float) -> None:
+        """Until a call ends, something happens here, or a retry is due."""
+        pause = self._retry_at - now
+        timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.is_set() else None)
+        waits: set[asyncio.Task[object]] = set(self._flights)
+        news = None
+        if not self._news.is_set() and pause <= 0:
+            news = asyncio.create_task(self._news.wait())
+            waits.add(news)
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            elif timeout is not None:
+                await asyncio.sleep(timeout)
+        finally:
+            if news is not None:
+                news.cancel()
+
+    async def _land(self, flight: asyncio.Task[SyncAnswer]) -> None:
+        call = self._flights.pop(flight)
+        newest = call.seq > self._newest_taken
+        try:
+            answer = flight.result()
+        except HoldfastError as error:
+            if newest:
+                await self._fail(error)
+            return
+        self._newest_taken = max(self._newest_taken, call.seq)
+        self._note_connected()
+        self.interval_seconds = max(0.05, answer.sync_interval_seconds)
+        said_something = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
+        took_seconds = read_boottime() - call.started_at
+        if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
+            # A call of now would only say that they are being started or stopped, and take the processor from it.
+            await self._pause(_LAUNCH_SECONDS)
+        if said_something or took_seconds > _ECHO_SECONDS[1]:
+            self._echo_seconds = 0.0
+        else:
+            low, high = _ECHO_SECONDS
+            self._echo_seconds = min(high, max(low, self._echo_seconds * 2))
+            if not self._flights and not self._news.is_set():
+                await self._pause(self._echo_seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until something happens here, at most so long."""
+        try:
+            await asyncio.wait_for(self._news.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _fail(self, error: HoldfastError) -> None:
+        if self._connected is not False:
+            self._connected = False
+            log.warning(f"lost the controller; tasks go on: {error}")
+        pause = self._retry_seconds * random.uniform(0.75, 1.25)
+        self._retry_seconds = min(self._retry_seconds * 2, max(5.0, self.interval_seconds))
+        self._retry_at = read_boottime() + pause
+        if not isinstance(error, Unavailable):
+            await self._taker.mend(error)
+
+    def _note_connected(self) -> None:
+        if self._connected is not True:
+            log.info("in step with the controller")
+        self._connected = True
+        self._retry_seconds, self._retry_at = _FIRST_RETRY_SECONDS, 0.0
+
+    async def leave(self, give_up_seconds: float) -> bool:
+        """Say good-bye with everything that ended, until it is acknowledged or time is up. True when it was heard."""
+        await self._abandon()
+        give_up_at = read_boottime() + give_up_seconds
+        while read_boottime() < give_up_at:
+            self._seq += 1
+            started_at = read_boottime()
+            request = SyncRequest(
+                incarnation=self._incarnation, seq=self._seq, tasks=self._taker.make_reports(), leaving=True
+            )
+            try:
+                async with asyncio.timeout(max(0.1, give_up_at - started_at)):
+                    answer = await self._calls.sync(request)
+            except Unavailable:
+                await asyncio.sleep(0.1)
+                continue
+            except (HoldfastError, TimeoutError) as error:
+                log.warning(f"the controller did not take our leave: {error}")
+                return False
+            self._taker.take_answer(answer, started_at=started_at, newest=True)
+            return True
+        log.warning("left without a word: the controller cannot be reached")
+        return False
+
+    async def _abandon(self) -> None:
+        flights = list(self._flights)
+        self._flights.clear()
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)

@@ -1,0 +1,301 @@
+"""Checkpoints over the wire: large bodies, on connections of their own, in threads that block (`aside`).
+
+A transfer may take minutes and must never delay a heartbeat, so it shares nothing with the agent's calls: not the
+connections, not the loop. The standard library's client is enough for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import re
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from holdfast.agent.uplink.calls import read_problem
+from holdfast.agent.uplink.http import HttpAnswer
+from holdfast.core.ids import TaskKey
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.wire.agent import CheckpointOffer, CheckpointSkip, decode_checkpoint_offer, decode_checkpoint_stored
+
+SILENCE_SECONDS = 30.0  # for the connection, for one piece, and for the answer
+PIECE_BYTES = 1 << 20
+_MAX_PROBLEM_BYTES = 64 * 1024
+_CLOSED = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+_NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A checkpoint in a task's folder. `fd` is open: the file may be replaced meanwhile, and these bytes stay."""
+
+    path: Path
+    fd: int
+    size: int
+    changed_ns: int
+    step: int | None
+
+    @property
+    def identity(self) -> tuple[Path, int, int]:
+        """The same for the same bytes: whoever writes to the file changes its times."""
+        return self.path, self.changed_ns, self.size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.fd)
+
+
+def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
+    """The finished checkpoints in `folder`, oldest first: (when it got its name, step or -1, path)."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match is not None and entry.is_file(follow_symlinks=False):
+                    changed_ns = entry.stat(follow_symlinks=False).st_ctime_ns  # a rename changes it, too
+                    found.append((changed_ns, int(match[1] or -1), Path(entry.path)))
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def open_newest(folder: Path) -> Saved | None:
+    """Open the newest checkpoint, None where there is none."""
+    while found := find_saved(folder):
+        changed_ns, step, path = found[-1]
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue  # replaced by a newer one
+        return Saved(path, fd, os.fstat(fd).st_size, changed_ns, step if step >= 0 else None)
+    return None
+
+
+def remove_up_to(folder: Path, saved: Saved) -> None:
+    """Delete a checkpoint that is done with, and those before it. A newer one stays, also under the same name."""
+    for changed_ns, _, path in find_saved(folder):
+        if changed_ns <= saved.changed_ns:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue
+
+
+class Wire:
+    """One transfer's connection, which another thread may break off."""
+
+    def __init__(self) -> None:
+        self._connection: http.client.HTTPConnection | None = None
+        self._stopped = False
+
+    def use(self, connection: http.client.HTTPConnection) -> None:
+        """This is the connection now."""
+        self._connection = connection
+        self.check()
+
+    def check(self) -> None:
+        """Raise Unavailable once the transfer was broken off."""
+        if self._stopped:
+            raise Unavailable("the transfer was broken off")
+
+    def stop(self) -> None:
+        """Break off: what blocks in the socket returns."""
+        self._stopped = True
+        sock = self._connection.sock if self._connection is not None else None
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+class Transfers:
+    """Uploads and downloads of one host. Every method blocks; all raise the controller's own error or Unavailable."""
+
+    def __init__(self, url: str, *, ca_file: str | None, incarnation: str, token: Callable[[], str]) -> None:
+        parts = urlsplit(url)
+        self._tls = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
+        self._path = f"{parts.path.rstrip('/')}/v1/agent/checkpoint"
+        self._ca_file = ca_file
+        self._incarnation = incarnation
+        self._token = token
+
+    def upload(self, key: TaskKey, saved: Saved, sha256: str, wire: Wire) -> int:
+        """Send a checkpoint with that checksum; its number on record.
+
+        Raises:
+            Stale, Conflict: nobody wants it any more. TooLarge: over the limit of its queue.
+            ValidationError: the bytes changed while they were read.
+        """
+        query: dict[str, object] = {} if saved.step is None else {"step": saved.step}
+        headers = {
+            "Content-Length": str(saved.size),
+            "Content-Type": "application/octet-stream",
+            "Holdfast-Sha256": sha256,
+        }
+        connection = self._open(wire)
+        try:
+            self._begin(connection, "PUT", key, query, headers)
+            with contextlib.suppress(*_CLOSED):  # what a controller answered before it closed can still be read
+                _send_body(connection, saved, wire)
+            answer = connection.getresponse()
+            body = answer.read(_MAX_PROBLEM_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"the upload broke off: {error}") from error
+        finally:
+            connection.close()
+        if answer.status // 100 != 2:
+            raise read_problem(HttpAnswer(answer.status, body))
+        try:
+            return decode_checkpoint_stored(body).number
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"the controller's answer makes no sense: {error}") from error
+
+    def download(self, key: TaskKey, offer: CheckpointOffer, path: Path, wire: Wire) -> None:
+        """Fetch a checkpoint into `path`, whole or not at all.
+
+        Raises:
+            ValidationError: what came is not what was offered.
+            OSError: the disk does not take it.
+        """
+        part = path.with_name(f".{path.name}.part")
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                size, sha256 = self._receive(key, offer, fd, wire)
+            finally:
+                os.close(fd)
+            if (size, sha256) != (offer.size, offer.sha256):
+                raise ValidationError(
+                    f"{size} bytes came with SHA-256 {sha256}; on record are {offer.size} bytes with {offer.sha256}",
+                    code="checksum_mismatch",
+                )
+            os.rename(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
+        """Say that a checkpoint cannot be used; the next older one.
+
+        Raises:
+            NotFound: nothing older is kept.
+        """
+        said = CheckpointSkip(key=key, incarnation=self._incarnation, number=number, reason=reason[:2048])
+        body = msgspec.json.encode(said)
+        connection = self._open(wire)
+        try:
+            headers = {
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {self._token()}",
+                "Connection": "close",
+            }
+            connection.request("POST", f"{self._path}/skip", body, headers)
+            answer = connection.getresponse()
+            found = answer.read(_MAX_PROBLEM_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"the controller cannot be asked for an older one: {error}") from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise read_problem(HttpAnswer(answer.status, found))
+        try:
+            return decode_checkpoint_offer(found)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"the controller's answer makes no sense: {error}") from error
+
+    def _receive(self, key: TaskKey, offer: CheckpointOffer, fd: int, wire: Wire) -> tuple[int, str]:
+        connection = self._open(wire)
+        size, digest = 0, hashlib.sha256()
+        try:
+            try:
+                self._begin(connection, "GET", key, {"number": offer.number}, {})
+                answer = connection.getresponse()
+                if answer.status != 200:
+                    raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
+            except (OSError, http.client.HTTPException) as error:
+                raise Unavailable(f"the controller cannot be asked for it: {error}") from error
+            while piece := _read_piece(answer, wire):
+                size += len(piece)
+                digest.update(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(fd, view) :]
+        finally:
+            connection.close()
+        return size, digest.hexdigest()
+
+    def _open(self, wire: Wire) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection
+        if self._tls:
+            context = ssl.create_default_context(cafile=self._ca_file)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=SILENCE_SECONDS, context=context)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_SECONDS)
+        wire.use(connection)
+        try:
+            connection.connect()
+            wire.check()
+        except OSError as error:
+            raise Unavailable(f"no connection to {self._host}:{self._port}: {error}") from error
+        return connection
+
+    def _begin(
+        self, connection: http.client.HTTPConnection, method: str, key: TaskKey, query: dict[str, object],
+        headers: dict[str, str],
+    ) -> None:  # fmt: skip
+        who = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch, "incarnation": self._incarnation}
+        connection.putrequest(method, f"{self._path}?{urlencode({**who, **query})}", skip_accept_encoding=True)
+        for name, value in {**headers, "Authorization": f"Bearer {self._token()}", "Connection": "close"}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+
+
+def _send_body(connection: http.client.HTTPConnection, saved: Saved, wire: Wire) -> None:
+    at = 0
+    while at < saved.size and not _is_answered(connection):
+        piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)
+        if not piece:
+            raise ValidationError("the file became shorter while it was read", code="checksum_mismatch")
+        connection.send(piece)
+        at += len(piece)
+        wire.check()
+
+
+def hash_file(fd: int, size: int) -> str:
+    """SHA-256 of the first `size` bytes of a file. Its offset stays. Raises OSError."""
+    digest, at = hashlib.sha256(), 0
+    while at < size and (piece := os.pread(fd, min(PIECE_BYTES, size - at), at)):
+        digest.update(piece)
+        at += len(piece)
+    return digest.hexdigest()
+
+
+def _is_answered(connection: http.client.HTTPConnection) -> bool:
+    """A controller that refuses says so at once: the rest need not be sent. (Over TLS a record of the session may look like it;
+    then the rest is sent after the answer was awaited in vain, which `upload` takes for a broken one.)"""
+    if isinstance(connection.sock, ssl.SSLSocket):
+        return False
+    poll = select.poll()  # select() takes no descriptor from 1024 on
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _read_piece(answer: http.client.HTTPResponse, wire: Wire) -> bytes:
+    try:
+        piece = answer.read(PIECE_BYTES)
+        wire.check()
+        return piece
+    except HoldfastError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise Unavailable(f"the download broke off: {error}") from error

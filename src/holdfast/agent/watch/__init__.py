@@ -1,0 +1,1 @@
+"""The watchdogs at work on one host: samples, verdicts, evidence."""

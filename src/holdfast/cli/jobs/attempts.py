@@ -1,0 +1,127 @@
+"""`attempts`: the chain of a job's attempts, and the policies they were decided by."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.operate.config import value_text
+from holdfast.cli.output import Face, age, columns, facts, shorten, span, table, talks
+
+if TYPE_CHECKING:
+    from holdfast.core.records import AttemptRecord
+    from holdfast.core.retry import RetryPolicy
+    from holdfast.wire.api import PolicyField, PolicyView
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--cause", help="Only those that ended of this cause.")
+@click.option("--policy", is_flag=True, help="Also the retry policy each was decided by.")
+@talks
+def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
+    """List a job's attempts, oldest first, and under each the reason for what followed.
+
+    FROM is the attempt it followed, RETRY how many retries were charged before it, CHARGED the budget its end was
+    charged to.
+
+    \b
+    Examples:
+      holdfast attempts 06ch2v8wq1m4kz7d9x3t
+      holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
+    """
+    with face.client() as client:
+        rows = client.attempts(job_id, cause)
+    nothing = "no attempts yet; `holdfast why` says what it waits for" if cause is None else f"none ended of {cause}"
+    face.show(rows, attempts_table(rows, policies=policy) if rows else nothing)
+
+
+def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> str:
+    """The table of `attempts`: a line for each, and under it its reason in full."""
+    head, *lines = table(
+        ("TRY", "FROM", "RETRY", "OUTCOME", "CAUSE", "CHARGED", "EXIT", "HOST", "TOOK"),
+        [
+            (
+                str(a.number),
+                "-" if a.parent is None else str(a.parent),
+                str(a.retry_count),
+                a.outcome.value if a.outcome else a.state.value,
+                a.cause.value if a.cause else "-",
+                a.charged_to or "-",
+                "-" if a.exit_code is None else str(a.exit_code),
+                _fit_host(a.host or "-"),
+                span((a.ended_at - a.started_at).total_seconds()) if a.ended_at and a.started_at else age(a.started_at),
+            )
+            for a in rows
+        ],
+        elastic=7,
+    ).splitlines()
+    out = [head]
+    for attempt, line in zip(rows, lines, strict=True):
+        out.append(line)
+        out += _under(attempt, policies)
+    return "\n".join(out)
+
+
+def _fit_host(host: str) -> str:
+    """A host's name in what the other columns, at their widest, leave."""
+    room = max(8, columns() - 72)
+    return shorten(host, room)
+
+
+def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
+    texts = [attempt.reason] if attempt.reason else []
+    if attempt.next_at is not None:
+        texts.append(f"the next was due at {attempt.next_at:%Y-%m-%d %H:%M:%S} UTC")
+    if policies and attempt.policy is not None:
+        texts.append(f"policy: {say_policy(attempt.policy)}")
+    return [
+        line
+        for text in texts
+        for line in textwrap.wrap(text, columns(), initial_indent="     ", subsequent_indent="     ")
+    ]
+
+
+def say_policy(policy: RetryPolicy) -> str:
+    """A policy in one line."""
+    if policy.max_retries == 0:
+        return "no retries"
+    grows = f", times {policy.backoff_multiplier:g} with each" if policy.backoff == "exponential" else ""
+    ceiling = "" if policy.max_retry_delay is None else f", at most {policy.max_retry_delay:g} s"
+    jitter = "" if policy.jitter == "none" else f", {policy.jitter} jitter of up to {policy.jitter_ratio:.0%}"
+    causes = say_causes(policy.eligible_causes)
+    return f"{policy.max_retries} retries, {policy.retry_delay:g} s apart{grows}{ceiling}{jitter}; after: {causes}"
+
+
+def say_causes(causes: Sequence[str]) -> str:
+    """Causes as `--retry-on` takes them: a budget's whole set by its word."""
+    from holdfast.core.causes import ELIGIBLE, GROUPS
+
+    left = set(causes)
+    if left >= set(ELIGIBLE):
+        return "all"
+    words = [word for word, group in GROUPS.items() if left >= set(group)]
+    for word in words:
+        left -= set(GROUPS[word])
+    return ", ".join([*words, *(cause for cause in causes if cause in left)]) or "none"
+
+
+def _say_field(field: PolicyField) -> str:
+    if isinstance(field.value, list):
+        return say_causes(field.value)
+    unit = " s" if field.field.endswith("_delay") and field.value is not None else ""
+    return value_text(field.value) + unit
+
+
+def policy_text(view: PolicyView) -> str:
+    """The answer of `show --policy` for a person."""
+    rows = [(f.field, _say_field(f), f.source) for f in view.fields]
+    text = table(("FIELD", "VALUE", "SOURCE"), rows, elastic=1)
+    return (
+        text
+        if view.held is None
+        else text + "\n\n" + facts([("held", f"{view.held} holds all retries (holdfast retries)")])
+    )

@@ -1,0 +1,169 @@
+"""`checkpoints`: what a job's tasks left for the next attempt. `checkpoint`: the same from inside a job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.output import Face, age, size, table, talks
+
+if TYPE_CHECKING:
+    from holdfast.core.records import CheckpointRecord
+
+JOB = click.argument("job_id", metavar="JOB")
+RANK = click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which rank.")
+
+
+class ListsByDefault(click.Group):
+    """A group that takes a job's id in the place of a command, and lists its checkpoints then."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=ListsByDefault)
+def checkpoints() -> None:
+    """List what a job's tasks saved for the next attempt; fetch it, leave one, forget one.
+
+    \b
+    Examples:
+      holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
+      holdfast checkpoints get 06ch2v8wq1m4kz7d9x3t --rank 0 -o weights.pt
+      holdfast checkpoints rm 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
+    """
+
+
+@checkpoints.command("list")
+@JOB
+@talks
+def list_them(face: Face, job_id: str) -> None:
+    """List them: the newest of each rank is what its next attempt starts from.
+
+    \b
+    Example:
+      holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        rows = client.checkpoints(job_id)
+    face.show(rows, checkpoints_table(rows) if rows else "no checkpoint is kept")
+
+
+def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
+    """The table of `checkpoints`."""
+    return table(
+        ("RANK", "NUMBER", "STEP", "SIZE", "TRY", "EPOCH", "AGE", "SHA256"),
+        [
+            (
+                str(c.rank), str(c.number), "-" if c.step is None else str(c.step), size(c.size), str(c.attempt),
+                str(c.epoch), age(c.created_at), c.sha256[:12],
+            )
+            for c in rows
+        ],
+    )  # fmt: skip
+
+
+@checkpoints.command()
+@JOB
+@RANK
+@click.option("--number", type=click.IntRange(1), help="Which; the newest otherwise.")
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), metavar="FILE", help="Where to.")
+@talks
+def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> None:
+    """Fetch one into a file, whole or not at all.
+
+    \b
+    Example:
+      holdfast checkpoints get 06ch2v8wq1m4kz7d9x3t --rank 0 -o weights.pt
+    """
+    with face.client() as client:
+        try:
+            client.get_checkpoint(job_id, output, rank=rank, number=number)
+        except OSError as error:
+            raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
+    count = os.stat(output).st_size
+    face.show({"file": output, "size": count}, f"{output}: {size(count)}")
+
+
+@checkpoints.command()
+@JOB
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@RANK
+@click.option("--step", type=click.IntRange(0), help="How far the work is with it.")
+@click.option("--epoch", type=click.IntRange(1), help="Of the attempt that is on; leave it out when none is.")
+@talks
+def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: int | None) -> None:
+    """Leave a file for the next attempt of a rank.
+
+    \b
+    Example:
+      holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt && holdfast retry 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
+    face.show(record, f"number {record.number} of rank {record.rank}: {size(record.size)}")
+
+
+@checkpoints.command("rm")
+@JOB
+@click.option("--rank", type=click.IntRange(0), help="Of one rank only.")
+@click.option("--number", type=click.IntRange(1), help="One only.")
+@talks
+def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> None:
+    """Forget checkpoints: the next attempt starts from the one before, or from nothing.
+
+    \b
+    Example:
+      holdfast checkpoints rm 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
+    """
+    with face.client() as client:
+        client.delete_checkpoints(job_id, rank=rank, number=number)
+    face.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
+
+
+@click.group()
+def checkpoint() -> None:
+    """From inside a job: save for the next attempt, or find what the one before saved. Outside of a job nothing happens.
+
+    \b
+    Examples:
+      holdfast checkpoint save state.tar --step 12
+      [ -n "$(holdfast checkpoint path)" ] && tar xf "$(holdfast checkpoint path)"
+    """
+
+
+@checkpoint.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--step", type=click.IntRange(0), help="How far the work is.")
+def save(file: str, step: int | None) -> int:
+    """Save a file for the next attempt of this rank. It is copied; the upload goes on in the background.
+
+    \b
+    Example:
+      holdfast checkpoint save state.tar --step 12
+    """
+    from holdfast.work import checkpoint as library
+
+    inside = bool(os.environ.get("HOLDFAST_CHECKPOINT_OUT"))
+    return 0 if library.save(file, step) or not inside else 1
+
+
+@checkpoint.command()
+def path() -> None:
+    """Print the file that the attempt before saved; nothing where there is none.
+
+    \b
+    Example:
+      tar xf "$(holdfast checkpoint path)"
+    """
+    from holdfast.work import checkpoint as library
+
+    found = library.path()
+    if found:
+        click.echo(found)

@@ -1,0 +1,259 @@
+"""`submit`, and the options that `submit` and `run` share."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.jobs.gang_flags import GANG_OPTIONS, read_gang
+from holdfast.cli.jobs.policy_flags import CONTAINER_OPTIONS, POLICY_OPTIONS, read_policy
+from holdfast.cli.output import Face, note, talks
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client.locate import Place
+    from holdfast.core.spec import JobSpec
+
+ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option("--name", help="A name to show; the program's otherwise."),
+    click.option("--queue", help="The queue; the cluster's first that fits otherwise."),
+    click.option("--project", help="Who pays; `default` otherwise."),
+    click.option("--priority", type=int, help="0 to 100, higher first; 50 otherwise."),
+)
+_GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
+NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
+    click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
+    click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable."),
+    click.option("--env", multiple=True, metavar="K[=V]", help="A variable; K alone takes it from here. Repeatable."),
+    click.option(
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="K[=V|=@FILE]",
+        help="A variable stored apart, shown to nobody, redacted. Repeatable.",
+    ),
+    click.option("--cwd", metavar="DIR", help="Working folder; this one, when the controller is on this machine."),
+    click.option("--time-limit", metavar="TIME", help="Wall clock it may take, as 90s, 2h or off."),
+    click.option("--stall-timeout", metavar="TIME", help="Silence after a beat that is suspected, or off."),
+    click.option("--silence-limit", metavar="TIME", help="Silence after a beat that needs no confirmation, or off."),
+    click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
+    click.option("--watchdog-cap", type=int, help="Watchdog trips it is requeued after."),
+)
+START_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option("--lease-ttl", metavar="TIME", help="A host's right to run it, 15s to 1h."),
+    click.option("--idempotency-key", metavar="KEY", help="The same key again returns the first job."),
+    click.option("--start-at", metavar="TIME", help="Not before: +10m, 2027-01-31T18:00 or Unix seconds."),
+)
+_OPTIONS = (
+    *ABOUT_OPTIONS,
+    _GPUS,
+    *NEED_OPTIONS,
+    *GANG_OPTIONS,
+    *POLICY_OPTIONS,
+    *CONTAINER_OPTIONS,
+    *START_OPTIONS,
+    click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
+    click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML; flags win over it."),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]"),
+)
+
+
+_ENVIRONMENT_OF_A_SHELL = (
+    "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH"
+)  # fmt: skip
+
+
+def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a job."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, str], now: float) -> JobSpec:
+    """Make a spec of the flags, over a file's where one is given. `now` is Unix seconds.
+
+    Raises:
+        ValidationError: naming the flag or the field.
+    """
+    from holdfast.client.specs import build_spec, parse_start
+
+    fields = read_file(options["file"]) if options["file"] else {}
+    for name in ("name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd"):
+        if options[name] is not None:
+            fields[name] = options[name]
+    for name in ("memory", "time_limit", "stall_timeout", "silence_limit", "grace", "lease_ttl"):
+        if options[name] is not None:
+            for other in (f"{name}_seconds", f"{name}_bytes"):
+                fields.pop(other, None)
+            fields[name] = options[name]
+    if options["start_at"] is not None:
+        fields["start_at"] = options["start_at"]
+    if isinstance(fields.get("start_at"), str):
+        try:
+            fields["start_at"] = parse_start(fields["start_at"], now)
+        except ValueError as error:
+            raise ValidationError(f"start_at: {error}", field="start_at") from None
+    read_gang(fields, options)
+    read_policy(fields, options)
+    _merge(fields, "labels", _read_labels("--label", options["labels"]))
+    _merge(fields, "host_labels", _read_labels("--host-label", options["host_labels"]))
+    _merge(fields, "env", _read_env(options["env"], environ))
+    _merge(fields, "secrets", _read_secrets(options["secrets"], environ))
+    _read_command(fields, options["command"], options["shell"])
+    if isinstance(fields.get("cwd"), str):
+        fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
+    elif fields.get("cwd") is not None:
+        pass  # a number in a file: the check of all fields says so
+    elif place.is_local and (fields.get("image") is None or fields.get("argv") or fields.get("shell")):
+        fields["cwd"] = _here()  # an image's own command belongs into the image's own folder
+    if place.is_local and fields.get("image") is None:  # an image has a PATH of its own, and this shell's is not in it
+        fields["env"] = _active_environment(environ) | dict(fields.get("env") or {})
+    return build_spec(fields)
+
+
+def _active_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What an activated virtual environment is made of, so that `python` in the job is the `python` that was typed."""
+    return {name: environ[name] for name in _ENVIRONMENT_OF_A_SHELL if environ.get(name)}
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise ValidationError("the working folder is gone; change to another or give --cwd", field="cwd") from error
+
+
+def _read_command(fields: dict[str, Any], command: Sequence[str], shell: str | None) -> None:
+    if command and shell is not None:
+        raise ValidationError("give either a command or --shell, not both", field="shell")
+    if command:
+        fields.pop("shell", None)
+        fields["argv"] = list(command)
+    elif shell is not None:
+        fields.pop("argv", None)
+        fields["shell"] = shell
+    elif not fields.get("argv") and fields.get("shell") is None and fields.get("image") is None:
+        raise ValidationError(
+            "no command given. Write it after `--`, as in `holdfast run -- python train.py`, "
+            'or use --shell "LINE" or --file job.toml',
+            field="argv",
+        )
+
+
+def _merge(fields: dict[str, Any], name: str, more: Mapping[str, str]) -> None:
+    old = fields.get(name) or {}
+    if not isinstance(old, Mapping):
+        raise ValidationError(f"{name} in the file is not a table of names and values", field=name)
+    if more or old:
+        fields[name] = {**old, **more}
+
+
+def _read_labels(flag: str, pairs: Sequence[str]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValidationError(f"{flag} {pair!r} is not K=V", field=f"{flag[2:].replace('-', '_')}s")
+        labels[name] = value
+    return labels
+
+
+def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            if name not in environ:
+                raise ValidationError(f"--env {name}: no such variable here; write {name}=VALUE", field=f"env.{name}")
+            value = environ[name]
+        values[name] = value
+    return values
+
+
+def _read_secrets(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            if name not in environ:
+                # The word may be a secret whose name was forgotten: it is not repeated.
+                raise ValidationError(
+                    "--secret needs K=V, K=@FILE, or the name of a variable set here", field="secrets"
+                )
+            value = environ[name]
+        elif value.startswith("@"):
+            try:
+                value = Path(value[1:]).read_text().removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValidationError(f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets") from error
+        values[name] = value
+    return values
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """A job's fields from a TOML or YAML file. Raises ValidationError with the line that is wrong."""
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+        if file.suffix.lower() in (".yaml", ".yml"):
+            import yaml
+
+            try:
+                fields = yaml.safe_load(data)
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise ValidationError(f"{path} is not YAML: {' '.join(str(error).split())}", field="file") from error
+        else:
+            import tomllib
+
+            try:
+                fields = tomllib.loads(data.decode())
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise ValidationError(f"{path} is not TOML: {error}", field="file") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValidationError(f"{path} cannot be read: {why}", field="file") from error
+    except RecursionError as error:
+        raise ValidationError(f"{path} is nested too deeply", field="file") from error
+    if not isinstance(fields, dict):
+        raise ValidationError(f"{path} holds no table of fields", field="file")
+    return {str(name): value for name, value in fields.items()}
+
+
+def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
+    """Submit what the options say; the JobRecord. `rank`: the one whose output is wanted, which there must be."""
+    spec = read_spec(client.place, options, os.environ, time.time())
+    if rank is not None and rank >= spec.tasks:
+        raise ValidationError(f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank")
+    return client.submit(spec)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@takes_spec
+@talks
+def submit(face: Face, **options: Any) -> None:
+    """Submit a job and print its id.
+
+    CMD runs without a shell. Its output is kept: `holdfast logs ID`.
+
+    \b
+    Examples:
+      holdfast submit --gpus 1 --time-limit 2h -- python train.py --lr 3e-4
+      holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
+      holdfast submit --shell "python prepare.py | gzip > out.gz"
+      holdfast submit --file job.toml --priority 80
+      holdfast submit --max-retries 3 --retry-delay 30s --retry-backoff exponential -- python fetch.py
+      holdfast submit --image docker.io/library/python:3.12 -- python -V
+      holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
+    """
+    with face.client() as client:
+        job = submit_spec(client, options)
+    face.show(job, job.id)
+    if not face.as_json and os.isatty(2):
+        note(f"submitted {job.name!r}. Follow it: holdfast logs -f {job.id}")

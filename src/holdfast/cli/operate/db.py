@@ -1,0 +1,70 @@
+"""`db`: the schema of the database. Speaks to PostgreSQL itself, not to a controller."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.output import Face
+
+_DSN = click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database; else HOLDFAST_DSN.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def db() -> None:
+    """Migrate the database, or see where it stands. `holdfast up` and `server` migrate by themselves.
+
+    \b
+    Examples:
+      holdfast db status --dsn postgresql://holdfast@db.example/holdfast
+      holdfast db migrate --dsn postgresql://holdfast@db.example/holdfast
+    """
+
+
+def _dsn(dsn: str | None) -> str:
+    if dsn:
+        return dsn
+    raise click.UsageError(
+        "which database? Give --dsn or set HOLDFAST_DSN. (The one of `holdfast up` migrates itself.)"
+    )
+
+
+@db.command()
+@_DSN
+@_JSON
+def migrate(dsn: str | None, as_json: bool) -> None:
+    """Bring the schema up to date. Safe to run twice, and from two places at once.
+
+    \b
+    Example:
+      holdfast db migrate --dsn postgresql://holdfast@db.example/holdfast
+    """
+    from holdfast.cli.extras import need_server
+
+    need_server()
+    from holdfast.store.postgres.connection.migrate import migrate as apply
+
+    done = apply(_dsn(dsn))
+    Face(as_json).show({"applied": done}, "\n".join(f"applied {name}" for name in done) or "nothing to do")
+
+
+@db.command()
+@_DSN
+@_JSON
+def status(dsn: str | None, as_json: bool) -> None:
+    """Show what the schema has and lacks; writes nothing. Exit 1 when a migration is pending.
+
+    \b
+    Example:
+      HOLDFAST_DSN=postgresql://holdfast@db.example/holdfast holdfast db status
+    """
+    from holdfast.cli.extras import need_server
+
+    need_server()
+    from holdfast.store.postgres.connection.migrate import read_status
+
+    found = read_status(_dsn(dsn))
+    text = f"version {found.version}" + "".join(f"\npending {name}" for name in found.pending)
+    Face(as_json).show({"version": found.version, "applied": found.applied, "pending": found.pending}, text)
+    if found.pending:
+        raise SystemExit(1)

@@ -1,0 +1,145 @@
+"""`projects`: who pays, what they may have at once, and their retry defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.operate.config import read_changes, value_text
+from holdfast.cli.output import Face, facts, table, talks
+
+if TYPE_CHECKING:
+    from holdfast.core.records import ProjectRecord
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@talks
+def projects(face: Face, context: click.Context) -> None:
+    """List projects: what runs, what of their quotas is in use, and their own settings.
+
+    A project is there as soon as a job names it (`submit --project P`).
+
+    \b
+    Examples:
+      holdfast projects
+      holdfast projects set vision quota_gpus=8 max_retries=2
+      holdfast projects show vision
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with face.client() as client:
+        rows = client.projects()
+    face.show(rows, projects_table(rows) if rows else "no projects yet; a job's --project makes one")
+
+
+def projects_table(rows: Sequence[ProjectRecord]) -> str:
+    """The table of `projects`."""
+    return table(
+        ("PROJECT", "JOBS", "GPUS", "UNFINISHED", "RETRIES", "SETTINGS"),
+        [
+            (
+                p.name,
+                _use(p.running, p, "quota_jobs"),
+                _use(p.gpus, p, "quota_gpus"),
+                str(p.unfinished),
+                "held" if p.settings.get("retries_enabled") is False else "-",
+                _settings(p) or "-",
+            )
+            for p in rows
+        ],
+    )
+
+
+def _use(count: int, project: ProjectRecord, name: str) -> str:
+    quota = project.settings.get(name)
+    return str(count) if quota is None else f"{count}/{quota}"
+
+
+def _settings(project: ProjectRecord) -> str:
+    return " ".join(f"{name}={value_text(value)}" for name, value in sorted(project.settings.items()))
+
+
+def _project_text(p: ProjectRecord) -> str:
+    hard = "refused at submission" if p.settings.get("quota") == "hard" else "made to wait"
+    limited = p.settings.get("quota_jobs") is not None or p.settings.get("quota_gpus") is not None
+    reason = str(p.settings.get("retries_hold_reason") or "")
+    held = p.settings.get("retries_enabled") is False
+    return facts(
+        [
+            ("project", p.name),
+            ("running", f"{_use(p.running, p, 'quota_jobs')} jobs, {_use(p.gpus, p, 'quota_gpus')} GPUs"),
+            ("unfinished", f"{p.unfinished} jobs"),
+            ("over quota", f"jobs are {hard}" if limited else "no quota of its own"),
+            ("retries", f"held{f': {reason}' if reason else ''}" if held else ""),
+            ("settings", _settings(p)),
+        ]
+    )
+
+
+@projects.command("show")
+@click.argument("name", metavar="PROJECT")
+@talks
+def show_project(face: Face, name: str) -> None:
+    """Show one project. `holdfast config --project` shows every setting in force and its source.
+
+    \b
+    Example:
+      holdfast projects show vision
+    """
+    with face.client() as client:
+        project = client.project(name)
+    face.show(project, _project_text(project))
+
+
+@projects.command("set")
+@click.argument("name", metavar="PROJECT")
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@talks
+def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
+    """Change a project's settings; the project need not be there yet. `off` switches a limit off.
+
+    quota_jobs, quota_gpus: what may run at once. quota=soft: more waits; quota=hard: more is refused at submission,
+    and then everything unfinished counts. Retry defaults: max_retries, retry_delay_seconds, retry_backoff, …
+
+    \b
+    Examples:
+      holdfast projects set vision quota_gpus=8 quota=hard
+      holdfast projects set vision max_retries=2 retry_delay_seconds=30s retry_on=failures,infra,system
+    """
+    with face.client() as client:
+        project = client.put_project(name, read_changes(changes))
+    face.show(project, _project_text(project))
+
+
+@projects.command("unset")
+@click.argument("name", metavar="PROJECT")
+@click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
+@talks
+def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
+    """Take settings of a project back to the cluster's value.
+
+    \b
+    Example:
+      holdfast projects unset vision quota_gpus
+    """
+    with face.client() as client:
+        project = client.put_project(name, {}, settings)
+    face.show(project, _project_text(project))
+
+
+@projects.command("delete")
+@click.argument("name", metavar="PROJECT")
+@talks
+def delete_project(face: Face, name: str) -> None:
+    """Forget a project's settings; refused while it has unfinished jobs. Its ended jobs stay.
+
+    \b
+    Example:
+      holdfast projects delete vision
+    """
+    with face.client() as client:
+        client.delete_project(name)
+    face.show({"deleted": name}, f"{name}: deleted")

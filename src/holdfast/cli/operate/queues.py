@@ -1,0 +1,120 @@
+"""`queues` and what can be done to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.operate.config import read_changes, value_text
+from holdfast.cli.output import Face, table, talks
+
+if TYPE_CHECKING:
+    from holdfast.core.records import QueueRecord
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@talks
+def queues(face: Face, context: click.Context) -> None:
+    """List queues: what is in them, and their own settings.
+
+    \b
+    Examples:
+      holdfast queues
+      holdfast queues set nightly time_limit_seconds=4h max_running=2
+      holdfast queues pause gpu --reason "new driver"
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with face.client() as client:
+        rows = client.queues()
+    face.show(rows, queues_table(rows))
+
+
+def queues_table(rows: Sequence[QueueRecord]) -> str:
+    """The table of `queues`."""
+    return table(
+        ("QUEUE", "WAITING", "QUEUED", "RUNNING", "PAUSED", "SETTINGS"),
+        [
+            (
+                q.name,
+                str(q.waiting),
+                str(q.queued),
+                str(q.running),
+                (q.paused_reason or "yes") if q.paused_at else "-",
+                " ".join(f"{k}={value_text(v)}" for k, v in q.settings.items()) or "-",
+            )
+            for q in rows
+        ],
+    )
+
+
+def _line(queue: QueueRecord) -> str:
+    return f"{queue.name}: {'paused' if queue.paused_at else 'open'}, {queue.queued} queued, {queue.running} running"
+
+
+@queues.command("set")
+@click.argument("name")
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
+@click.option("--unset", multiple=True, metavar="SETTING", help="Back to the cluster's value; repeatable.")
+@talks
+def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str]) -> None:
+    """Create a queue, or change its settings. `off` switches a limit off.
+
+    \b
+    Examples:
+      holdfast queues set nightly time_limit_seconds=4h on_trip=fail
+      holdfast queues set video stall_watch=off --unset max_running
+    """
+    with face.client() as client:
+        queue = client.put_queue(name, read_changes(changes), unset)
+    face.show(queue, queues_table([queue]))
+
+
+@queues.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Shown to whoever asks why.")
+@click.option("--hard", is_flag=True, help="Stop what runs too; it is requeued at no charge.")
+@talks
+def pause(face: Face, name: str, reason: str, hard: bool) -> None:
+    """Start nothing more from a queue.
+
+    \b
+    Example:
+      holdfast queues pause gpu --reason "new driver"
+    """
+    with face.client() as client:
+        queue = client.pause_queue(name, reason, hard=hard)
+    face.show(queue, _line(queue))
+
+
+@queues.command()
+@click.argument("name")
+@talks
+def resume(face: Face, name: str) -> None:
+    """Start jobs from a queue again.
+
+    \b
+    Example:
+      holdfast queues resume gpu
+    """
+    with face.client() as client:
+        queue = client.resume_queue(name)
+    face.show(queue, _line(queue))
+
+
+@queues.command()
+@click.argument("name")
+@talks
+def delete(face: Face, name: str) -> None:
+    """Delete a queue that has no unfinished jobs.
+
+    \b
+    Example:
+      holdfast queues delete nightly
+    """
+    with face.client() as client:
+        client.delete_queue(name)
+    face.show({"deleted": name}, f"{name}: deleted")

@@ -1,0 +1,87 @@
+"""`retries`: the kill switch. Who holds retries back, how many jobs wait, hold and release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.output import Face, facts, table, talks
+
+if TYPE_CHECKING:
+    from holdfast.wire.api import RetriesView
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@talks
+def retries(face: Face, context: click.Context) -> None:
+    """Say who holds retries back, and how many jobs wait for theirs.
+
+    \b
+    Examples:
+      holdfast retries
+      holdfast retries hold --reason "the registry is down"
+      holdfast retries release
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with face.client() as client:
+        view = client.retries()
+    face.show(view, retries_text(view))
+
+
+def retries_text(view: RetriesView) -> str:
+    """The answer of `retries` for a person."""
+    lines = [("retries", "go" if view.enabled else "held")]
+    for hold in view.holds:
+        whose = f"project {hold.project}" if hold.project else f"the {hold.source}"
+        lines.append((f"held by {whose}", hold.reason or "no reason was given"))
+    lines += [
+        ("backing off", f"{_jobs(view.backing_off)}, until their time"),
+        ("held", f"{_jobs(view.held)}, until the release" if view.held else ""),
+        ("rate limit", "none" if view.rate_limit is None else f"{view.rate_limit:g} a second"),
+    ]
+    text = facts(lines)
+    if not view.projects:
+        return text
+    rows = [(row.project, str(row.backing_off), str(row.held)) for row in view.projects]
+    return text + "\n\n" + table(("PROJECT", "BACKING OFF", "HELD"), rows)
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)}"
+
+
+@retries.command()
+@click.option("--project", help="Of this project only.")
+@click.option("--reason", default="", help="Shown to whoever asks why.")
+@talks
+def hold(face: Face, project: str | None, reason: str) -> None:
+    """Hold every retry back, of the cluster or of one project. None is lost: each waits until the release.
+
+    First attempts, and what was stopped by no fault of its own (preempted, drained), start as ever.
+
+    \b
+    Examples:
+      holdfast retries hold --reason "the registry is down"
+      holdfast retries hold --project vision
+    """
+    with face.client() as client:
+        view = client.hold_retries(project, reason)
+    face.show(view, retries_text(view))
+
+
+@retries.command()
+@click.option("--project", help="Of this project only.")
+@talks
+def release(face: Face, project: str | None) -> None:
+    """Let retries go again. What fell due meanwhile goes as fast as the rate limit lets it.
+
+    \b
+    Example:
+      holdfast retries release
+    """
+    with face.client() as client:
+        view = client.release_retries(project)
+    face.show(view, retries_text(view))

@@ -1,0 +1,182 @@
+"""`rules`: operators' own rules of classification: show, check, try, set."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.output import Face, facts, note, table, talks
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.core.endings.rules import OperatorRule
+    from holdfast.wire.api import RulesFinding
+
+_TAIL_CHARS = 16_384  # what an agent sends of a log
+
+
+@click.group(invoke_without_command=True)
+@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written, for a file.")
+@click.pass_context
+@talks
+def rules(face: Face, context: click.Context, as_text: bool) -> None:
+    """Show the cluster's own rules of classification: what a task's end is taken for, beside the shipped rules.
+
+    A rule is a few lines of TOML. The first that matches is taken; it cannot overrule what was measured (a broken GPU, the
+    OOM counter), a watchdog's trip, or a cause that is never retried.
+
+    \b
+      [[rule]]
+      name = "object-store-away"
+      pattern = 'EndpointConnectionError'    # looked for in each line of the log's tail
+      exit_codes = [1]                       # and/or signals = ["SIGSEGV"]
+      cause = "agent_transient"              # or never_retry = true, avoid_host = true
+      message = "the object store could not be reached"
+
+    \b
+    Examples:
+      holdfast rules
+      holdfast rules check rules.toml
+      holdfast rules try --exit-code 1 --log job.log --rules rules.toml
+      holdfast rules set rules.toml
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with face.client() as client:
+        view = client.rules()
+    if view.problem:
+        note(f"the rules are not in force, for this version cannot read them: {view.problem}")
+    if as_text and not face.as_json:
+        click.echo(view.text, nl=not view.text.endswith("\n"))
+        return
+    face.show(view, rules_table(view.rules) if view.rules else "no rules of your own; the shipped ones apply")
+
+
+def rules_table(found: Sequence[OperatorRule]) -> str:
+    """The table of `rules`."""
+    return table(
+        ("RULE", "WHEN", "CAUSE", "AND"),
+        [(rule.name, _when(rule), str(rule.cause or "as found"), _and(rule) or "-") for rule in found],
+        elastic=1,
+    )
+
+
+def _when(rule: OperatorRule) -> str:
+    from holdfast.core.endings.classify import signal_name
+
+    ends = [f"exit {code}" for code in rule.exit_codes] + [signal_name(number) for number in rule.signals]
+    parts = [f"/{rule.pattern}/" if rule.pattern is not None else "", " or ".join(ends)]
+    return " and ".join(part for part in parts if part)
+
+
+def _and(rule: OperatorRule) -> str:
+    words = ["never retry"] * rule.never_retry + ["avoid the host"] * rule.avoid_host
+    return ", ".join(words)
+
+
+@rules.command("check")
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(file: str, as_json: bool) -> None:
+    """Read a file of rules and say what is wrong with it, with the line. Needs no controller.
+
+    \b
+    Example:
+      holdfast rules check rules.toml
+    """
+    from holdfast.core.endings.rules import parse_rules
+
+    found = parse_rules(_read(file))
+    Face(as_json).show(list(found), rules_table(found) if found else "no rules")
+
+
+@rules.command("set")
+@click.argument("file", type=click.Path(allow_dash=True))
+@talks
+def set_rules(face: Face, file: str) -> None:
+    """Replace all rules by those of a file. An empty file takes all away. A bad rule changes nothing.
+
+    The new rules hold for every end from now on; what was decided stays.
+
+    \b
+    Examples:
+      holdfast rules set rules.toml
+      holdfast rules --text > rules.toml
+    """
+    with face.client() as client:
+        view = client.set_rules(_read(file))
+    face.show(view, rules_table(view.rules) if view.rules else "no rules of your own any more")
+
+
+@rules.command("try")
+@click.option("--exit-code", type=click.IntRange(1, 255), help="The process ended with this.")
+@click.option("--signal", "signal_", metavar="SIGNAL", help="Or a signal ended it: a name or a number.")
+@click.option(
+    "--log", "log_file", type=click.Path(allow_dash=True), metavar="FILE", help="Its output; the last 16 KiB count."
+)
+@click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Rules to try in place of those in force.",
+)
+@talks
+def try_rules(
+    face: Face, exit_code: int | None, signal_: str | None, log_file: str | None, rules_file: str | None
+) -> None:
+    """Say what a task's end would be taken for: cause, rule, evidence. Changes nothing.
+
+    \b
+    Examples:
+      holdfast rules try --exit-code 1 --log job.log
+      holdfast logs JOB | holdfast rules try --exit-code 1 --log -
+    """
+    if (exit_code is None) == (signal_ is None):
+        raise click.UsageError("give either --exit-code or --signal")
+    log = "" if log_file is None else _read(log_file).replace("\x00", "")[-_TAIL_CHARS:]
+    text = None if rules_file is None else _read(rules_file)
+    with face.client() as client:
+        found = client.try_rules(exit_code=exit_code, signal=_read_signal(signal_), log=log, text=text)
+    face.show(found, finding_text(found))
+
+
+def finding_text(found: RulesFinding) -> str:
+    """A finding for a person."""
+    charged = {"never": "never retried", "nothing": "requeued at no charge"}.get(
+        found.charged_to, f"charged to {found.charged_to}"
+    )
+    also = ["never retried, by the rule"] * found.never_retry + ["the next attempt avoids the host"] * found.avoid_host
+    evidence = ((f"  {name}", str(value)) for name, value in found.evidence.items())
+    return facts(
+        [
+            ("cause", f"{found.cause} ({charged})"),
+            ("rule", found.rule),
+            ("says", found.message),
+            ("also", "; ".join(also)),
+            *evidence,
+        ]
+    )
+
+
+def _read_signal(text: str | None) -> int | None:
+    import signal
+
+    if text is None:
+        return None
+    try:
+        return int(text) if text.isdecimal() else int(signal.Signals[text.upper()])
+    except KeyError:
+        raise click.UsageError(f"{text!r} is no signal; give a number or a name such as SIGSEGV") from None
+
+
+def _read(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise ValidationError(f"{file} cannot be read: {error.strerror}", field=file) from error
+    return data.decode(errors="replace")

@@ -1,0 +1,80 @@
+"""`token`: make, list, revoke."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.output import Face, age, note, table, talks
+from holdfast.errors import ValidationError
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens.
+
+    \b
+    Examples:
+      holdfast token create --role submit --name ci
+      holdfast token create --role join          # for one `holdfast agent`
+    """
+
+
+@token.command()
+@click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
+@click.option("--name", default="", help="Whose or what for.")
+@click.option("--expires", metavar="TIME", help="As 12h or 30d; a join token lives an hour otherwise.")
+@talks
+def create(face: Face, role: str, name: str, expires: str | None) -> None:
+    """Make a token and print its secret, this once.
+
+    \b
+    Examples:
+      holdfast token create --role submit --name ci --expires 90d
+      holdfast agent --join URL --token "$(holdfast token create --role join)"
+    """
+    seconds = None
+    if expires is not None:
+        from holdfast.core.settings.resolve import parse_duration
+
+        try:
+            seconds = parse_duration(expires)
+        except ValueError as error:
+            raise ValidationError(f"--expires: {error}", field="expires") from None
+    with face.client() as client:
+        made = client.create_token(role, name, seconds)
+    face.show(made, made.secret)
+    if not face.as_json:
+        note(f"token {made.id} ({made.role}); its secret is not shown again")
+
+
+@token.command("list")
+@talks
+def list_tokens(face: Face) -> None:
+    """List tokens, without their secrets.
+
+    \b
+    Example:
+      holdfast token list
+    """
+    with face.client() as client:
+        rows = client.tokens()
+    lines = []
+    for t in rows:
+        state = "revoked" if t.revoked_at else ("spent" if t.role == "join" and t.used_at else "good")
+        lines.append((t.id, t.role, t.name or "-", state, age(t.created_at), age(t.expires_at)))
+    face.show(rows, table(("ID", "ROLE", "NAME", "STATE", "AGE", "EXPIRES"), lines, elastic=2))
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@talks
+def revoke(face: Face, token_id: str) -> None:
+    """End a token; within seconds nobody takes it any more.
+
+    \b
+    Example:
+      holdfast token revoke 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        client.revoke_token(token_id)
+    face.show({"revoked": token_id}, f"{token_id}: revoked")

@@ -1,0 +1,339 @@
+"""`webhooks`: who is told of events, what came of it, and sending it again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.endings import EXIT_FAILED
+from holdfast.cli.output import Face, age, facts, note, table, talks
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@talks
+def webhooks(face: Face, context: click.Context) -> None:
+    """List webhooks: where events are sent, and what waits or was given up.
+
+    Every call is signed, tried again until it is taken, and in order for each job; docs/guides/webhooks.md has the
+    receiver's side. Takes an admin token.
+
+    \b
+    Examples:
+      holdfast webhooks
+      holdfast webhooks add https://hooks.example/holdfast --event "job.*" --project vision
+      holdfast webhooks test ID
+      holdfast webhooks deliveries ID --state dead
+      holdfast webhooks redeliver ID --dead
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _list(face)
+
+
+@webhooks.command("list")
+@talks
+def list_webhooks(face: Face) -> None:
+    """List webhooks, without their secrets.
+
+    \b
+    Example:
+      holdfast webhooks list --json
+    """
+    _list(face)
+
+
+def _list(face: Face) -> None:
+    with face.client() as client:
+        rows = client.webhooks()
+    lines = [
+        (
+            h.id,
+            h.state.value,
+            h.name or h.url,
+            ",".join(h.events) or "(all)",
+            h.project or "-",
+            str(h.pending),
+            str(h.dead),
+        )
+        for h in rows
+    ]
+    face.show(rows, table(("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD"), lines, elastic=2))
+
+
+def _describe(hook: WebhookRecord) -> str:
+    return facts(
+        (
+            ("id", hook.id),
+            ("name", hook.name),
+            ("url", hook.url),
+            ("events", ", ".join(hook.events) or "all, except those about webhooks"),
+            ("project", hook.project or "every project"),
+            ("state", hook.state.value + (f": {hook.reason}" if hook.reason else "")),
+            (
+                "old secret",
+                f"signs too until {hook.old_secret_until:%Y-%m-%d %H:%M} UTC" if hook.old_secret_until else "",
+            ),
+            ("deliveries", f"{hook.pending} pending, {hook.dead} dead"),
+        )
+    )
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@talks
+def show(face: Face, webhook_id: str) -> None:
+    """Show one webhook.
+
+    \b
+    Example:
+      holdfast webhooks show 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        hook = client.webhook(webhook_id)
+    face.show(hook, _describe(hook))
+
+
+def _read_secret(secret_file: str | None) -> str | None:
+    """A secret never comes from the command line, where others of the machine could read it."""
+    if secret_file is None:
+        return None
+    try:
+        with click.open_file(secret_file) as file:
+            return str(file.read()).strip()
+    except OSError as error:
+        raise ValidationError(f"the secret's file {secret_file} cannot be read: {error.strerror}") from error
+
+
+@webhooks.command()
+@click.argument("target", metavar="URL")
+@click.option(
+    "--event",
+    "events",
+    multiple=True,
+    metavar="PATTERN",
+    help="A kind or a beginning, as job.failed or job.*; repeatable.",
+)
+@click.option("--project", metavar="NAME", help="Only this project's events.")
+@click.option("--name", default="", help="What it is for.")
+@click.option("--secret-file", metavar="FILE", help="A file with your own secret (16 to 256 characters); - is stdin.")
+@talks
+def add(
+    face: Face, target: str, events: Sequence[str], project: str | None, name: str, secret_file: str | None
+) -> None:
+    """Send events to URL from now on, and print the secret that signs them, this once.
+
+    URL is https on a public address. Plain http, loopback and private networks take the setting webhook_allow_private.
+
+    \b
+    Examples:
+      holdfast webhooks add https://hooks.example/holdfast
+      holdfast webhooks add https://hooks.example/h --event job.failed --event "host.*" --name pager
+    """
+    with face.client() as client:
+        made = client.create_webhook(
+            target, events=events, project=project, name=name, secret=_read_secret(secret_file)
+        )
+    face.show(made, made.secret)
+    if not face.as_json:
+        note(f"webhook {made.id}; its secret is not shown again. Try it: holdfast webhooks test {made.id}")
+
+
+@webhooks.command("set")
+@click.argument("webhook_id", metavar="ID")
+@click.option("--to", metavar="URL", help="What is pending goes there too.")
+@click.option("--event", "events", multiple=True, metavar="PATTERN", help="These instead of those before; repeatable.")
+@click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
+@click.option("--project", metavar="NAME", help="Only this project's events.")
+@click.option("--all-projects", is_flag=True, help="Every project's events.")
+@click.option("--name", help="What it is for.")
+@talks
+def set_webhook(
+    face: Face, webhook_id: str, to: str | None, events: Sequence[str], all_events: bool, project: str | None,
+    all_projects: bool, name: str | None,
+) -> None:  # fmt: skip
+    """Change a webhook. What is not named stays.
+
+    \b
+    Examples:
+      holdfast webhooks set ID --to https://new.example/hook
+      holdfast webhooks set ID --event job.failed --all-projects
+    """
+    if (events and all_events) or (project and all_projects):
+        raise ValidationError("--event and --all-events, --project and --all-projects: one of the two")
+    changes: dict[str, Any] = {}
+    if to is not None:
+        changes["url"] = to
+    if events or all_events:
+        changes["events"] = list(events)
+    if project is not None or all_projects:
+        changes["project"] = project
+    if name is not None:
+        changes["name"] = name
+    with face.client() as client:
+        hook = client.change_webhook(webhook_id, **changes)
+    face.show(hook, _describe(hook))
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@talks
+def remove(face: Face, webhook_id: str) -> None:
+    """Forget a webhook and its deliveries.
+
+    \b
+    Example:
+      holdfast webhooks remove 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        client.delete_webhook(webhook_id)
+    face.show({"removed": webhook_id}, f"{webhook_id}: removed")
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@click.option(
+    "--grace", default="24h", show_default=True, metavar="TIME", help="So long the old secret signs too; 0 ends it now."
+)
+@click.option("--secret-file", metavar="FILE", help="A file with your own secret (16 to 256 characters); - is stdin.")
+@talks
+def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> None:
+    """Give a webhook a new secret and print it, this once.
+
+    During the grace every call carries two signatures, so that receivers may change over when it suits them.
+
+    \b
+    Examples:
+      holdfast webhooks rotate ID
+      holdfast webhooks rotate ID --grace 0          # the old one leaked
+    """
+    from holdfast.core.settings.resolve import parse_duration
+
+    try:
+        seconds = parse_duration(grace)
+    except ValueError as error:
+        raise ValidationError(f"--grace: {error}", field="grace") from None
+    with face.client() as client:
+        made = client.rotate_webhook(webhook_id, secret=_read_secret(secret_file), grace_seconds=seconds)
+    face.show(made, made.secret)
+    if not face.as_json:
+        note(f"webhook {made.id} has a new secret; it is not shown again")
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@talks
+def test(face: Face, webhook_id: str) -> int | None:
+    """Send one event `webhook.test` now and say what came of it. Exit code 1 unless the receiver answered 2xx.
+
+    \b
+    Example:
+      holdfast webhooks test 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        result = client.test_webhook(webhook_id)
+    text = f"delivered: the receiver answered {result.status} in {result.seconds * 1000:.0f} ms"
+    face.show(result, text if result.delivered else f"not delivered: {result.error}")
+    return None if result.delivered else EXIT_FAILED
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@click.argument("delivery_id", metavar="[DELIVERY]", required=False)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["pending", "delivered", "dead"]),
+    help="Only these; repeatable.",
+)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@talks
+def deliveries(face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int) -> None:
+    """List a webhook's deliveries, newest first; or show one with the body it sends.
+
+    \b
+    Examples:
+      holdfast webhooks deliveries ID --state dead --state pending
+      holdfast webhooks deliveries ID DELIVERY
+    """
+    from itertools import islice
+
+    with face.client() as client:
+        if delivery_id is not None:
+            one = client.delivery(webhook_id, delivery_id)
+            face.show(one, one.body)
+            return
+        found = client.deliveries(webhook_id, states=states, page_size=min(limit, 1000))
+        rows = list(islice(found, min(limit, sys.maxsize)))
+    face.show(rows, _deliveries_table(rows))
+
+
+def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
+    lines = []
+    for d in rows:
+        said = d.error or (f"answered {d.status}" if d.status else "")
+        lines.append((d.id, d.state.value, d.event_kind, str(d.tries), age(d.created_at), age(d.next_at), said))
+    return table(("ID", "STATE", "EVENT", "TRIES", "AGE", "NEXT", "LAST ANSWER"), lines)
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
+@click.option("--dead", is_flag=True, help="Every dead one.")
+@talks
+def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bool) -> None:
+    """Send deliveries again: dead or delivered ones with their tries fresh, pending ones without waiting longer.
+
+    \b
+    Examples:
+      holdfast webhooks redeliver ID DELIVERY
+      holdfast webhooks redeliver ID --dead
+    """
+    if dead == bool(delivery_ids):
+        raise ValidationError("name the deliveries, or say --dead")
+    with face.client() as client:
+        if dead:
+            count = client.redeliver_dead(webhook_id)
+            face.show({"count": count}, f"{count} dead deliveries are sent again")
+            return
+        rows = [client.redeliver(webhook_id, delivery_id) for delivery_id in delivery_ids]
+    face.show(rows, _deliveries_table(rows))
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@click.option("--reason", default="", help="Shown to whoever looks at it.")
+@talks
+def pause(face: Face, webhook_id: str, reason: str) -> None:
+    """Send nothing more to a webhook. Events are kept for its resumption, as long as history is.
+
+    \b
+    Example:
+      holdfast webhooks pause ID --reason "receiver is being moved"
+    """
+    with face.client() as client:
+        hook = client.pause_webhook(webhook_id, reason)
+    face.show(hook, f"{hook.id}: {hook.state.value}, {hook.reason}")
+
+
+@webhooks.command()
+@click.argument("webhook_id", metavar="ID")
+@talks
+def resume(face: Face, webhook_id: str) -> None:
+    """Go on where a paused webhook stopped.
+
+    \b
+    Example:
+      holdfast webhooks resume ID
+    """
+    with face.client() as client:
+        hook = client.resume_webhook(webhook_id)
+    face.show(hook, f"{hook.id}: {hook.state.value}, {hook.pending} pending")

@@ -1,0 +1,1 @@
+"""`holdfast up` and its parts."""

@@ -1,0 +1,263 @@
+"""The data folder of one `holdfast up`: its lock, its files, and what an earlier `up` left behind.
+
+UP-1  One `up` per folder: an flock, which the kernel lets go of however its holder dies. There is no stale lock.
+UP-2  A leftover process is known by pid *and* start time, and is signalled through a pidfd: never by number alone.
+UP-3  `url` is there exactly while jobs can be sent there: written last at the start, removed first at the stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from holdfast.client.locate import DATA_FOLDER
+from holdfast.errors import Conflict, Unavailable, ValidationError
+
+_TERM_SECONDS = 5.0
+_KILL_SECONDS = 5.0
+_LOG_BYTES = 8 * 1024 * 1024
+_LOGS_KEPT = 3
+
+
+class DataFolder:
+    """Paths and files of one data folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.url_file = self.path / "url"
+        self.token_file = self.path / "token"
+        self.log_folder = self.path / "log"
+        self.postgres_folder = self.path / "postgres"
+        self.host_folder = self.path / "host"
+        self.host_file = self.host_folder / "host.json"
+        self.join_file = self.path / "join"
+        self._parts_file = self.path / "parts.json"
+        self._lock_file = self.path / "up.lock"
+        self._lock: int | None = None
+
+    def prepare(self) -> None:
+        """Make the folder (0700) and its log folder.
+
+        Raises:
+            ValidationError: it cannot be made or written, is no folder, or belongs to another user.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self.path.stat()
+            if status.st_uid != os.geteuid():
+                raise ValidationError(
+                    f"{self.path} belongs to uid {status.st_uid}, and this is uid {os.geteuid()}. "
+                    "Start as its owner, or name another folder with --data.",
+                    field="data",
+                )
+            if status.st_mode & 0o077:
+                self.path.chmod(0o700)
+            self.log_folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ValidationError(
+                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with --data.", field="data"
+            ) from error
+
+    def lock(self) -> None:
+        """Take the folder. Conflict, with who has it, when another `up` is running in it."""
+        from holdfast.store.embedded.processes import lock_file
+
+        try:
+            descriptor = lock_file(self._lock_file)
+        except OSError as error:
+            raise ValidationError(
+                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with --data.", field="data"
+            ) from error
+        if descriptor is None:
+            pid = _read(self._lock_file) or "unknown"
+            url = _read(self.url_file)
+            where = f" at {url}" if url else ", not ready yet or stopping"
+            raise Conflict(
+                f"`holdfast up` is already running in {self.path} (pid {pid}){where}. "
+                "Use it, stop it with Ctrl-C, or give this one its own --data folder.",
+                code="already_up",
+            )
+        self._lock = descriptor
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            pass  # the pid is only for the message above; a full disk is told by what needs the space
+
+    def unlock(self) -> None:
+        """Let the folder go."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ---- the address
+    def publish(self, url: str) -> None:
+        """Say that jobs can be sent to `url` now."""
+        write_private(self.url_file, url + "\n")
+
+    def unpublish(self) -> None:
+        """Take the address back."""
+        self.url_file.unlink(missing_ok=True)
+
+    def tell_how_to_reach(self, url: str) -> str:
+        """What to type in another terminal. Commands find a data folder of the usual name by themselves, in its parent and below;
+        of another they must be told. The token is named by its file: a terminal is no place for it.
+        """
+        command = "holdfast run -- echo hello"
+        if self.path.name == DATA_FOLDER:
+            try:
+                here = os.path.samefile(self.path.parent, os.curdir)
+            except OSError:  # the working folder was deleted
+                here = False
+            return f"in another terminal, in {'this folder' if here else self.path.parent}: {command}"
+        lines = (
+            f"export HOLDFAST_URL={url}",
+            f'export HOLDFAST_TOKEN="$(cat {shlex.quote(str(self.token_file))})"',
+            command,
+        )
+        return "\n    ".join(("in another terminal:", *lines))
+
+    # ---- who this host is
+    def read_identity(self) -> Mapping[str, str]:
+        """The host's identity as its agent keeps it; empty where there is none."""
+        try:
+            found = json.loads(self.host_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    # ---- parts
+    def record_parts(self, pids: Mapping[str, int]) -> None:
+        """Remember the running parts by pid and start time (UP-2)."""
+        parts = {name: {"pid": pid, "started": read_start(pid)} for name, pid in pids.items()}
+        try:
+            write_private(self._parts_file, json.dumps(parts) + "\n")
+        except OSError:
+            pass  # a full disk must not stop what runs; the parts also die with us by their parent-death signal
+
+    def forget_parts(self) -> None:
+        """Nothing of ours runs any more."""
+        self._parts_file.unlink(missing_ok=True)
+
+    def end_leftovers(self, say: Callable[[str], None]) -> None:
+        """End the parts an earlier `up` left running. Call with the lock held.
+
+        Raises:
+            Unavailable: one of them survived SIGKILL.
+        """
+        try:
+            parts = json.loads(self._parts_file.read_text())
+            known = [(str(name), int(part["pid"]), part["started"]) for name, part in parts.items()]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return
+        # The agent first: its tasks end in order while there is somebody to report to, if there still is.
+        for name, pid, started in sorted(known, key=lambda part: part[0] != "agent"):
+            end_process(pid, started, f"ending the {name} of an earlier `up` (pid {pid})", say)
+        self.forget_parts()
+
+    # ---- logs
+    def log_file(self, part: str) -> Path:
+        """Where a part's output goes."""
+        return self.log_folder / f"{part}.log"
+
+    def rotate_logs(self, *, at_start: bool = False) -> None:
+        """Keep each log under 8 MiB and three old ones of it.
+
+        A running part appends (O_APPEND), so its log is copied and cut; it never has to reopen anything.
+        """
+        for path in self.log_folder.glob("*.log"):
+            try:
+                if path.stat().st_size > (0 if at_start else _LOG_BYTES):
+                    _rotate(path, move=at_start)
+            except OSError:
+                pass  # no room for a copy: cut nothing, try again later
+
+    def tail(self, part: str, lines: int = 12) -> str:
+        """The last lines of a part's log, for a person."""
+        try:
+            with self.log_file(part).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
+
+
+def _rotate(path: Path, *, move: bool) -> None:
+    for number in range(_LOGS_KEPT - 1, 0, -1):
+        old = path.with_name(f"{path.name}.{number}")
+        if old.exists():
+            old.rename(path.with_name(f"{path.name}.{number + 1}"))
+    first = path.with_name(f"{path.name}.1")
+    if move:
+        path.rename(first)
+        return
+    import shutil
+
+    shutil.copyfile(path, first)
+    first.chmod(0o600)
+    os.truncate(path, 0)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file of ours (0600), whole or not at all. Raises OSError."""
+    scratch = path.with_name(f".{path.name}.new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.replace(scratch, path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def read_start(pid: int) -> str | None:
+    """What tells this process from a later one under the same number: boot and start tick. None when it is gone."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in "ZX" else f"{boot}:{words[19]}"
+
+
+def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str], None]) -> None:
+    """End exactly that process: TERM, then KILL. Says `sentence` first; does nothing when it is gone or is another by now.
+
+    Raises:
+        Unavailable: it survived SIGKILL.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if started is None or read_start(pid) != started:
+            return
+        say(sentence)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        for number, seconds in ((signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+            signal.pidfd_send_signal(pidfd, number)
+            # One that was stopped hears TERM only when it is continued.
+            signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+            if poll.poll(seconds * 1000):
+                return
+        raise Unavailable(f"process {pid} of an earlier `up` does not die of SIGKILL; is its disk or driver hung?")
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)

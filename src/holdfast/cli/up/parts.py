@@ -1,0 +1,116 @@
+"""The parts of `holdfast up` as its supervisor sees them: how one is started, watched and started again.
+
+Back-off and giving up are decided in `Restarts`, from times given; processes are made in `PartProcess`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FIRST_DELAY_SECONDS = 0.1
+_LONGEST_DELAY_SECONDS = 10.0
+# A part that lived this long was well; its next death starts the count anew.
+_WELL_SECONDS = 20.0
+_QUICK_DEATHS = 4
+
+
+@dataclass
+class Restarts:
+    """How often a part died quickly, and what follows from that."""
+
+    quick_deaths: int = 0
+    started_at: float = 0.0
+
+    def start(self, now: float) -> None:
+        """It was started. `now` is monotonic seconds."""
+        self.started_at = now
+
+    def die(self, now: float) -> float:
+        """It died; seconds to wait before it is started again. The first death costs next to nothing."""
+        self.quick_deaths = 1 if now - self.started_at >= _WELL_SECONDS else self.quick_deaths + 1
+        return float(min(_FIRST_DELAY_SECONDS * 4.0 ** (self.quick_deaths - 1), _LONGEST_DELAY_SECONDS))
+
+    @property
+    def keeps_dying(self) -> bool:
+        """Whether a person should be told, with the log."""
+        return self.quick_deaths > 0 and self.quick_deaths % _QUICK_DEATHS == 0
+
+
+class PartProcess:
+    """One run of one part. `pidfd` is readable when it has ended.
+
+    In a session of its own: a terminal's Ctrl-C reaches `up` alone, which then ends the parts in order.
+    """
+
+    def __init__(self, name: str, log: Path, folder: Path, pass_fds: Sequence[int] = ()) -> None:
+        self.name = name
+        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                # -P: the folder that `up` was started in must not offer its modules to Python.
+                [sys.executable, "-P", "-m", "holdfast.cli.up.part_main", name, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                pass_fds=tuple(pass_fds),
+                start_new_session=True,
+            )
+        finally:
+            os.close(output)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self._told = False
+
+    def tell(self, options: dict[str, Any]) -> None:
+        """Give it the one line it waits for. A part that died meanwhile is seen by its pidfd, not here."""
+        assert self._process.stdin is not None
+        if self._told:
+            return
+        self._told = True
+        try:
+            self._process.stdin.write(json.dumps(options).encode() + b"\n")
+            self._process.stdin.close()
+        except OSError:
+            pass
+
+    @property
+    def told(self) -> bool:
+        """Whether it has its line."""
+        return self._told
+
+    def signal(self, number: int) -> None:
+        """Send a signal to exactly this process."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            pass
+
+    def reap(self) -> int:
+        """Collect the exit status of one that has ended: negative for a signal, as subprocess has it."""
+        code = self._process.wait()
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                pass
+        os.close(self.pidfd)
+        return code
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,1 @@
+"""The users' routes, one file a subject."""

@@ -1,0 +1,198 @@
+"""The routes of checkpoints: the agents', and people's. Their bodies are the bytes themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from holdfast.controller.api.jobs import find_job
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.pages import answer_page
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import Query
+from holdfast.controller.http.sse import StreamAnswer
+from holdfast.controller.runtime.checkpoint_bytes import (
+    SHA_HEADER,
+    drop_blobs,
+    drop_unknown,
+    keep_bytes,
+    note_added,
+    read_announcement,
+    read_checked,
+)
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import CheckpointRecord
+from holdfast.core.spec import JobSpec
+from holdfast.errors import NotFound, ValidationError
+from holdfast.moves.checkpoints import check_by_hand
+from holdfast.wire import agent as wire
+
+log = logging.getLogger("holdfast.controller")
+_SKIP = msgspec.json.Decoder(wire.CheckpointSkip)
+
+Rank = Annotated[int, Meta(ge=0, le=65_535)]
+Number = Annotated[int, Meta(ge=1, le=2**62)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+JobId = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
+    """Whose checkpoint. `incarnation`: the host's, as in every sync. `number`: which to fetch."""
+
+    job: JobId
+    rank: Rank
+    epoch: Number
+    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
+    step: Step | None = None
+    number: Number | None = None
+
+
+class CheckpointQuery(Query, frozen=True, kw_only=True):
+    """Which one: of a rank the newest, the newest of an epoch, or one by its number. `step` belongs to PUT."""
+
+    rank: Rank = 0
+    epoch: Number | None = None
+    number: Number | None = None
+    step: Step | None = None
+
+
+class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
+    """Those of one rank, or one; absent means all."""
+
+    rank: Rank | None = None
+    number: Number | None = None
+
+
+# ---- agents
+
+
+async def put_agent_checkpoint(call: Call) -> Response:
+    """Take what a task of this host saved (CKPT-1)."""
+    controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
+    assert host is not None
+    key = TaskKey(query.job, query.rank, query.epoch)
+    await controller.store.check_checkpoint(host.id, query.incarnation, key)
+    limit, keep = await _limits(controller, key.job_id)
+    announced = read_announcement(call, limit, need_sha=True)
+    new = await keep_bytes(controller, call, key, announced, limit, query.step)
+    try:
+        added = await controller.store.add_checkpoint(host.id, query.incarnation, key, new, keep)
+    except BaseException:
+        controller.start(drop_unknown(controller, new.blob))
+        raise
+    note_added(controller, key, added)
+    return answer_json(wire.CheckpointStored(number=added.record.number))
+
+
+async def get_agent_checkpoint(call: Call) -> Response:
+    """Give a task of this host what an earlier attempt of its rank left."""
+    controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
+    assert host is not None
+    await controller.store.check_checkpoint(host.id, query.incarnation, TaskKey(query.job, query.rank, query.epoch))
+    record, blob = await controller.store.find_checkpoint(query.job, query.rank, number=query.number)
+    return await _answer_bytes(controller, record, blob)
+
+
+async def skip_agent_checkpoint(call: Call) -> Response:
+    """A task of this host cannot start from what it was offered: the one before (SAVE-4)."""
+    controller, host = call.controller, call.host
+    assert host is not None
+    said = await call.body(_SKIP)
+    key = said.key
+    older = await controller.store.skip_checkpoint(host.id, said.incarnation, key, said.number, said.reason)
+    log.warning("checkpoint %d of rank %d cannot be used, number %d is handed on: %s", said.number, key.rank, older.number, said.reason,
+                extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "host": host.id})  # fmt: skip
+    controller.poke("events")
+    return answer_json(wire.CheckpointOffer(number=older.number, size=older.size, sha256=older.sha256, step=older.step))
+
+
+# ---- people
+
+
+async def list_checkpoints(call: Call) -> Response:
+    """Every checkpoint that is kept of a job."""
+    job = await find_job(call)
+    return answer_page(await call.controller.store.list_checkpoints(job.id))
+
+
+async def put_checkpoint(call: Call) -> Response:
+    """Take a checkpoint from a person."""
+    query = call.query(CheckpointQuery)
+    if query.number is not None:
+        raise ValidationError("a checkpoint's number is given by the server", field="query.number")
+    controller, job = call.controller, await find_job(call)
+    if not job.spec.supervised:  # whose ranks have epochs of their own: the store knows them
+        check_by_hand(
+            job.id, query.rank, query.epoch, state=job.state, now=job.epoch, attempts=job.attempts, tasks=job.tasks
+        )  # what will be refused should not be sent
+    limit, keep = limits_of(await controller.settings.current(), job.queue, job.spec)
+    key = TaskKey(job.id, query.rank, max(1, job.epoch))
+    announced = read_announcement(call, limit, need_sha=False)
+    new = await keep_bytes(controller, call, key, announced, limit, query.step)
+    try:
+        added = await controller.store.put_checkpoint(job.id, query.rank, query.epoch, new, keep)
+    except BaseException:
+        controller.start(drop_unknown(controller, new.blob))
+        raise
+    note_added(controller, key, added)
+    return answer_json(added.record, 201)
+
+
+async def get_checkpoint(call: Call) -> Response:
+    """A checkpoint's bytes."""
+    query = call.query(CheckpointQuery)
+    job = await find_job(call)
+    record, blob = await call.controller.store.find_checkpoint(
+        job.id, query.rank, number=query.number, epoch=query.epoch
+    )
+    return await _answer_bytes(call.controller, record, blob)
+
+
+async def delete_checkpoints(call: Call) -> Response:
+    """Forget checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
+    query = call.query(WhichCheckpointsQuery)
+    job = await find_job(call)
+    blobs = await call.controller.store.delete_checkpoints(job.id, rank=query.rank, number=query.number)
+    if not blobs:
+        raise NotFound(f"job {job.id} has no such checkpoint; `holdfast checkpoints {job.id}` lists them")
+    drop_blobs(call.controller, blobs)
+    return Response(status_code=204)
+
+
+async def _limits(controller: Controller, job_id: str) -> tuple[int, int]:
+    queue, spec = await controller.find_lane(job_id)
+    return limits_of(await controller.settings.current(), queue, spec)
+
+
+def limits_of(settings: Settings, queue: str, spec: JobSpec) -> tuple[int, int]:
+    """How large a checkpoint of the queue may be, in bytes, and how many of each rank are kept."""
+    return int(settings.number("checkpoint_max_mb", queue, spec) * 2**20), int(
+        settings.number("checkpoint_keep", queue, spec)
+    )
+
+
+async def _answer_bytes(controller: Controller, record: CheckpointRecord, blob: str) -> Response:
+    pieces = read_checked(controller, record, blob)
+    first = await anext(pieces, b"")  # what cannot be had at all is told as a problem, not as a broken stream
+    headers = {SHA_HEADER: record.sha256, "Holdfast-Checkpoint-Number": str(record.number)}
+    if record.step is not None:
+        headers["Holdfast-Checkpoint-Step"] = str(record.step)
+    answer = StreamAnswer(
+        controller, _chain(first, pieces), media_type="application/octet-stream", headers=headers, keep_alive=False
+    )
+    answer.headers["content-length"] = str(record.size)  # so that a stream that breaks off is seen to have
+    return answer
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for piece in rest:
+        yield piece

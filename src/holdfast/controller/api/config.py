@@ -1,0 +1,29 @@
+"""The routes of settings."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from holdfast.controller.api.settings_patch import read_settings_patch
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.pages import answer_page
+from holdfast.controller.http.queries import ConfigQuery
+from holdfast.errors import NotFound
+
+
+async def get_config(call: Call) -> Response:
+    """Every setting in force and where it comes from."""
+    query = call.query(ConfigQuery)
+    settings = await call.controller.settings.refresh()
+    if query.queue is not None and query.queue not in settings.queues:
+        raise NotFound(f"there is no queue {query.queue!r}; `holdfast queues` lists them")
+    return answer_page(list(settings.effective(query.queue, project=query.project).values()))
+
+
+async def patch_config(call: Call) -> Response:
+    """Change the cluster's settings."""
+    changes, unset = await read_settings_patch(call, "cluster")
+    await call.controller.store.write_cluster_settings(changes, unset)
+    settings = await call.controller.settings.refresh()
+    call.controller.poke("admit", "due", "events")
+    return answer_page(list(settings.effective().values()))

@@ -1,0 +1,99 @@
+"""The events: a page, or a stream that resumes where its reader stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.pages import answer_page, check_job_id
+from holdfast.controller.http.queries import EventsQuery
+from holdfast.controller.http.sse import StreamAnswer, event_bytes
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.records import EventRecord
+from holdfast.errors import ValidationError
+from holdfast.store.port.store import Store
+
+POLL_SECONDS = 1.0
+MAX_TAIL = 1000
+PAUSE_SECONDS = 0.02  # many commits, one read
+
+
+async def list_events(call: Call) -> Response:
+    """Events in the one order all readers see; `Accept: text/event-stream` for a stream."""
+    query = call.query(EventsQuery)
+    if query.job is not None:
+        check_job_id(query.job)
+    resume = call.header("last-event-id")
+    if resume is not None and not 1 <= len(resume) <= 256:
+        raise ValidationError("the header Last-Event-ID is no event's id", field="Last-Event-ID")
+    reader = EventReader(call.controller.store, query, resume or query.after)
+    # The first page is read before a head goes out, so that a bad id is answered with a problem.
+    first = await reader.read()
+    if "text/event-stream" in (call.header("accept") or ""):
+        return StreamAnswer(call.controller, _stream(call.controller, reader, first))
+    return answer_page(first, reader.after if reader.more else None)
+
+
+class EventReader:
+    """A reader's place in the events. `after`: the last event looked at, shown or not; `more`: more may stand behind it."""
+
+    def __init__(self, store: Store, query: EventsQuery, after: str | None) -> None:
+        self._store = store
+        self._query = query
+        self._tail = 0 if after else query.tail
+        self._exact = () if any(k.endswith("*") for k in query.kind) else query.kind
+        self._beginnings = tuple(k[:-1] for k in query.kind if k.endswith("*")) if not self._exact else ()
+        self._names = frozenset(k for k in query.kind if not k.endswith("*"))
+        self.after = after
+        self.more = False
+
+    async def read(self) -> list[EventRecord]:
+        """The next events that match, at most the query's `limit`; an empty list when there are none yet."""
+        if self._tail:
+            return await self._read_tail()
+        found: list[EventRecord] = []
+        while True:
+            page = await self._store.read_events(
+                self.after, limit=self._query.limit, job_id=self._query.job, kinds=self._exact
+            )
+            for event in page:
+                if self._matches(event):
+                    found.append(event)
+                self.after = event.id
+                if len(found) >= self._query.limit:
+                    self.more = True
+                    return found
+            if len(page) < self._query.limit:
+                self.more = False
+                return found
+
+    async def _read_tail(self) -> list[EventRecord]:
+        # A beginning of a kind is matched here, so the store is asked for more than are wanted.
+        wanted, self._tail = self._tail, 0
+        ask = MAX_TAIL if self._beginnings else wanted
+        page = await self._store.read_events(None, limit=ask, job_id=self._query.job, kinds=self._exact, tail=ask)
+        if page:
+            self.after = page[-1].id
+        return [event for event in page if self._matches(event)][-wanted:]
+
+    def _matches(self, event: EventRecord) -> bool:
+        return not self._beginnings or event.kind in self._names or event.kind.startswith(self._beginnings)
+
+
+async def _stream(controller: Controller, reader: EventReader, first: list[EventRecord]) -> AsyncIterator[bytes]:
+    signal = controller.wakes.topic("events")
+    page = first
+    while True:
+        for event in page:
+            yield event_bytes(event.kind, event, event.id)
+        if controller.wakes.closing:
+            return
+        seen = signal.version
+        page = await reader.read()
+        if not page:
+            await signal.wait(seen, POLL_SECONDS)
+            yield b""
+            await asyncio.sleep(PAUSE_SECONDS)  # an event is shown only when no older transaction can still commit

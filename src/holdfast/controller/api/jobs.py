@@ -1,0 +1,221 @@
+"""The routes of jobs: submit, list, look, cancel, retry."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
+from holdfast.controller.runtime.auth import make_new_id
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.why.explain import explain
+from holdfast.controller.why.reads import find_circumstances
+from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end
+from holdfast.core.placement.plan import Candidate, find_impossible
+from holdfast.core.records import JobRecord
+from holdfast.core.run_seed import SEED_BYTES, mint_secrets
+from holdfast.core.settings.resolve import check_layer, job_layer
+from holdfast.core.spec import JobSpec, check_spec
+from holdfast.core.states import JobState
+from holdfast.errors import ValidationError
+from holdfast.store.port.store import JobFilter, NewJob, Store, Submitted
+from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
+
+MAX_KEY_CHARS = 256
+_SPEC = msgspec.json.Decoder(JobSpec)
+_BATCH = msgspec.json.Decoder(BatchRequest)
+_CANCEL = msgspec.json.Decoder(CancelRequest)
+
+
+async def submit_job(call: Call) -> Response:
+    """One job. An idempotency key that was used before answers 200 with the first job."""
+    spec = _take_key(await call.body(_SPEC), call.header("idempotency-key"))
+    submitted = (await _submit(call.controller, [spec], [""]))[0]
+    location = {"Location": f"/v1/jobs/{submitted.job.id}"}
+    return answer_json(submitted.job, 201 if submitted.created else 200, location)
+
+
+async def submit_batch(call: Call) -> Response:
+    """Many jobs, all or none."""
+    if call.header("idempotency-key") is not None:
+        raise ValidationError(
+            "a batch takes no Idempotency-Key header; give each job its `idempotency_key`", field="Idempotency-Key"
+        )
+    request = await call.body(_BATCH)
+    names = [f"jobs[{n}]." for n in range(len(request.jobs))]
+    submitted = await _submit(call.controller, request.jobs, names)
+    return answer_json({"items": [s.job for s in submitted], "next": None}, 201)
+
+
+def _take_key(spec: JobSpec, key: str | None) -> JobSpec:
+    if key is None:
+        return spec
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not all("\x21" <= c <= "\x7e" for c in key):
+        raise ValidationError(
+            f"the Idempotency-Key header is 1 to {MAX_KEY_CHARS} visible ASCII characters", field="Idempotency-Key"
+        )
+    if spec.idempotency_key not in (None, key):
+        raise ValidationError(
+            "the Idempotency-Key header and the field `idempotency_key` differ; send one of them",
+            field="idempotency_key",
+        )
+    return msgspec.structs.replace(spec, idempotency_key=key)
+
+
+async def _submit(controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]) -> list[Submitted]:
+    settings = await controller.settings.current()
+    if any(_queue_of(spec) not in settings.queues for spec in specs):
+        settings = await controller.settings.refresh()
+    sizes = await controller.sizes.current()
+    jobs = []
+    for spec, prefix in zip(specs, where, strict=True):
+        try:
+            _check(spec, settings)
+            candidate = Candidate(
+                job_id="", epoch=0, queue=_queue_of(spec), priority=spec.priority, tasks=spec.tasks, gpus=spec.gpus,
+                cpu_slots=spec.cpu_slots, memory_bytes=spec.memory_bytes,
+            )  # fmt: skip
+            reason = find_impossible(candidate, sizes)
+            if reason is not None:
+                sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
+                reason = find_impossible(candidate, sizes)
+            if reason is not None:
+                raise ValidationError(reason, code="impossible_resources", field="gpus" if spec.gpus else "cpus")
+        except ValidationError as error:
+            if prefix:
+                field = prefix + (error.field or "")
+                raise ValidationError(f"{field}: {error.message}", code=error.code, field=field.rstrip(".")) from None
+            raise
+        minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
+        jobs.append(NewJob(id=make_new_id(), spec=spec, queue=_queue_of(spec), minted=minted))
+    submitted = await controller.store.submit_jobs(jobs)
+    if any(s.created for s in submitted):
+        controller.poke("admit", "events")
+    return submitted
+
+
+def _queue_of(spec: JobSpec) -> str:
+    return spec.queue or ("gpu" if spec.gpus else "cpu")
+
+
+def _check(spec: JobSpec, settings: Settings) -> None:
+    check_spec(spec)
+    check_layer(job_layer(spec), "job")
+    queue = _queue_of(spec)
+    if queue not in settings.queues:
+        raise ValidationError(
+            f"there is no queue {queue!r}; there are {', '.join(sorted(settings.queues)) or 'none yet'}. "
+            f"An admin makes it with `holdfast queues set {queue}`",
+            code="unknown_queue",
+            field="queue",
+        )
+
+
+async def list_jobs(call: Call) -> Response:
+    """Jobs, newest first."""
+    items, cursor = await read_jobs_page(call.controller.store, call.query(JobsQuery))
+    return answer_page(items, cursor)
+
+
+async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord], str | None]:
+    """A page of jobs and the cursor of the next one. Raises NotFound for a host nobody knows."""
+    host_id = None if query.host is None else (await store.get_host(query.host)).id
+    found = await store.list_jobs(
+        JobFilter(
+            states=tuple(query.state),
+            queue=query.queue,
+            project=query.project,
+            name=query.name,
+            labels=dict(label.split("=", 1) for label in query.label),
+            cause=query.cause,
+            min_retries=query.retries_min,
+            max_retries=query.retries_max,
+            host_id=host_id,
+            before=read_cursor(query.cursor) if query.cursor else None,
+            limit=query.limit + 1,
+        )
+    )
+    items = found[: query.limit]
+    return items, make_cursor(items[-1].id) if len(found) > query.limit else None
+
+
+async def find_job(call: Call) -> JobRecord:
+    """The job the path names."""
+    return await call.controller.store.get_job(check_job_id(call.params["id"]))
+
+
+async def get_job(call: Call) -> Response:
+    """One job, with its chain and where it stands in it."""
+    return answer_json(await view_job(call.controller, await find_job(call)))
+
+
+async def view_job(controller: Controller, job: JobRecord) -> JobView:
+    """A job as `GET /v1/jobs/{id}` shows it."""
+    attempts = await controller.store.list_attempts(job.id) if job.attempts else []
+    settings, now = await controller.settings.current(), await controller.store.now()
+    policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
+    state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
+    return JobView(**msgspec.structs.asdict(job), retry_state=state, retry_chain=make_chain(attempts))
+
+
+async def list_attempts(call: Call) -> Response:
+    """Its attempts, oldest first."""
+    query = call.query(AttemptsQuery)
+    attempts = await call.controller.store.list_attempts(check_job_id(call.params["id"]))
+    return answer_page([a for a in attempts if query.cause in (None, a.cause)])
+
+
+async def list_tasks(call: Call) -> Response:
+    """The tasks of its current attempt."""
+    job = await find_job(call)
+    return answer_page(await call.controller.store.list_tasks(job.id))
+
+
+async def list_settings(call: Call) -> Response:
+    """Every setting in force for it, and its source."""
+    job = await find_job(call)
+    settings = await call.controller.settings.current()
+    return answer_page(list(settings.effective(job.queue, job.spec).values()))
+
+
+async def list_forensics(call: Call) -> Response:
+    """What was gathered before its kills."""
+    query = call.query(AttemptQuery)
+    job = await find_job(call)
+    found = await call.controller.store.get_forensics(job.id, query.attempt)
+    return answer_page(
+        [
+            ForensicsView(
+                attempt=n, rank=f.key.rank, epoch=f.key.epoch, reason=f.reason, seconds=f.seconds, sections=f.sections
+            )
+            for n, f in found
+        ]
+    )
+
+
+async def cancel_job(call: Call) -> Response:
+    """Cancel it: at once while nothing runs, else by a drain."""
+    request = await call.body(_CANCEL, default=CancelRequest())
+    controller = call.controller
+    job_id = check_job_id(call.params["id"])
+    reason = request.reason or f"cancelled by {call.caller.name or call.caller.id}"
+    job = await controller.store.cancel_job(job_id, reason, hard=request.hard)
+    if job.state is JobState.DRAINING:
+        controller.poke("drain", "events")
+        controller.poke_hosts_of(job.id)
+        return answer_json(job, 202)
+    controller.poke("admit", "events")
+    return answer_json(job)
+
+
+async def get_why(call: Call) -> Response:
+    """Why it is where it is."""
+    (found,) = await find_circumstances(call.controller, [await find_job(call)])
+    return answer_json(explain(found))

@@ -1,0 +1,99 @@
+"""The routes of retries: the policy of a job, a person's retry, and who holds retries back."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.api.jobs import find_job
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.why.retry_state import count_charged
+from holdfast.core.records import JobRecord
+from holdfast.core.retry import SETTING_OF
+from holdfast.core.states import JobState
+from holdfast.errors import Conflict
+from holdfast.wire.api import PolicyField, PolicyView, RetriesOf, RetriesView, RetryHold, RetryRequest
+
+_RETRY = msgspec.json.Decoder(RetryRequest)
+
+
+async def get_policy(call: Call) -> Response:
+    """Its retry policy, and where each field comes from."""
+    job = await find_job(call)
+    settings = await call.controller.settings.current()
+    effective, policy = settings.effective(job.queue, job.spec), settings.policy(job.queue, job.spec)
+    fields = [
+        PolicyField(
+            field=field, source=effective[name].source,
+            value=[str(cause) for cause in policy.retry.eligible_causes] if field == "eligible_causes" else effective[name].value,
+        )
+        for field, name in SETTING_OF.items()
+    ]  # fmt: skip
+    return answer_json(PolicyView(policy=policy.retry, fields=fields, held=policy.held))
+
+
+async def retry_job(call: Call) -> Response:
+    """Another attempt for a job that failed, was cancelled or is parked; of one that runs, another try for its parked members."""
+    request = await call.body(_RETRY, default=RetryRequest())
+    controller, job = call.controller, await find_job(call)
+    who = call.caller.name or call.caller.id
+    if job.state in (JobState.RESERVED, JobState.RUNNING) and not (request.counted or request.from_scratch):
+        going_on = await controller.store.unpark_members(job.id, f"tried again by {who}")
+        controller.poke("admit", "events")
+        return answer_json(going_on)
+    if job.wait_cause == "back_off":
+        reason = f"{who} had it tried again before its back-off was over"
+    elif request.counted:
+        number, allowed = await _count_retry(controller, job)
+        reason = f"retried by {who}, counted as retry {number} of {allowed}"
+    else:
+        reason = f"retried by {who}, not counted: all its budgets begin anew"
+    if request.from_scratch:
+        reason += "; from scratch"
+    revived = await controller.store.revive_job(
+        job.id, reason, counted=request.counted, from_scratch=request.from_scratch
+    )
+    controller.poke("admit", "events")
+    return answer_json(revived)
+
+
+async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int]:
+    """Which retry of how many a counted one is. Raises Conflict when they are spent."""
+    settings = await controller.settings.current()
+    allowed = settings.policy(job.queue, job.spec).retry.max_retries
+    if job.spec.interactive:
+        raise Conflict(f"job {job.id} is interactive and has no retries; leave --counted out", code="retries_spent")
+    attempts = await controller.store.list_attempts(job.id)
+    # Retries made before its last attempt: what it has been charged counts failures, and the last had no retry.
+    made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
+    if job.tasks > 1:
+        made = max(0, count_charged(job) - 1)
+    if job.state.terminal and made >= allowed:
+        spent = "its one retry is spent" if allowed == 1 else f"all {allowed} of its retries are spent"
+        had = spent if allowed else "it was given no retries"
+        raise Conflict(
+            f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise max_retries",
+            code="retries_spent",
+        )
+    return made + 1, allowed
+
+
+async def get_retries(call: Call) -> Response:
+    """Who holds retries back, and how many jobs wait for theirs."""
+    settings = await call.controller.settings.refresh()
+    counts = await call.controller.store.count_waiting()
+    projects = sorted({project for project, cause in counts if cause in ("back_off", "retries_held")})
+    rows = [
+        RetriesOf(project=p, backing_off=counts.get((p, "back_off"), 0), held=counts.get((p, "retries_held"), 0))
+        for p in projects
+    ]
+    limit = settings.value("retry_rate_limit")
+    view = RetriesView(
+        enabled=not settings.find_holders(),
+        holds=[RetryHold(source=s, project=p, reason=r) for s, p, r in settings.find_holders()],
+        backing_off=sum(row.backing_off for row in rows), held=sum(row.held for row in rows),
+        rate_limit=None if limit is None else float(limit), projects=rows,
+    )  # fmt: skip
+    return answer_json(view)

@@ -1,0 +1,61 @@
+"""The routes of operators' rules: read, replace, try."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.settings import Settings
+from holdfast.core.causes import CHARGED_TO
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.rules import parse_rules
+from holdfast.core.facts import TaskFacts
+from holdfast.errors import ValidationError
+from holdfast.wire.api import RulesFinding, RulesRequest, RulesTrial, RulesView
+
+_REQUEST = msgspec.json.Decoder(RulesRequest)
+_TRIAL = msgspec.json.Decoder(RulesTrial)
+
+
+async def get_rules(call: Call) -> Response:
+    """The operators' rules of classification."""
+    return answer_json(_view(await call.controller.settings.refresh()))
+
+
+async def put_rules(call: Call) -> Response:
+    """Replace the operators' rules; a bad one is refused with its line."""
+    request = await call.body(_REQUEST)
+    parse_rules(request.text)
+    await call.controller.store.write_rules(request.text)
+    settings = await call.controller.settings.refresh()
+    call.controller.poke("events")
+    return answer_json(_view(settings))
+
+
+async def try_rules(call: Call) -> Response:
+    """What an end would be taken for, by the rules in force or by others."""
+    trial = await call.body(_TRIAL)
+    if trial.exit_code is not None and trial.signal is not None:
+        raise ValidationError("a process ends by an exit code or by a signal, not by both", field="signal")
+    if trial.exit_code == 0:
+        raise ValidationError("exit code 0 is a success; nothing is classified", field="exit_code")
+    rules = (await call.controller.settings.current()).rules if trial.text is None else parse_rules(trial.text)
+    facts = TaskFacts(
+        exit_code=trial.exit_code, signal=trial.signal, log_tail=trial.log, start_error=trial.start_error,
+        pull_error=trial.pull_error, runtime_error=trial.runtime_error,
+    )  # fmt: skip
+    found = classify(facts, rules)
+    return answer_json(
+        RulesFinding(
+            cause=found.cause, rule=found.rule, message=found.message, charged_to=CHARGED_TO[found.cause],
+            exit_code=found.exit_code, evidence=found.evidence, never_retry=found.never_retry, avoid_host=found.avoid_host,
+        )
+    )  # fmt: skip
+
+
+def _view(settings: Settings) -> RulesView:
+    return RulesView(
+        text=settings.rules_text, rules=list(settings.rules), revision=settings.rev, problem=settings.rules_problem
+    )

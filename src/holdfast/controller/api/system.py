@@ -1,0 +1,44 @@
+"""The server about itself: health, readiness, metrics, its own description."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.metrics import CONTENT_TYPE
+from holdfast.errors import Unavailable
+
+
+async def get_health(call: Call) -> Response:
+    """The process answers."""
+    return answer_json({"status": "ok"})
+
+
+async def get_readiness(call: Call) -> Response:
+    """The store answers too. Raises Unavailable, a 503, when it does not."""
+    await call.controller.store.ping()
+    return answer_json({"status": "ready"})
+
+
+async def get_metrics(call: Call) -> Response:
+    """The metrics. A store that is away leaves the counters and takes the gauges out."""
+    controller = call.controller
+    try:
+        gauges, waiting = await asyncio.gather(controller.store.read_gauges(), controller.store.count_waiting())
+    except Unavailable as error:
+        controller.outages.note_failure(error)
+        gauges, waiting = None, {}
+    page = controller.metrics.render(
+        gauges, waiting, controller.wakes.waiting_polls, controller.leading_since is not None
+    )
+    return Response(page, 200, None, CONTENT_TYPE)
+
+
+async def get_openapi(call: Call) -> Response:
+    """The description of every route, made from the table that routes them."""
+    from holdfast.controller.openapi import describe_api
+
+    return Response(describe_api(), 200, None, "application/json")

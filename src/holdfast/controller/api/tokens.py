@@ -1,0 +1,54 @@
+"""The routes of tokens."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.pages import answer_page
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
+from holdfast.core.ids import ID_PATTERN
+from holdfast.errors import NotFound
+from holdfast.wire.api import TokenCreated, TokenRequest
+
+JOIN_SECONDS = 3600.0
+_TOKEN = msgspec.json.Decoder(TokenRequest)
+
+
+async def list_tokens(call: Call) -> Response:
+    """Every token, without its secret."""
+    return answer_page(await call.controller.store.list_tokens())
+
+
+async def create_token(call: Call) -> Response:
+    """A new token; its secret is shown this once."""
+    request = await call.body(_TOKEN)
+    store = call.controller.store
+    lifetime = request.expires_seconds
+    if lifetime is None and request.role == "join":
+        lifetime = JOIN_SECONDS
+    expires_at = None if lifetime is None else await store.now() + timedelta(seconds=lifetime)
+    secret = make_secret("j" if request.role == "join" else "t")
+    token = await store.create_token(make_new_id(), request.role, request.name, hash_secret(secret), expires_at)
+    return answer_json(
+        TokenCreated(id=token.id, role=token.role, name=token.name, secret=secret, expires_at=token.expires_at), 201
+    )
+
+
+async def revoke_token(call: Call) -> Response:
+    """It stops working: here at once, at other replicas within 5 s."""
+    token_id = call.params["id"]
+    if not ID_PATTERN.fullmatch(token_id):
+        raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` shows them")
+    await call.controller.store.revoke_token(token_id)
+    call.controller.guard.forget()
+    return Response(status_code=204)
+
+
+async def who_am_i(call: Call) -> Response:
+    """The token that speaks."""
+    return answer_json(call.caller)

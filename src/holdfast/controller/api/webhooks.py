@@ -1,0 +1,198 @@
+"""The routes of webhooks."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import Limit, Query, Text
+from holdfast.controller.runtime.auth import make_new_id, make_secret
+from holdfast.core.ids import ID_PATTERN
+from holdfast.core.records import EventRecord
+from holdfast.core.webhooks.values import DeliveryState, Payload, WebhookRecord
+from holdfast.errors import NotFound
+from holdfast.store.port.webhooks import NewWebhook, WebhookChange
+from holdfast.wire.webhooks import (
+    DeliveryView,
+    Redelivered,
+    RotateRequest,
+    TestResult,
+    WebhookCreated,
+    WebhookPatch,
+    WebhookPause,
+    WebhookRequest,
+)
+
+CHECK_SECONDS = 3.0
+TEST_KIND = "webhook.test"
+_NEW = msgspec.json.Decoder(WebhookRequest)
+_PATCH = msgspec.json.Decoder(WebhookPatch)
+_ROTATE = msgspec.json.Decoder(RotateRequest)
+_PAUSE = msgspec.json.Decoder(WebhookPause)
+
+
+class DeliveriesQuery(Query, frozen=True, kw_only=True):
+    """Which deliveries, newest first. `state` may be repeated."""
+
+    state: tuple[DeliveryState, ...] = ()
+    limit: Limit = 100
+    cursor: Text | None = None
+
+
+async def list_webhooks(call: Call) -> Response:
+    """Every hook, without its secret."""
+    return answer_page(await call.controller.store.list_webhooks())
+
+
+async def create_webhook(call: Call) -> Response:
+    """A new hook; its secret is shown this once."""
+    request = await call.body(_NEW)
+    await _check_url(call, request.url)
+    secret = request.secret or make_secret("w")
+    new = NewWebhook(
+        id=make_new_id(), url=request.url, secret=secret, events=tuple(dict.fromkeys(request.events)),
+        project=request.project, name=request.name,
+    )  # fmt: skip
+    hook = await call.controller.store.create_webhook(new)
+    call.controller.poke("events")
+    return answer_json(_with_secret(hook, secret), 201)
+
+
+async def get_webhook(call: Call) -> Response:
+    """One hook."""
+    return answer_json(await call.controller.store.get_webhook(_hook_id(call)))
+
+
+async def patch_webhook(call: Call) -> Response:
+    """Change a hook. What is pending already goes to the new url."""
+    hook_id = _hook_id(call)
+    patch = await call.body(_PATCH)
+    if patch.url is not msgspec.UNSET:
+        await _check_url(call, patch.url)
+    events = msgspec.UNSET if patch.events is msgspec.UNSET else tuple(dict.fromkeys(patch.events))
+    change = WebhookChange(url=patch.url, events=events, project=patch.project, name=patch.name)
+    hook = await call.controller.store.change_webhook(hook_id, change)
+    call.controller.poke("events")
+    return answer_json(hook)
+
+
+async def delete_webhook(call: Call) -> Response:
+    """Forget a hook and its deliveries."""
+    await call.controller.store.delete_webhook(_hook_id(call))
+    call.controller.poke("events")
+    return Response(status_code=204)
+
+
+async def rotate_webhook(call: Call) -> Response:
+    """A new secret; the one before signs too for a while."""
+    hook_id = _hook_id(call)
+    request = await call.body(_ROTATE, default=RotateRequest())
+    secret = request.secret or make_secret("w")
+    hook = await call.controller.store.rotate_webhook(hook_id, secret, request.grace_seconds)
+    call.controller.poke("events")
+    return answer_json(_with_secret(hook, secret))
+
+
+async def pause_webhook(call: Call) -> Response:
+    """Send nothing more; events are kept for its resumption."""
+    hook_id = _hook_id(call)
+    request = await call.body(_PAUSE, default=WebhookPause())
+    reason = request.reason or f"paused by {call.caller.name or call.caller.id}"
+    hook = await call.controller.store.pause_webhook(hook_id, reason)
+    call.controller.poke("events")
+    return answer_json(hook)
+
+
+async def resume_webhook(call: Call) -> Response:
+    """Go on where it stopped."""
+    hook = await call.controller.store.resume_webhook(_hook_id(call))
+    call.controller.poke("events")
+    return answer_json(hook)
+
+
+async def test_webhook(call: Call) -> Response:
+    """Send one signed event `webhook.test` now, from this server, and say what came of it. Nothing is kept or tried again."""
+    hook_id, controller = _hook_id(call), call.controller
+    target = await controller.store.get_webhook_target(hook_id)
+    settings = await controller.settings.current()
+    delivery_id = make_new_id()
+    event = EventRecord(
+        id="",
+        at=await controller.store.now(),
+        kind=TEST_KIND,
+        message="a test by " + (call.caller.name or call.caller.id),
+    )
+    body = msgspec.json.encode(Payload(delivery=delivery_id, webhook=hook_id, event=event))
+    answer = await controller.webhooks.send(
+        target.url, hook_id, delivery_id, target.secrets, body,
+        allow_private=settings.value("webhook_allow_private") is True,
+        seconds=settings.number("webhook_timeout_seconds"),
+    )  # fmt: skip
+    delivered = answer.status is not None and 200 <= answer.status < 300
+    result = TestResult(delivered=delivered, status=answer.status, error=answer.error, seconds=round(answer.seconds, 4))
+    return answer_json(result)
+
+
+async def list_deliveries(call: Call) -> Response:
+    """A hook's deliveries, newest first."""
+    query = call.query(DeliveriesQuery)
+    before = None if query.cursor is None else read_cursor(query.cursor)
+    page = await call.controller.store.list_deliveries(
+        _hook_id(call), states=query.state, before=before, limit=query.limit
+    )
+    return answer_page(page, make_cursor(page[-1].id) if len(page) == query.limit else None)
+
+
+async def get_delivery(call: Call) -> Response:
+    """One delivery with its body."""
+    record, body = await call.controller.store.get_delivery(*_delivery_ids(call))
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return answer_json(DeliveryView(body=body, **fields))
+
+
+async def redeliver(call: Call) -> Response:
+    """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without waiting longer."""
+    record = await call.controller.store.redeliver(*_delivery_ids(call))
+    call.controller.poke("events")
+    return answer_json(record)
+
+
+async def redeliver_dead(call: Call) -> Response:
+    """Send every dead delivery of a hook again."""
+    count = await call.controller.store.redeliver_dead(_hook_id(call))
+    call.controller.poke("events")
+    return answer_json(Redelivered(count=count))
+
+
+async def _check_url(call: Call, url: str) -> None:
+    settings = await call.controller.settings.refresh()
+    await call.controller.webhooks.check_target(
+        url, allow_private=settings.value("webhook_allow_private") is True, seconds=CHECK_SECONDS
+    )
+
+
+def _with_secret(hook: WebhookRecord, secret: str) -> WebhookCreated:
+    return WebhookCreated(secret=secret, **{name: getattr(hook, name) for name in hook.__struct_fields__})
+
+
+def _hook_id(call: Call) -> str:
+    hook_id = call.params["id"]
+    if not ID_PATTERN.fullmatch(hook_id):
+        _refuse_id("webhook", hook_id)
+    return hook_id
+
+
+def _delivery_ids(call: Call) -> tuple[str, str]:
+    delivery_id = call.params["delivery"]
+    if not ID_PATTERN.fullmatch(delivery_id):
+        _refuse_id("delivery", delivery_id)
+    return _hook_id(call), delivery_id
+
+
+def _refuse_id(what: str, given: str) -> NoReturn:
+    raise NotFound(f"there is no {what} {given[:64]!r}; its id is 20 letters and digits")

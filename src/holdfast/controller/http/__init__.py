@@ -1,0 +1,1 @@
+"""HTTP below the routes: bodies, queries, pages, problems, streams."""

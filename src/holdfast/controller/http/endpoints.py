@@ -1,0 +1,133 @@
+"""What a route is: one record from which the router, the access check and the OpenAPI page are all made."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from holdfast.controller.http.bodies import decode_body, header, read_body
+from holdfast.controller.http.problems import explain_bad_value
+from holdfast.controller.runtime.auth import Role
+from holdfast.core.records import HostRecord, TokenRecord
+from holdfast.errors import ValidationError
+from holdfast.wire.api import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    from holdfast.controller.runtime.context import Controller
+
+T = TypeVar("T")
+Handler = Callable[["Call"], Awaitable[Response]]
+MAX_QUERY_CHARS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method of one path.
+
+    query: a struct whose fields are the query's parameters; body: the JSON body's type.
+    answers: status → what is answered (a type, or None for no JSON body). `media` is the success's type where not JSON.
+    raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with its defaults.
+    """
+
+    method: str
+    path: str
+    role: Role
+    handle: Handler
+    summary: str
+    query: type[msgspec.Struct] | None = None
+    body: Any = None
+    raw: bool = False
+    optional_body: bool = False
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    media: tuple[str, ...] = ("application/json",)
+    media_in: tuple[str, ...] = ("application/msgpack",)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Call:
+    """One request on its way to its handler."""
+
+    __slots__ = ("controller", "host", "params", "receive", "scope", "token")
+
+    def __init__(self, controller: Controller, scope: Scope, receive: Receive) -> None:
+        self.controller = controller
+        self.scope = scope
+        self.receive = receive
+        self.params: Mapping[str, str] = scope.get("path_params", {})
+        self.token: TokenRecord | None = None
+        self.host: HostRecord | None = None
+
+    def header(self, name: str) -> str | None:
+        """A header of the request, or None."""
+        return header(self.scope, name.encode("latin-1"))
+
+    def query(self, type_: type[T]) -> T:
+        """The query's parameters as `type_`. Raises ValidationError for one that is unknown, repeated or unfit."""
+        return decode_query(self.scope["query_string"], type_)
+
+    async def body(self, decoder: msgspec.json.Decoder[T], *, default: T | None = None) -> T:
+        """The JSON body. `default` stands for an absent one."""
+        data = await read_body(self.scope, self.receive, MAX_BODY_BYTES)
+        if not data and default is not None:
+            return default
+        return decode_body(data, decoder)
+
+    @property
+    def caller(self) -> TokenRecord:
+        """The token that speaks."""
+        assert self.token is not None
+        return self.token
+
+
+def decode_query(query_string: bytes, type_: type[T]) -> T:
+    """Read a query string into a struct; a field annotated as a tuple may be given many times."""
+    if len(query_string) > MAX_QUERY_CHARS:
+        raise ValidationError(f"the query is over {MAX_QUERY_CHARS} characters", field="query")
+    try:
+        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=200)
+    except (ValueError, UnicodeDecodeError):
+        raise ValidationError("the query string is not text in UTF-8", field="query") from None
+    many, whole = _read_kinds(type_)  # type: ignore[arg-type]  # a class is hashable; mypy loses that in a TypeVar
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if "\x00" in name or "\x00" in value:
+            raise ValidationError(
+                f"query.{name}: a NUL character means nothing here".replace("\x00", "?"), field="query"
+            )
+        if name in many:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise ValidationError(f"query.{name}: given more than once", field=f"query.{name}")
+        else:
+            # Only whole numbers are read out of text. A laxer conversion would take a job called "null" for no name.
+            values[name] = int(value) if name in whole and _WHOLE.fullmatch(value) else value
+    try:
+        return msgspec.convert(values, type_)
+    except msgspec.ValidationError as error:
+        raise explain_bad_value(error, "query") from None
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
+
+
+@functools.cache
+def _read_kinds(type_: type[Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the fields that may be repeated, and of those that are whole numbers."""
+    info = msgspec.inspect.type_info(type_)
+    assert isinstance(info, msgspec.inspect.StructType)
+    many, whole = set(), set()
+    for field_ in info.fields:
+        kinds = field_.type.types if isinstance(field_.type, msgspec.inspect.UnionType) else (field_.type,)
+        if any(isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)) for kind in kinds):
+            many.add(field_.name)
+        if any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
+            whole.add(field_.name)
+    return frozenset(many), frozenset(whole)

@@ -1,0 +1,88 @@
+"""Streams to a client: server-sent events and long bodies, written at the reader's pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.controller.runtime.context import Controller
+from holdfast.errors import HoldfastError
+
+KEEP_ALIVE_SECONDS = 15.0
+WRITE_SECONDS = 60.0  # a reader that takes nothing for so long is gone
+_encode = msgspec.json.Encoder().encode
+
+
+def event_bytes(kind: str, value: object, event_id: str | None = None) -> bytes:
+    """One server-sent event. JSON holds no line break, so one `data:` line is enough."""
+    head = f"id: {event_id}\n" if event_id is not None else ""
+    return f"{head}event: {kind}\ndata: ".encode() + _encode(value) + b"\n\n"
+
+
+class StreamAnswer(Response):
+    """A response that is written as `pieces` come. An empty piece means "nothing new": a keep-alive may be due.
+
+    STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store; nothing piles up.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        pieces: AsyncIterator[bytes],
+        media_type: str = "text/event-stream",
+        headers: Mapping[str, str] | None = None,
+        keep_alive: bool = True,
+    ) -> None:
+        super().__init__(None, 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        del self.headers["content-length"]
+        self.headers["content-type"] = media_type
+        self._controller = controller
+        self._pieces = pieces
+        self._keep_alive = keep_alive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_wait_for_hang_up(receive))
+        write = asyncio.ensure_future(self._write(send))
+        try:
+            await asyncio.wait((gone, write), return_when=asyncio.FIRST_COMPLETED)
+            if write.done():
+                write.result()
+        finally:
+            for task in (gone, write):
+                task.cancel()
+            await asyncio.gather(gone, write, return_exceptions=True)
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        clock = self._controller.clock
+        sent_at = clock()
+        if self._keep_alive:
+            await self._send(send, b": holdfast\n\n")
+        try:
+            async for piece in self._pieces:
+                if piece:
+                    await self._send(send, piece)
+                    sent_at = clock()
+                elif self._keep_alive and clock() - sent_at >= KEEP_ALIVE_SECONDS:
+                    await self._send(send, b": keep-alive\n\n")
+                    sent_at = clock()
+                if self._controller.wakes.closing:
+                    break
+        except HoldfastError as error:  # the head is out, so the problem goes into the stream
+            if not self._keep_alive:
+                raise
+            await self._send(send, event_bytes("problem", {"code": error.code, "detail": error.message}))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _wait_for_hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,1 @@
+"""The pieces that one controller process is made of."""

@@ -1,0 +1,139 @@
+"""What `/metrics` shows. Gauges are read from the store when scraped; counters count what this replica did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from holdfast.store.port.store import Gauges
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+class _StoreGauges(Collector):
+    """The gauges of one read; nothing is shown from a read that failed."""
+
+    def __init__(self) -> None:
+        self.gauges: Gauges | None = None
+        self.waiting: Mapping[tuple[str, str], int] = {}
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        found = self.gauges
+        if found is None:
+            return []
+        jobs = GaugeMetricFamily("holdfast_jobs", "Unfinished jobs.", labels=("queue", "state"))
+        for (queue, state), count in sorted(found.jobs.items()):
+            jobs.add_metric((queue, state), count)
+        hosts = GaugeMetricFamily("holdfast_hosts", "Hosts by state.", labels=("state",))
+        for state, count in sorted(found.hosts.items()):
+            hosts.add_metric((state,), count)
+        held = sum(count for (_, cause), count in self.waiting.items() if cause == "retries_held")
+        backing_off = sum(count for (_, cause), count in self.waiting.items() if cause == "back_off")
+        reserved = sum(count for (_, state), count in found.jobs.items() if state == "reserved")
+        draining = sum(count for (_, state), count in found.jobs.items() if state == "draining")
+        plain = (
+            ("gangs_reserved", "Jobs whose tasks have their places and do not all run yet.", reserved),
+            ("gangs_draining", "Jobs being stopped.", draining),
+            ("retries_held", "Jobs whose retry a kill switch holds back.", held),
+            ("retries_backing_off", "Jobs that wait for the time of their retry.", backing_off),
+            ("dead_hosts", "Hosts flagged dead: no heartbeat while work runs there.", found.dead_hosts),
+            ("busy_cpu_slots", "CPU slots under live leases.", found.busy_cpu_slots),
+            ("busy_gpus", "GPUs under live leases.", found.busy_gpus),
+            ("cpu_slots", "CPU slots of hosts that are not terminated.", found.total_cpu_slots),
+            ("gpus", "GPUs of hosts that are not terminated.", found.total_gpus),
+            ("oldest_queued_seconds", "Age of the oldest queued job.", found.oldest_queued_seconds),
+            ("oldest_transaction_seconds", "Age of the database's oldest transaction.", found.oldest_transaction_seconds),
+        )  # fmt: skip
+        deliveries = GaugeMetricFamily(
+            "holdfast_webhook_backlog",
+            "Webhook deliveries that wait (pending) or were given up (dead).",
+            labels=("state",),
+        )
+        for state, count in sorted(found.webhook_deliveries.items()):
+            deliveries.add_metric((state,), count)
+        return [jobs, hosts, deliveries, *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain)]
+
+
+class Metrics:
+    """One registry of our own, so that two controllers in one process (tests) do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._stored = _StoreGauges()
+        self.registry.register(self._stored)
+        r = self.registry
+        self.syncs = Counter("holdfast_syncs", "Agent syncs answered.", registry=r)
+        self.sync_seconds = Histogram(
+            "holdfast_sync_seconds", "Time of one store call of a batch of syncs.", buckets=_FAST, registry=r
+        )
+        self.sync_batch = Histogram(
+            "holdfast_sync_batch_size", "Syncs that went to the store together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256), registry=r,
+        )  # fmt: skip
+        self.waiting_polls = Gauge("holdfast_waiting_polls", "Agents' long polls that wait now.", registry=r)
+        self.leading = Gauge("holdfast_leading", "1 where this replica runs the loops.", registry=r)
+        self.ended = Counter("holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r)
+        self.preempted = Counter("holdfast_gangs_preempted", "Jobs stopped so that another could start.", registry=r)
+        self.members_replaced = Counter(
+            "holdfast_members_replaced",
+            "Members of supervised jobs that another host stands in for.",
+            ("cause",),
+            registry=r,
+        )
+        self.force_drained = Counter(
+            "holdfast_gangs_force_drained", "Tasks that were killed because their drain took too long.", registry=r
+        )
+        self.drains_completed = Counter(
+            "holdfast_gangs_completed", "Drains completed, by what became of the attempt.", ("outcome",), registry=r
+        )
+        self.drain_seconds = Histogram(
+            "holdfast_gang_drain_seconds", "From the beginning of a drain to its completion.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600), registry=r,
+        )  # fmt: skip
+        self._count_retries(r)
+        self.checkpoints = Counter("holdfast_checkpoints", "Checkpoints taken.", registry=r)
+        self.checkpoint_bytes = Counter("holdfast_checkpoint_bytes", "Bytes of checkpoints taken.", registry=r)
+        self.webhook_deliveries = Counter(
+            "holdfast_webhook_deliveries", "Tries of webhook deliveries: delivered, failed (tried again), dead.",
+            ("outcome",), registry=r,
+        )  # fmt: skip
+        self.trips = Counter("holdfast_trips", "Watchdog trips reported.", ("watchdog",), registry=r)
+        self.loop_seconds = Histogram(
+            "holdfast_loop_seconds", "Time of one run of a control loop.", ("loop",), buckets=_FAST, registry=r
+        )
+        self.loop_failures = Counter("holdfast_loop_failures", "Runs of a loop that failed.", ("loop",), registry=r)
+        self.requests = Counter(
+            "holdfast_http_requests", "Requests answered.", ("method", "route", "status"), registry=r
+        )
+        self.store_up = Gauge("holdfast_store_up", "1 when the last scrape could read the store.", registry=r)
+
+    def _count_retries(self, r: CollectorRegistry) -> None:
+        self.retry_scheduled = Counter(
+            "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
+        )
+        self.retry_exhausted = Counter(
+            "holdfast_retry_exhausted",
+            "Jobs that failed with a budget spent, by the last cause.",
+            ("cause",),
+            registry=r,
+        )
+        self.retry_succeeded = Counter(
+            "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
+        )
+        self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
+
+    def render(
+        self, gauges: Gauges | None, waiting: Mapping[tuple[str, str], int], waiting_polls: int, leading: bool
+    ) -> bytes:
+        """The page. `waiting`: as `Store.count_waiting` has it.
+
+        `gauges` None: the store could not be read, and unknown is shown as absent, never as zero."""
+        self._stored.gauges, self._stored.waiting = gauges, waiting
+        self.store_up.set(0 if gauges is None else 1)
+        self.waiting_polls.set(waiting_polls)
+        self.leading.set(1 if leading else 0)
+        return generate_latest(self.registry)

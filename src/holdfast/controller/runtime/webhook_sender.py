@@ -1,0 +1,260 @@
+"""One try of one delivery over the network: resolve, judge, connect to the judged address, post, read the status.
+
+Plain h11 over a connection of its own. A pool that is keyed by address could hand a connection whose certificate was
+checked for one name to another name on that address; and the total time limit, the bound on what is read and the
+refusal of redirects are all in sight here. The environment's proxies are not used: they would resolve names again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+
+import h11
+
+from holdfast.core.webhooks.targets import Target, as_address, judge_addresses, parse_target
+from holdfast.core.webhooks.values import Answer, make_headers, read_retry_after
+from holdfast.errors import HoldfastError, ValidationError
+
+log = logging.getLogger("holdfast.webhooks")
+MAX_HEAD_BYTES = 16 * 1024
+MAX_BODY_BYTES = 4 * 1024
+BODY_SECONDS = (
+    1.0  # the status is the answer; what follows it is read so long, so that the receiver may finish in peace
+)
+MAX_LOOKUPS = 16
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class Refused(HoldfastError):
+    """The target may not be called."""
+
+    code = "webhook_target_refused"
+    status = 422
+
+
+class Resolver:
+    """Looks names up in threads of its own.
+
+    A look-up cannot be broken off, and a name server that is silent holds one for minutes: neither the loop's other
+    threads nor the end of the process may wait for it, so these are daemons, and there are at most `MAX_LOOKUPS`.
+    """
+
+    def __init__(self) -> None:
+        self._room = threading.BoundedSemaphore(MAX_LOOKUPS)
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Every address of `host`. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Sequence[str]] = loop.create_future()
+
+        def settle(addresses: Sequence[str], error: OSError | None) -> None:
+            if not found.done():
+                found.set_result(addresses) if error is None else found.set_exception(error)
+
+        def look_up() -> None:
+            addresses: list[str] = []
+            failure: OSError | None = None
+            try:
+                rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                addresses = list(dict.fromkeys(str(row[4][0]) for row in rows))
+            except (OSError, UnicodeError) as error:
+                failure = error if isinstance(error, OSError) else OSError(str(error))
+            finally:
+                self._room.release()
+            try:
+                loop.call_soon_threadsafe(settle, addresses, failure)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        if not self._room.acquire(blocking=False):
+            raise OSError(f"{MAX_LOOKUPS} look-ups wait for the name server already")
+        threading.Thread(target=look_up, name="webhook-look-up", daemon=True).start()
+        return await found
+
+
+class Sender:
+    """Sends deliveries.
+
+    resolve: how names become addresses. tls: the context for https; the system's certificates when left out.
+    wall_clock: Unix seconds, for the timestamp that is signed.
+    """
+
+    def __init__(
+        self,
+        resolve: Resolve | None = None,
+        tls: ssl.SSLContext | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._resolve = resolve or Resolver()
+        self._tls = tls
+        self._wall_clock = wall_clock
+
+    async def check_target(self, url: str, *, allow_private: bool, seconds: float) -> None:
+        """Refuse, before it is kept, a URL that no try could be sent to. A name that does not resolve now may do so later.
+
+        Raises:
+            ValidationError, Refused: saying why.
+        """
+        target = parse_target(url, allow_private=allow_private)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._find_addresses(target, allow_private)
+        except (OSError, TimeoutError):
+            pass
+
+    async def send(
+        self, url: str, webhook_id: str, delivery_id: str, secrets: Sequence[str], body: bytes, *,
+        allow_private: bool, seconds: float,
+    ) -> Answer:  # fmt: skip
+        """One try, `seconds` long at most from the look-up to the status. Whatever goes wrong is in the answer."""
+        timestamp = int(self._wall_clock())
+        headers = make_headers(webhook_id, delivery_id, secrets, timestamp, body)
+        began = time.perf_counter()
+        try:
+            answer = await self._try(url, headers, body, allow_private, seconds)
+        except TimeoutError:
+            answer = Answer(error=f"no answer within {seconds:g} s")
+        except (Refused, ValidationError) as error:
+            answer = Answer(error=f"refused: {error.message}")
+        except ssl.SSLCertVerificationError as error:
+            answer = Answer(error=f"the certificate does not hold: {error.verify_message}")
+        except h11.ProtocolError as error:
+            answer = Answer(error=f"the answer is not HTTP: {error}")
+        except OSError as error:  # also ssl.SSLError
+            answer = Answer(error=f"cannot be reached: {error.strerror or error or type(error).__name__}")
+        took = time.perf_counter() - began
+        return Answer(
+            status=answer.status, error=answer.error, retry_after_seconds=answer.retry_after_seconds, seconds=took
+        )
+
+    async def _try(self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float) -> Answer:
+        target = parse_target(url, allow_private=allow_private)
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        sending: asyncio.Task[None] | None = None
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                addresses = await self._find_addresses(target, allow_private)
+                reader, writer = await self._connect(target, addresses)
+                data = _make_request(connection, target, headers, body)
+                sending = asyncio.create_task(_send_all(writer, data))
+                answer = await _read_status(reader, connection)
+            await _read_rest(reader, connection)  # apart: the time limit must not turn a status that was said into none
+            return answer
+        finally:
+            if writer is not None:
+                writer.transport.abort()  # not closed politely: a receiver that does not read would keep us
+            if sending is not None:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    async def _find_addresses(self, target: Target, allow_private: bool) -> Sequence[str]:
+        """Every address of a target, judged (HOOK-4)."""
+        literal = as_address(target.host) is not None
+        addresses = [target.host] if literal else await self._resolve(target.host, target.port)
+        reason = judge_addresses(addresses, allow_private=allow_private)
+        if reason is not None:
+            raise Refused(f"{target.host} may not be called: {reason}" if not literal else reason, field="url")
+        return addresses
+
+    async def _connect(
+        self, target: Target, addresses: Sequence[str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first address that takes it; the certificate must be the name's."""
+        tls = self._context() if target.scheme == "https" else None
+        failure: OSError | None = None
+        for number, address in enumerate(addresses):
+            last = number == len(addresses) - 1
+            try:
+                # The last one has all the time there is; one before it must not use that up.
+                async with asyncio.timeout(None if last else 2.0):
+                    return await asyncio.open_connection(
+                        address, target.port, limit=MAX_HEAD_BYTES, ssl=tls,
+                        server_hostname=target.host if tls is not None else None,
+                    )  # fmt: skip
+            except ssl.SSLError:
+                raise  # it answers, and is not who it should be
+            except TimeoutError as error:
+                if last:
+                    raise
+                failure = error
+            except OSError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+def _make_request(connection: h11.Connection, target: Target, headers: dict[str, str], body: bytes) -> bytes:
+    from holdfast import __version__
+
+    request = h11.Request(
+        method="POST", target=target.path,
+        headers=[("Host", target.host_header), ("User-Agent", f"holdfast/{__version__}"), *headers.items(),
+                 ("Content-Length", str(len(body))), ("Connection", "close")],
+    )  # fmt: skip
+    parts = [connection.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
+    return b"".join(part for part in parts if part)
+
+
+async def _send_all(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Beside the reading: a receiver may answer, 413 say, before it has read everything."""
+    writer.write(data)
+    await writer.drain()
+
+
+async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection) -> Answer:
+    """The final status and what it asks for. Interim answers (1xx) are passed over, within the bound of a head."""
+    room = MAX_HEAD_BYTES
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            data = await reader.read(4096)
+            room -= len(data)
+            if not data:
+                raise ConnectionResetError("it hung up before it answered")
+            if room < 0:
+                raise h11.RemoteProtocolError(f"its head is over {MAX_HEAD_BYTES} bytes")
+            connection.receive_data(data)
+        elif isinstance(event, h11.Response):
+            wish = next((value for name, value in event.headers if name == b"retry-after"), None)
+            seconds = None if wish is None else read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
+            return Answer(status=event.status_code, retry_after_seconds=seconds, error=_say(event.status_code))
+        elif not isinstance(event, h11.InformationalResponse):
+            raise h11.RemoteProtocolError("no status came")
+
+
+def _say(status: int) -> str:
+    if 200 <= status < 300:
+        return ""
+    if 300 <= status < 400:
+        return f"the receiver answered {status}; redirects are not followed, so give its final url"
+    return f"the receiver answered {status}"
+
+
+async def _read_rest(reader: asyncio.StreamReader, connection: h11.Connection) -> None:
+    """Read a little of the body and drop it. The status was said: nothing that goes wrong from here on changes it."""
+    room = MAX_BODY_BYTES
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while room > 0:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await reader.read(room))
+                elif isinstance(event, h11.Data):
+                    room -= len(event.data)
+                else:
+                    return
+    except (OSError, TimeoutError, h11.ProtocolError):
+        pass

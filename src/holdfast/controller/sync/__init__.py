@@ -1,0 +1,1 @@
+"""The agents' route: what hosts report, and what they are told."""

@@ -1,0 +1,117 @@
+"""Group commit for syncs: what arrives while a store call is in flight goes together in the next one.
+
+BATCH-1  The first sync of an idle moment goes at once; nobody waits for company.
+BATCH-2  A host is at most once in a batch, and its syncs go in the order they came.
+BATCH-3  One bad sync does not take its neighbours down: a batch that fails for another reason than the store's
+         absence is taken again one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from holdfast.controller.runtime.metrics import Metrics
+from holdfast.controller.runtime.outages import Outages
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.store.port.store import HostSync, HostSynced, Store
+
+log = logging.getLogger("holdfast.controller")
+MAX_BATCH = 256
+_CLOSE_SECONDS = 1.0
+Waiting = tuple[HostSync, "asyncio.Future[HostSynced]"]
+
+
+class SyncBatcher:
+    """Gathers syncs for the store."""
+
+    def __init__(self, store: Store, metrics: Metrics, outages: Outages) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._outages = outages
+        self._pending: deque[Waiting] = deque()
+        self._runner: asyncio.Task[None] | None = None
+
+    async def submit(self, sync: HostSync) -> HostSynced:
+        """Return the store's answer to `sync`.
+
+        Raises:
+            Unavailable: the store is away; whether the sync was taken is unknown, and sending it again is right.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[HostSynced] = loop.create_future()
+        self._pending.append((sync, answer))
+        if self._runner is None:
+            self._runner = loop.create_task(self._run())
+        return await answer
+
+    async def close(self) -> None:
+        """Let the batch in flight end, and those that wait behind it."""
+        if self._runner is not None:
+            await asyncio.wait([self._runner], timeout=_CLOSE_SECONDS)
+            if self._runner is not None:
+                self._runner.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                batch = self._take_batch()
+                if batch:
+                    await self._send(batch)
+        finally:
+            self._runner = None
+            for _, answer in self._pending:
+                if not answer.done():
+                    answer.set_exception(Unavailable("the server shuts down"))
+            self._pending.clear()
+
+    def _take_batch(self) -> list[Waiting]:
+        batch: list[Waiting] = []
+        hosts: set[str] = set()
+        left: deque[Waiting] = deque()
+        while self._pending and len(batch) < MAX_BATCH:
+            waiting = self._pending.popleft()
+            if waiting[1].done():  # its caller has gone
+                continue
+            if waiting[0].host_id in hosts:
+                left.append(waiting)
+                continue
+            hosts.add(waiting[0].host_id)
+            batch.append(waiting)
+        self._pending.extendleft(reversed(left))
+        return batch
+
+    async def _send(self, batch: Sequence[Waiting]) -> None:
+        began = time.perf_counter()
+        try:
+            answers = await self._store.sync_hosts([sync for sync, _ in batch])
+        except Unavailable as error:
+            self._outages.note_failure(error)
+            _fail(batch, error)
+            return
+        except Exception as error:
+            if len(batch) == 1:
+                if not isinstance(error, HoldfastError):
+                    log.exception("a sync failed", extra={"host": batch[0][0].host_id})
+                _fail(batch, error)
+                return
+            log.warning("a batch of %d syncs failed and is taken one by one: %r", len(batch), error)
+            for waiting in batch:
+                await self._send([waiting])
+            return
+        self._outages.note_renewal()
+        self._metrics.sync_seconds.observe(time.perf_counter() - began)
+        self._metrics.sync_batch.observe(len(batch))
+        self._metrics.syncs.inc(len(batch))
+        for (_, waiter), answer in zip(batch, answers, strict=True):
+            if not waiter.done():
+                waiter.set_result(answer)
+
+
+def _fail(batch: Sequence[Waiting], error: Exception) -> None:
+    for _, waiter in batch:
+        if not waiter.done():
+            waiter.set_exception(error)

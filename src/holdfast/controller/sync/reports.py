@@ -1,0 +1,84 @@
+"""Reading what an agent reports, so that one report that cannot be read does not hold up the others.
+
+REPORT-1  A sync is decoded in one go. Only where that fails is each task's report read by itself: an end whose facts cannot
+          be read, or are missing, is on record as such (`malformed`, never retried: nobody knows what happened, and guessing
+          would run it again); a live task whose beat cannot be read keeps its lease; a report without a readable key and
+          state is left out and named in the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from holdfast.controller.http.bodies import decode_report, replace_nul
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.errors import ValidationError
+from holdfast.wire.agent import MAX_UNREAD, SyncRequest, TaskReport
+
+log = logging.getLogger("holdfast.controller")
+NO_FACTS = TaskFacts(malformed="it was reported as ended and nothing else")
+_SYNC = msgspec.json.Decoder(SyncRequest)
+_MAX_CHARS = 256
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """What of a report must be readable."""
+
+    key: TaskKey
+    state: str
+
+
+def read_sync(body: bytes) -> tuple[SyncRequest, list[str]]:
+    """Return the request, and which task reports are not in it because they could not be read (REPORT-1).
+
+    Raises:
+        BadSyntax: it is not JSON.
+        ValidationError: what is around the tasks' reports does not fit.
+    """
+    try:
+        return decode_report(body, _SYNC), []
+    except ValidationError as error:
+        return _read_apart(body, error)
+
+
+def _read_apart(body: bytes, error: ValidationError) -> tuple[SyncRequest, list[str]]:
+    found = decode_report(body, _ANYTHING)
+    if not isinstance(found, dict) or not isinstance(found.get("tasks"), list):
+        raise error
+    try:
+        request = msgspec.convert({**found, "tasks": []}, SyncRequest)
+    except msgspec.ValidationError:
+        raise error from None
+    reports, unread = [], []
+    for number, raw in enumerate(found["tasks"]):
+        try:
+            reports.append(_read_report(raw))
+        except msgspec.ValidationError as problem:
+            unread.append(f"tasks[{number}]: {_describe(problem)}")
+    return msgspec.structs.replace(request, tasks=reports), unread[:MAX_UNREAD]
+
+
+_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def _read_report(raw: Any) -> TaskReport:
+    """One report, as far as it can be read. Raises msgspec.ValidationError where its key or state cannot be."""
+    try:
+        return msgspec.convert(raw, TaskReport)
+    except msgspec.ValidationError as problem:
+        place = msgspec.convert(raw, _Place)
+        if place.state not in ("starting", "running", "ended"):
+            raise
+        what = _describe(problem)
+        log.error("a task's report cannot be read: %s", what, extra={"job": place.key.job_id, "epoch": place.key.epoch})
+        if place.state == "ended":
+            return TaskReport(key=place.key, state="ended", facts=TaskFacts(malformed=what))
+        return TaskReport(key=place.key, state="running" if place.state == "running" else "starting")
+
+
+def _describe(problem: msgspec.ValidationError) -> str:
+    return str(replace_nul(str(problem)))[:_MAX_CHARS]

@@ -1,0 +1,328 @@
+"""The agents' routes: register, sync, logs, forensics. Hot: raw ASGI and msgspec, nothing in between.
+
+POLL-1  A sync with something to say is answered at once; else it waits for the host's wake, for a newer call of the
+        same agent, for its time (never longer than the sync interval, so that heartbeats keep flowing), or for the
+        client to hang up, whichever is first.
+POLL-2  A wake reads again with the same identity and no ends: the ends were taken by the first read. A call that a
+        newer one has overtaken reads nothing and says nothing: its agent no longer listens.
+POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot hear it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive
+
+from holdfast.controller.http.bodies import Gone, decode_packed, decode_report, read_body
+from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret, read_bearer
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.sync.orders import make_orders
+from holdfast.controller.sync.reports import NO_FACTS, read_sync
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import HostRecord
+from holdfast.core.states import HostState
+from holdfast.errors import Conflict, Forbidden, NotFound, Stale, Unauthorized, ValidationError
+from holdfast.store.port.store import Beat, HostSync, HostSynced, LogAppend
+from holdfast.wire import agent as wire
+
+log = logging.getLogger("holdfast.controller")
+REMEMBER_JOIN_SECONDS = 600.0
+MAX_REGISTER_BYTES = 1024 * 1024
+_REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
+_FORENSICS = msgspec.json.Decoder(wire.Forensics)
+_LOGS = msgspec.msgpack.Decoder(wire.LogsRequest)
+_LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
+
+
+# ---- register
+
+
+async def register(call: Call) -> Response:
+    """Exchange a join token for a host key, or take note of a new incarnation of a known host."""
+    controller = call.controller
+    request = decode_report(await read_body(call.scope, call.receive, MAX_REGISTER_BYTES), _REGISTER)
+    _check_facts(request.facts)
+    digest = hash_secret(read_bearer(call.header("authorization")))
+    settings = await controller.settings.current()
+    interval = settings.number("sync_interval_seconds")
+    host = await controller.store.find_host_by_key(digest)
+    if host is not None:
+        await controller.store.register_host(host.id, None, request.incarnation, request.facts)
+        answer = wire.RegisterAnswer(host_id=host.id, sync_interval_seconds=interval)
+    else:
+        host_id, key = await _join(controller, digest, request)
+        answer = wire.RegisterAnswer(host_id=host_id, host_key=key, sync_interval_seconds=interval)
+    log.info("host %s registered", request.facts.name, extra={"host": answer.host_id})
+    controller.poke("admit", "drain", "events", f"host:{answer.host_id}")
+    return answer_json(answer)
+
+
+def _check_facts(facts: wire.HostFacts) -> None:
+    indices = [gpu.index for gpu in facts.gpus]
+    if len(set(indices)) != len(indices):
+        raise ValidationError("facts.gpus: two devices have the same index", field="facts.gpus")
+
+
+async def _join(controller: Controller, digest: bytes, request: wire.RegisterRequest) -> tuple[str, str]:
+    """Spend a join token on a new host.
+
+    The answer may be lost on its way while the token is spent. So for some minutes the same token with the same claim
+    is given the same answer again (by this replica; elsewhere the operator makes another token).
+    """
+    now = controller.clock()
+    async with controller.join_lock:
+        for old in [k for k, kept in controller.joined.items() if kept[0] < now]:
+            del controller.joined[old]
+        claim = request.claim or request.incarnation
+        kept = controller.joined.get((digest, claim))
+        if kept is not None:
+            await controller.store.register_host(kept[1], None, request.incarnation, request.facts)
+            return kept[1], kept[2]
+        token = await controller.store.find_token(digest)
+        if token is None or token.role != "join":
+            raise Unauthorized(
+                "this is neither a host key nor a join token that is still good; make one with "
+                "`holdfast token create --role join`"
+            )
+        host_id = await _choose_host_id(controller, request.facts.name)
+        if await controller.store.use_join_token(digest) is None:
+            raise Unauthorized("this join token is spent; make another with `holdfast token create --role join`")
+        key = make_secret("k")
+        host = await controller.store.register_host(host_id, hash_secret(key), request.incarnation, request.facts)
+        controller.joined[digest, claim] = (now + REMEMBER_JOIN_SECONDS, host.id, key)
+        return host.id, key
+
+
+async def _choose_host_id(controller: Controller, name: str) -> str:
+    """A new id, or that of a host of this name which is gone. A name that is in use is not taken over."""
+    try:
+        host = await controller.store.get_host(name)
+    except NotFound:
+        return make_new_id()
+    if host.state is not HostState.TERMINATED and (host.running or host.busy_cpu_slots or host.busy_gpus):
+        raise Conflict(
+            f"a host called {name} has work running; give this one another name (`--name`), start it with the key it "
+            f"was given, or end the other with `holdfast hosts terminate {name}`",
+            code="host_name_taken",
+        )
+    return host.id
+
+
+# ---- sync
+
+
+async def sync(call: Call) -> Response:
+    """State up, commands down."""
+    controller, host = call.controller, call.host
+    assert host is not None
+    request, unread = read_sync(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES))
+    if unread:
+        log.error("reports of host %s cannot be read: %s", host.name, "; ".join(unread), extra={"host": host.id})
+    line = controller.wakes.host(host.id)
+    newest = line.take(request.incarnation, request.seq)
+    settings = await controller.settings.current()
+    interval = settings.number("sync_interval_seconds")
+    until = controller.clock() + (min(request.wait_seconds, interval) if newest and not request.leaving else 0.0)
+    seen = line.signal.version
+    wanted = _read_request(host.id, request)
+    found = await controller.batcher.submit(wanted)
+    _check_identity(found, host)
+    _act_on(controller, request, found)
+    answer = await _make_answer(controller, host, request, found, settings)
+    again: HostSync | None = None
+    while (
+        not _says_something(answer)
+        and until > controller.clock()
+        and not controller.wakes.closing
+        # A newer call may have come while this one was in the store, when nothing waited that it could have woken.
+        and line.is_newest(request.incarnation, request.seq)
+    ):
+        line.waiting += 1
+        try:
+            woken = await _wait(controller, host.id, seen, until, call.receive)
+        finally:
+            line.waiting -= 1
+        if not woken or not line.is_newest(request.incarnation, request.seq) or controller.wakes.closing:
+            break
+        seen = line.signal.version
+        again = again or HostSync(
+            host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
+        )
+        found = await controller.batcher.submit(again)
+        _check_identity(found, host)
+        if not line.is_newest(request.incarnation, request.seq):
+            break
+        _act_on(controller, None, found)
+        settings = await controller.settings.current()
+        answer = await _make_answer(controller, host, request, found, settings)
+    if request.leaving:
+        controller.guard.forget()
+        controller.wakes.forget_host(host.id)
+    if unread:
+        answer = msgspec.structs.replace(answer, unread=unread)
+    return Response(wire.encode(answer), 200, None, "application/json")
+
+
+def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
+    return HostSync(
+        host_id=host_id,
+        incarnation=request.incarnation,
+        live=tuple(t.key for t in request.tasks if t.state in ("starting", "running")),
+        started=tuple(t.key for t in request.tasks if t.state == "running"),
+        claimed=tuple((t.key, t.port) for t in request.tasks if t.state == "claimed"),
+        ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
+        beats=tuple(
+            Beat(
+                key=t.key, step=t.beat.step, total=t.beat.total, age_seconds=t.beat.age_seconds, section=t.beat.section
+            )
+            for t in request.tasks
+            if t.beat is not None
+        ),
+        leaving=request.leaving,
+    )
+
+
+async def _wait(controller: Controller, host_id: str, seen: int, until: float, receive: Receive) -> bool:
+    """True when the host was woken, False when the time is over. Raises Gone when the client hung up."""
+    hang_up = asyncio.ensure_future(receive())
+    woken = asyncio.ensure_future(controller.wakes.host(host_id).signal.wait(seen, until - controller.clock()))
+    try:
+        await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
+        if woken.done():
+            return woken.result()
+        raise Gone
+    finally:
+        hang_up.cancel()
+        woken.cancel()
+
+
+def _check_identity(found: HostSynced, host: HostRecord) -> None:
+    if found.status == "stale":
+        raise Stale(
+            f"a newer incarnation of host {host.name} has registered; this one is over: end its tasks and register anew",
+            code="stale_incarnation",
+        )
+    if found.status != "ok":
+        raise Unauthorized(f"host {host.name} is not known any more; register with a join token")
+
+
+def _act_on(controller: Controller, request: wire.SyncRequest | None, found: HostSynced) -> None:
+    """Wake whoever has work now."""
+    if found.opened:
+        controller.poke(*(f"host:{host_id}" for host_id in found.opened))
+    if found.draining:
+        controller.poke("drain", "events")
+    if found.succeeded or found.acked:
+        controller.poke("admit", "drain", "events")
+        if not controller.checkpointed.isdisjoint(found.succeeded):
+            controller.checkpointed.difference_update(found.succeeded)
+            controller.poke("checkpoints")
+        controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
+        controller.metrics.retry_succeeded.inc(len(found.retried))
+    elif request is not None and any(t.state == "running" for t in request.tasks):
+        controller.wakes.fire("events")
+    if request is not None and found.acked:
+        acked = set(found.acked)
+        for task in request.tasks:
+            if task.key in acked and task.facts is not None and task.facts.trip is not None:
+                trip = task.facts.trip
+                controller.metrics.trips.labels(trip.watchdog).inc()
+                log.warning("watchdog %s tripped: %s", trip.watchdog, trip.reason,
+                            extra={"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id})  # fmt: skip
+    for key in found.refused:
+        log.warning("a stale report was refused", extra={"job": key.job_id, "epoch": key.epoch, "host": found.host_id})
+
+
+async def _make_answer(
+    controller: Controller, host: HostRecord, request: wire.SyncRequest, found: HostSynced, settings: Settings
+) -> wire.SyncAnswer:
+    watch: list[wire.NewWatch] = []
+    if request.tasks and request.settings_rev < settings.rev:
+        for task in await controller.store.list_live_tasks(host.id):
+            watch.append(wire.NewWatch(key=task.key, watch=settings.watch(task.queue, task.spec)))
+    preempt: list[wire.PreemptOrder] = []
+    for row in found.preempts:  # few, and the job's own grace must hold, so it is looked up
+        queue, spec = await controller.find_lane(row.key.job_id)
+        grace = 0.0 if row.hard else settings.number("grace_seconds", queue, spec)
+        preempt.append(
+            wire.PreemptOrder(
+                key=row.key, cause=row.cause, reason=row.reason, hard=row.hard, operator_stop=row.operator_stop,
+                grace_seconds=grace,
+            )
+        )  # fmt: skip
+    offers = () if request.leaving else found.offers
+    for offer in offers:
+        controller.keep_lane(offer.job)
+    shared = request.shares_peers
+    return wire.SyncAnswer(
+        claim=[
+            wire.ClaimOrder(key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds)
+            for claim in (() if request.leaving else found.claims)
+        ],
+        launch=await make_orders(controller.store, offers, settings, controller.layouts, shared=shared),
+        gangs=controller.layouts.list_gangs(offers) if shared else [],
+        preempt=preempt,
+        renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
+        lost=list(found.lost),
+        acked=list(found.acked),
+        refused=[wire.Refused(key=key) for key in found.refused],
+        watch=watch,
+        settings_rev=settings.rev,
+        sync_interval_seconds=settings.number("sync_interval_seconds"),
+    )  # fmt: skip
+
+
+def _says_something(answer: wire.SyncAnswer) -> bool:
+    return bool(
+        answer.claim or answer.launch or answer.preempt or answer.lost or answer.acked or answer.refused or answer.watch
+    )
+
+
+# ---- logs and forensics
+
+
+async def append_logs(call: Call) -> Response:
+    """Store uploads in order. A task whose logs nobody wants is named in the answer and holds up no other."""
+    controller, host = call.controller, call.host
+    assert host is not None
+    limit = wire.MAX_LOG_CHUNK_BYTES + _LOGS_FRAME_BYTES
+    request = decode_packed(await read_body(call.scope, call.receive, limit), _LOGS)
+    settings = await controller.settings.current()
+    refused: dict[TaskKey, None] = {}
+    appends: list[LogAppend] = []
+    for upload in request.uploads:
+        try:
+            queue, spec = await controller.find_lane(upload.key.job_id)
+        except NotFound:
+            refused[upload.key] = None
+            continue
+        keep_bytes = int(settings.number("log_keep_mb", queue, spec) * 2**20)
+        append = LogAppend(
+            key=upload.key, stream=upload.stream, offset=upload.offset, data=upload.data, ended=upload.ended,
+            keep_bytes=keep_bytes,
+        )  # fmt: skip
+        appends.append(append)
+    sizes = await controller.store.append_logs(host.id, appends)
+    refused |= {append.key: None for append, size in zip(appends, sizes, strict=True) if size is None}
+    controller.poke("logs")
+    return answer_json(wire.LogsAnswer(refused=list(refused)))
+
+
+async def put_forensics(call: Call) -> Response:
+    """What was gathered before a kill."""
+    host = call.host
+    assert host is not None
+    forensics = decode_report(await read_body(call.scope, call.receive, wire.MAX_FORENSICS_BYTES), _FORENSICS)
+    try:
+        await call.controller.store.put_forensics(host.id, forensics)
+    except (Stale, NotFound, Forbidden) as error:
+        message = f"no attempt of {forensics.key} ran on host {host.name}: {error.message}"
+        raise Stale(message, code="stale_epoch") from None
+    return Response(status_code=204)

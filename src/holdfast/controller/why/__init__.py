@@ -1,0 +1,1 @@
+"""Why a job is where it is, in sentences."""

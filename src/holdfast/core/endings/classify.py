@@ -1,0 +1,320 @@
+"""classify(facts) → cause. Ordered rules as data; the first that finds something wins and says what it went by.
+
+The order, and why:
+
+1. `unkillable` and what was measured on the devices (`gpu-lost`, `gpu-ecc`, `gpu-xid`): nobody can make these up, and they
+   explain what comes after them. They stand before the trips of the hang watchdogs, because a device that fell off the bus
+   is why its task stood still; a trip for another reason (time limit, lost lease, operator) they do not overrule.
+2. The trip. What a process did after it was killed says nothing about why.
+3. `malformed`, `host-start`, `host-lost`, `stopped`: the report is no account of the task's own end, so nothing below may read it as one.
+4. The memory counters: measured by the kernel.
+5. Operators' rules (CLASSIFY-2).
+6. The words: of the registry, of the port that was chosen for the rendezvous, then of the runtime and the program
+   (`core.endings.patterns`), then what the driver blamed on the program.
+7. How it ended: no start, a signal, an exit code. Always there, and says the least.
+
+CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, and every end gets one.
+CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes and behind everything that was
+            measured, tripped or asked for: it can give an end another cause, and cannot hide a broken device or bring back a job
+            whose cause is never retried.
+CLASSIFY-3  Words never make a failure of an exit 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
+from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, find_ports
+from holdfast.core.endings.rules import OperatorRule, find_match
+from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
+from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
+
+SIGKILL = 9
+NEAR_LIMIT = 0.95
+"""A SIGKILL that nobody here sent, this near to the memory limit, is taken for the OOM killer's."""
+HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
+
+Evidence = Mapping[str, str | int | float | bool | None]
+
+
+class Rule(NamedTuple):
+    """One rule: its name, what it looks for (None: not there), what it concludes and how that is said."""
+
+    name: str
+    find: Callable[[TaskFacts], Evidence | None]
+    cause: Cause | Callable[[TaskFacts], Cause]
+    say: Callable[[TaskFacts, Evidence], str]
+
+
+def signal_name(number: int) -> str:
+    """The name of a Linux signal as people know it, `SIG` and number where it has none."""
+    names = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+             11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ"}  # fmt: skip
+    return names.get(number, f"SIG{number}")
+
+
+def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence | None:
+    return evidence if holds else None
+
+
+# ---- 1: measured on the devices
+
+
+def _own_end(facts: TaskFacts) -> bool:
+    """Whether the end is the task's own, or the hang of a device: then what was measured explains it."""
+    if facts.trip is not None:
+        return facts.trip.watchdog in HANGS
+    return not facts.succeeded and not facts.stopped and facts.lost is None
+
+
+def _find_device_xid(facts: TaskFacts) -> Evidence | None:
+    xid = find_xid(facts.xids, Blame.HARDWARE) if _own_end(facts) else None
+    return None if xid is None else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+
+
+def _list_codes(codes: Sequence[int]) -> str:
+    return ", ".join(str(code) for code in dict.fromkeys(codes))
+
+
+DEVICES = (
+    Rule("unkillable", lambda f: _when(f.unkillable), Cause.GPU_FAULT,
+         lambda f, e: "the process survived SIGKILL: it is stuck in the kernel or a driver"),
+    Rule("gpu-lost", lambda f: _when(f.gpu_lost is not None and _own_end(f), gpu_lost=f.gpu_lost), Cause.GPU_FAULT,
+         lambda f, e: f"a GPU of it no longer answers: {f.gpu_lost}"),
+    Rule("gpu-ecc", lambda f: _when(f.ecc_errors > 0 and _own_end(f), ecc_errors=f.ecc_errors, xids=_list_codes(f.xids)),
+         Cause.GPU_FAULT, lambda f, e: f"its GPU counted {f.ecc_errors} uncorrectable memory errors (ECC) while it ran"),
+    Rule("gpu-xid", _find_device_xid, Cause.GPU_FAULT, lambda f, e: f"the driver reported a GPU fault while it ran, {e['meaning']}"),
+)  # fmt: skip
+
+
+# ---- 2 and 3: ended from outside
+
+
+def _tripped(watchdog: Watchdog) -> Rule:
+    def find(facts: TaskFacts) -> Evidence | None:
+        return facts.trip.evidence if facts.trip is not None and facts.trip.watchdog is watchdog else None
+
+    return Rule(f"watchdog-{watchdog}", find, CAUSE_OF_TRIP[watchdog], lambda f, e: f.trip.reason if f.trip else "")
+
+
+TRIPS = tuple(_tripped(watchdog) for watchdog in Watchdog)
+
+
+def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:
+    return "its host was shut down" if facts.stop_cause is Cause.HOST_DRAINED else f"it was stopped: {facts.stop_cause}"
+
+
+OUTSIDE = (
+    Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
+         lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
+    # As a start that failed and not as a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
+    Rule("host-start", lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
+         Cause.START_TIMEOUT, lambda f, e: f"its host failed it: {f.lost}"),
+    Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
+         lambda f, e: f"its host was lost: {f.lost}"),
+    # Whoever stopped it without being asked by the controller says why.
+    Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None), lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),
+)  # fmt: skip
+
+
+# ---- 4: memory, as the kernel counted it
+
+
+def _find_kill_at_limit(facts: TaskFacts) -> Evidence | None:
+    killed = facts.signal == SIGKILL or facts.exit_code == 128 + SIGKILL
+    limit, most = facts.memory_limit_bytes, facts.max_memory_bytes
+    near = killed and not facts.stopped and limit > 0 and most >= NEAR_LIMIT * limit
+    return _when(near, max_memory_bytes=most, memory_limit_bytes=limit)
+
+
+def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
+    percent = 100 * facts.max_memory_bytes / facts.memory_limit_bytes
+    return f"killed by SIGKILL at {percent:.0f} % of its memory limit of {facts.memory_limit_bytes >> 20} MiB"
+
+
+MEMORY_COUNTERS = (
+    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
+         lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)"),
+    Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
+)  # fmt: skip
+
+MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
+"""What operators' rules cannot overrule."""
+
+
+# ---- 6: words
+
+RENDEZVOUS_SECONDS = 60.0
+"""A first rank that listens at all does so within this of its start; a slow import of a framework is in it."""
+
+
+def _find_taken_port(facts: TaskFacts) -> Evidence | None:
+    """The port that Holdfast had found free was taken before the task could listen on it. A line that names another port,
+    or a program that ran for long, is the program's own affair."""
+    early = facts.rendezvous_port and _may_read(facts) and facts.runtime_seconds <= RENDEZVOUS_SECONDS
+    found = PORT_IN_USE.search(facts.log_tail) if early else None
+    if found is None:
+        return None
+    line = cut_line(facts.log_tail, found.start(), found.end())
+    named = find_ports(line)
+    return None if named and facts.rendezvous_port not in named else {"line": line, "port": facts.rendezvous_port}
+
+
+def _may_read(facts: TaskFacts) -> bool:
+    return facts.exit_code != 0  # CLASSIFY-3
+
+
+def _in_words(pattern: Pattern) -> Rule:
+    def find(facts: TaskFacts) -> Evidence | None:
+        for source, text in (("log", facts.log_tail), ("runtime", facts.runtime_error or "")):
+            found = pattern.search(text) if text and _may_read(facts) else None
+            if found is not None:
+                return {"line": cut_line(text, found.start(), found.end()), "in": source}
+        return None
+
+    return Rule(f"log-{pattern.name}", find, pattern.cause, lambda f, e: f"{pattern.sentence}: {e['line']}")
+
+
+def _in_pull(pattern: Pattern) -> Rule:
+    def find(facts: TaskFacts) -> Evidence | None:
+        text = facts.pull_error
+        found = pattern.search(text) if text else None
+        return (
+            None
+            if text is None or found is None
+            else {"line": cut_line(text, found.start(), found.end()), "in": "registry"}
+        )
+
+    return Rule(
+        f"pull-{pattern.name}",
+        find,
+        pattern.cause,
+        lambda f, e: f"its image could not be had: {pattern.sentence}: {e['line']}",
+    )
+
+
+def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
+    def find(facts: TaskFacts) -> Evidence | None:
+        text = facts.log_tail
+        if "NVRM: Xid" not in text or not _may_read(facts):
+            return None
+        for at, line in find_xid_lines(text):
+            xid = find_xid([line.code], blame)
+            if xid is not None:
+                return {"line": cut_line(text, at, at + 1), "in": "log", "xid": xid.code, "meaning": str(xid)}
+        return None
+
+    return find
+
+
+def _find_own_xid(facts: TaskFacts) -> Evidence | None:
+    xid = find_xid(facts.xids, Blame.APPLICATION) if _may_read(facts) else None
+    return None if xid is None else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+
+
+WORDS: tuple[Rule, ...] = (
+    *map(_in_pull, PULL),
+    Rule("pull-error", lambda f: _when(f.pull_error is not None), Cause.IMAGE_PULL_FAILURE,
+         lambda f, e: f"its image could not be had: {_cut(f.pull_error)}"),
+    Rule("rendezvous-port", _find_taken_port, Cause.AGENT_TRANSIENT,
+         lambda f, e: f"the port chosen for its rendezvous was taken before it could listen on it: {e['line']}"),
+    Rule("log-xid", _find_xid_words(Blame.HARDWARE), Cause.GPU_FAULT, lambda f, e: f"its log shows a GPU fault, {e['meaning']}"),
+    *map(_in_words, TEXT),
+    Rule("gpu-xid-own", _find_own_xid, Cause.NONZERO_EXIT,
+         lambda f, e: f"{_say_end(f)}; the driver blamed the program, {e['meaning']}"),
+    Rule("log-xid-own", _find_xid_words(Blame.APPLICATION), Cause.NONZERO_EXIT,
+         lambda f, e: f"{_say_end(f)}; the driver blamed the program, {e['meaning']}"),
+    Rule("runtime-error", lambda f: _when(f.runtime_error is not None), Cause.NONZERO_EXIT,
+         lambda f, e: f"the container runtime could not run it: {_cut(f.runtime_error)}"),
+)  # fmt: skip
+
+
+# ---- 7: how it ended
+
+
+def _cut(text: str | None) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= MAX_LINE_CHARS else line[: MAX_LINE_CHARS - 1] + "…"
+
+
+def _say_exit(code: int) -> str:
+    if code == 126:
+        return "exit code 126, a shell's for a command that cannot be executed"
+    if code == 127:
+        return "exit code 127, a shell's for a command that was not found"
+    return f"exit code {code}" + (f", a shell's for {signal_name(code - 128)}" if 129 <= code <= 159 else "")
+
+
+def _say_end(facts: TaskFacts) -> str:
+    if facts.signal is not None:
+        return f"killed by {signal_name(facts.signal)}"
+    return "it ended" if facts.exit_code is None else f"exit code {facts.exit_code}"
+
+
+ENDS: tuple[Rule, ...] = (
+    Rule("checkpoint", lambda f: _when(f.checkpoint_error is not None), Cause.START_TIMEOUT,
+         lambda f, e: f"it was not started, because its checkpoint could not be had: {_cut(f.checkpoint_error)}"),
+    Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
+         lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
+    Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
+         lambda f, e: f"killed by {signal_name(f.signal or 0)}"),
+    Rule("exit-code", lambda f: _when(f.exit_code not in (None, 0), exit_code=f.exit_code), Cause.NONZERO_EXIT,
+         lambda f, e: _say_exit(f.exit_code or 0)),
+    Rule("none", lambda f: {}, Cause.UNKNOWN, lambda f, e: "it ended and nothing says why"),
+)  # fmt: skip
+
+UNMEASURED: tuple[Rule, ...] = WORDS + ENDS
+RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
+"""Every shipped rule, in order. Operators' stand between the two parts."""
+
+
+def kept_exit_code(facts: TaskFacts) -> int | None:
+    """The exit code kept on the attempt: the watchdog's, else the process's, else 128 + signal, else 127 for no start."""
+    if facts.trip is not None:
+        return facts.trip.exit_code
+    if facts.exit_code is not None:
+        return facts.exit_code
+    if facts.signal is not None:
+        return 128 + facts.signal
+    if facts.lost is not None:
+        return None
+    errors = (facts.start_error, facts.pull_error, facts.runtime_error, facts.checkpoint_error)
+    return 127 if any(error is not None for error in errors) else None
+
+
+def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
+    """Return the cause of a task's end, the rule that said so, a sentence, and what the rule went by (CLASSIFY-1).
+
+    rules: the operators' own, in their order; the first that matches is taken, and its name is `operator:NAME`.
+    """
+    found = _apply(MEASURED, facts)
+    if found is not None:
+        return found
+    shipped = _apply(UNMEASURED, facts)
+    assert shipped is not None  # the last rule always finds
+    for rule in rules:
+        evidence = find_match(rule, facts)
+        if evidence is not None:
+            # Without a cause of its own the rule only adds to what the shipped ones found.
+            cause = shipped.cause if rule.cause is None else rule.cause
+            message = rule.message or f"{shipped.message} (operator's rule {rule.name})"
+            return Classified(
+                cause=cause, rule=f"operator:{rule.name}", message=message, exit_code=shipped.exit_code,
+                evidence={**evidence, "shipped_rule": shipped.rule}, never_retry=rule.never_retry, avoid_host=rule.avoid_host,
+            )  # fmt: skip
+    return shipped
+
+
+def _apply(rules: Sequence[Rule], facts: TaskFacts) -> Classified | None:
+    for rule in rules:
+        evidence = rule.find(facts)
+        if evidence is not None:
+            cause = rule.cause if isinstance(rule.cause, Cause) else rule.cause(facts)
+            return Classified(
+                cause=cause, rule=rule.name, message=rule.say(facts, evidence), exit_code=kept_exit_code(facts),
+                evidence=dict(evidence),
+            )  # fmt: skip
+    return None

@@ -1,0 +1,193 @@
+"""What a draining job needs next: wait, or be completed, and with which decision.
+
+DRAIN-1  A drain is completed only when no task holds a lease: every end is confirmed (GANG-3).
+GANG-4   Each rank of a gang has its own count of what it was charged. Only the trigger's grows, and the job ends when that
+         one is over its budget: a member that always fails ends it, three that fail once each do not.
+GANG-5   Work that is done is not run again: where some tasks are done, or failed for good, and the others must start anew,
+         the job fails, unless its spec says `on_partial = "restart"`.
+MEMBER-4  A supervised job ends as its script, rank 0, does: what its other ranks did counts only where one is the trigger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.causes import CHARGED_TO, Budget, Cause
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.decide import Charges, Decision, Ending, Policy, decide, decide_success
+from holdfast.core.endings.replace import find_member_cause
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
+from holdfast.core.facts import Classified
+from holdfast.core.records import JobRecord, MemberRecord, RankCharges, TaskRecord
+from holdfast.core.states import JobEvent, Outcome, TaskState
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A drain that is over: the decision, the trigger's rank and how each member ended.
+
+    totals: what the whole job has been charged after it; of a gang, the sum over its ranks.
+    rank_charges: of a gang, what each rank has been charged, by rank as text; empty for a job of one task.
+    """
+
+    decision: Decision
+    trigger_rank: int | None
+    members: tuple[MemberRecord, ...]
+    totals: RankCharges = RankCharges()
+    rank_charges: Mapping[str, RankCharges] = {}
+
+
+def plan_completion(
+    job: JobRecord, tasks: Sequence[TaskRecord], policy: Policy, rules: Sequence[OperatorRule], *, chance: float
+) -> Completion | None:
+    """Return how the drain of `job` ends, or None while any task still holds its lease (DRAIN-1).
+
+    rules: the operators' own. chance: uniform in [0, 1), for a retry's random jitter.
+    """
+    if any(task.state.holds_lease for task in tasks):
+        return None
+    failures = _find_failures(job, tasks, rules)
+    asked = job.drain_cause is not None and (
+        job.trigger_rank is None or (job.drain_cause is Cause.START_TIMEOUT and not _is_fallen_member(job, tasks))
+    )
+    trigger = find_trigger(tasks, failures, asked=asked)
+    members = tuple(_member(task, trigger, failures) for task in tasks)
+    before = RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
+    charges = _charges_of(job, before, trigger)
+    if _is_done(job, tasks):
+        decision = decide_success(charges, job.attempts)
+        return Completion(
+            decision=decision, trigger_rank=None, members=members, totals=before, rank_charges=job.rank_charges
+        )
+    found = _find_cause(job, tasks, trigger, failures, rules)
+    decision = decide(found, charges, policy, _ending(job, tasks, trigger), chance=chance)
+    if (
+        job.spec.on_partial == "fail"
+        and not job.spec.supervised
+        and decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
+    ):
+        decision = _refuse_partial(decision, tasks, trigger, failures, policy)
+    totals, rank_charges = _add_up(job, before, charges, decision, trigger)
+    rank = None if trigger is None else trigger.rank
+    return Completion(decision=decision, trigger_rank=rank, members=members, totals=totals, rank_charges=rank_charges)
+
+
+def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    deciding = [task for task in tasks if task.rank == 0] if job.spec.supervised else tasks
+    return bool(deciding) and all(task.state is TaskState.DONE for task in deciding)
+
+
+def _find_failures(job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]) -> dict[int, Classified]:
+    failures = classify_failures(tasks, rules)
+    if not job.spec.supervised:
+        return failures
+    # MEMBER-4: the others would have been replaced, and none of them began this fall.
+    found = {rank: failure for rank, failure in failures.items() if rank == 0}
+    for task in tasks:
+        # A rank that was only waited for at the start (`moves.requests.run_out`) has no failure of its own.
+        if (
+            task.rank > 0
+            and task.rank == job.trigger_rank
+            and (task.rank in failures or _is_fallen_member(job, [task]))
+        ):
+            found[task.rank] = find_member_cause(task, rules)
+    return found
+
+
+def _is_fallen_member(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    """Whether the drain began because a member of a supervised job, past its start barrier, was given up (MEMBER-2)."""
+    return job.spec.supervised and any(t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks)
+
+
+def _find_cause(
+    job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | None, failures: Mapping[int, Classified],
+    rules: Sequence[OperatorRule],
+) -> Classified:  # fmt: skip
+    if job.drain_cause is not None and (trigger is None or job.drain_cause is Cause.USER_CANCELLED):
+        facts = next(
+            (task.facts for task in ([trigger] if trigger else []) + list(tasks) if task.facts is not None),
+            None,
+        )
+        code = None if facts is None else classify(facts, rules).exit_code
+        message = job.drain_reason or str(job.drain_cause)
+        return Classified(cause=job.drain_cause, rule="asked", message=message, exit_code=code)
+    if trigger is not None and trigger.rank in failures:
+        found = failures[trigger.rank]
+        if job.tasks == 1:
+            return found
+        return msgspec.structs.replace(found, message=f"rank {trigger.rank} on {trigger.host_name}: {found.message}")
+    message = "its attempt ended and nothing says why"
+    return Classified(cause=Cause.UNKNOWN, rule="none", message=message, exit_code=None)
+
+
+def _charges_of(job: JobRecord, before: RankCharges, trigger: TaskRecord | None) -> Charges:
+    """What is to be charged: the trigger's own count in a gang (GANG-4), else the job's."""
+    mine = before
+    if job.tasks > 1 and trigger is not None:
+        mine = job.rank_charges.get(str(trigger.rank), RankCharges())
+    return Charges(
+        retries=mine.retries, watchdog=mine.watchdog, infra=mine.infra, best_step=job.best_step,
+        no_progress=job.no_progress, start_failures=job.start_failures,
+    )  # fmt: skip
+
+
+def _add_up(
+    job: JobRecord, before: RankCharges, charges: Charges, decision: Decision, trigger: TaskRecord | None
+) -> tuple[RankCharges, Mapping[str, RankCharges]]:
+    after = decision.charges
+    mine = RankCharges(retries=after.retries, watchdog=after.watchdog, infra=after.infra)
+    if job.tasks == 1 or trigger is None:
+        return mine, ({} if decision.reset else job.rank_charges)
+    if decision.reset:
+        return mine, {str(trigger.rank): mine}
+    totals = RankCharges(
+        retries=before.retries + after.retries - charges.retries,
+        watchdog=before.watchdog + after.watchdog - charges.watchdog,
+        infra=before.infra + after.infra - charges.infra,
+    )
+    return totals, {**job.rank_charges, str(trigger.rank): mine}
+
+
+def _refuse_partial(
+    decision: Decision, tasks: Sequence[TaskRecord], trigger: TaskRecord | None, failures: Mapping[int, Classified],
+    policy: Policy,
+) -> Decision:  # fmt: skip
+    """GANG-5: fail where going on would run finished work again, or another rank failed of what is never retried."""
+    done = [task.rank for task in tasks if task.state is TaskState.DONE]
+    lost = [
+        task.rank for task in tasks
+        if (found := failures.get(task.rank)) is not None and task is not trigger and not is_cascade(found, task.facts)
+        and (found.never_retry or CHARGED_TO[found.cause] is Budget.NEVER or found.cause not in policy.retry.eligible_causes)
+    ]  # fmt: skip
+    if not done and not lost:
+        return decision
+    why = f"rank {done[0]} had finished its work" if done else f"rank {lost[0]} failed of {failures[lost[0]].cause}"
+    text = f"{decision.reason.split('; ')[0]}; {why}, and on_partial = fail forbids to run the whole again"
+    return msgspec.structs.replace(
+        decision, event=JobEvent.FAIL, outcome=Outcome.FAILED, reason=text, front=False, avoid_host=False,
+        delay_seconds=0.0, retry=None, held=None, parked=False,
+    )  # fmt: skip
+
+
+def _ending(job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | None) -> Ending:
+    steps = [task.step for task in tasks if task.step is not None]
+    whose = [trigger] if trigger is not None else tasks
+    ran = [task.facts.runtime_seconds for task in whose if task.facts is not None]
+    return Ending(
+        job_id=job.id, interactive=job.spec.interactive, ran_seconds=max(ran, default=0.0),
+        step=max(steps, default=None),
+    )  # fmt: skip
+
+
+def _member(task: TaskRecord, trigger: TaskRecord | None, failures: Mapping[int, Classified]) -> MemberRecord:
+    found = failures.get(task.rank)
+    code = 0 if task.state is TaskState.DONE else (found.exit_code if found else None)
+    triggered = trigger is not None and task.rank == trigger.rank
+    return MemberRecord(
+        rank=task.rank, host=task.host_name, state=task.state, exit_code=code, cause=found.cause if found else None,
+        rule=found.rule if found else None, message=found.message if found else "",
+        evidence=found.evidence if found else {}, trigger=triggered,
+        cascade=found is not None and not triggered and is_cascade(found, task.facts), facts=task.facts,
+    )  # fmt: skip

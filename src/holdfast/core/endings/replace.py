@@ -1,0 +1,186 @@
+"""plan_replacement(…): what becomes of a fallen member of a supervised job while the others run on. Pure.
+
+A supervised job is a gang of host managers under a policy script, which rank 0's task runs. The script decides what the loss of
+a host means for its ranks; here it is only decided whether, when and where another host stands in.
+
+MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain. Every other rank is replaced by itself: same
+          attempt, an epoch of its own, so nothing its earlier host still says is taken for its successor's word (FENCE-1).
+MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used again in this attempt. Nor is
+          a manager that heard nothing of the script any more (70) to blame: most often the script's own host has died, which
+          nobody knows yet. A trip is charged to the rank's watchdog budget, all else to its infrastructure budget: a host manager's end
+          is never the training's. A rank over its budget ends the job.
+MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever later, so that hosts which cannot
+          run it are not asked in a circle.
+MEMBER-5  A rank that does not come up is charged to nothing: its first failed start in a row is answered at once, those after it
+          60 s doubling to 1 h apart, and after `start_failure_limit` of them the rank is parked until a person says otherwise
+          (BUDGET-5, for one rank). The others run on: whether they can do without it is for the script to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.causes import CHARGED_TO, Budget, Cause
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.decide import PROOF_AGAINST_HOST, Policy, start_delay_seconds
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.records import JobRecord, RankCharges, TaskRecord
+from holdfast.core.states import TaskState
+
+EXIT_REPLACED = 72
+"""How a host manager ends whose host the script replaced."""
+EXIT_SILENT = 70
+"""How one ends that heard nothing of the script any more."""
+STEADY_SECONDS = 60.0
+"""A member that ran for so long was well placed: what follows is a new trouble, and is answered at once."""
+MAX_DELAY_SECONDS = 60.0
+_NEVER_RAN = (
+    "asked",
+    "checkpoint",
+)  # the rules of a start that failed; by any other it ran, and ended the row of those that did not
+
+
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a member.
+
+    go_on: another host stands in after `delay_seconds`; False: the job falls with it. charges: the rank's, after this.
+    bar_host: never again in this attempt; else the hosts it was on come last. start_failures: starts in a row that failed, after
+    this one. parked: with `go_on`: no time brings it another host, a person does (MEMBER-5).
+    """
+
+    go_on: bool
+    cause: Cause
+    rule: str
+    reason: str
+    exit_code: int | None
+    charged_to: Budget
+    charges: RankCharges
+    delay_seconds: float = 0.0
+    bar_host: bool = False
+    quarantine_host: bool = False
+    start_failures: int = 0
+    parked: bool = False
+
+
+def plan_replacement(job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]) -> Replacement:
+    """Return what becomes of `task`, a member of the supervised `job` that has failed or was stopped by itself."""
+    found = find_member_cause(task, rules)
+    case = _Case(job, task, found, is_proof=_is_proof(task, rules))
+    if found.rule == "replaced":
+        return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
+    budget = CHARGED_TO[found.cause]
+    if found.never_retry or budget is Budget.NEVER or found.cause not in policy.retry.eligible_causes:
+        return case.give_up(budget, "that is not to be run again")
+    if found.cause is Cause.TIME_LIMIT:
+        return case.give_up(budget, "the time limit is the whole job's")
+    if found.cause is Cause.START_TIMEOUT:
+        return case.try_again(policy.start_failure_limit)
+    if budget is Budget.NOTHING:
+        return case.go_on(budget, "at no charge")
+    return case.charge(budget, policy)
+
+
+def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classified:
+    """Why a member fell. What any other task would be charged retries for is infrastructure here (MEMBER-2)."""
+    facts = task.facts or TaskFacts()
+    if task.state is TaskState.PREEMPTED and task.stop_cause is not None:
+        message = task.stop_reason or str(task.stop_cause)
+        found = Classified(cause=task.stop_cause, rule="asked", message=message, exit_code=None)
+    else:
+        found = classify(facts, rules)
+        own_code = find_own_code(facts)
+        if own_code == EXIT_REPLACED:
+            message = "its host manager ended with 72: the script gave this host up"
+            return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message)
+        if own_code == EXIT_SILENT:
+            message = "its host manager ended with 70: it heard nothing of the script any more"
+            return msgspec.structs.replace(found, cause=Cause.SIBLING_DRAINED, rule="script-silent", message=message)
+    if CHARGED_TO[found.cause] is Budget.RETRIES:
+        return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
+    return found
+
+
+def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
+    """Whether its end is evidence against its host, also where the script was the first to notice."""
+    return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
+
+
+def find_own_code(facts: TaskFacts) -> int | None:
+    """The exit code that a host manager ended with by itself, and not in a stop or a trip; None where it did not."""
+    foreign = facts.trip is not None or facts.stopped or facts.malformed is not None or facts.lost is not None
+    return None if foreign else facts.exit_code
+
+
+class _Case:
+    """One member's fall, with what every decision about it shares."""
+
+    def __init__(self, job: JobRecord, task: TaskRecord, found: Classified, *, is_proof: bool) -> None:
+        self._task = task
+        self._found = found
+        self._is_proof = is_proof
+        self._charges = job.rank_charges.get(str(task.rank), RankCharges())
+        facts = task.facts
+        self._ran = 0.0 if facts is None else facts.runtime_seconds
+        if task.started_at is not None and task.ended_at is not None:
+            self._ran = max(self._ran, (task.ended_at - task.started_at).total_seconds())
+
+    def charge(self, budget: Budget, policy: Policy) -> Replacement:
+        """A failure: forgiven while its budget lasts."""
+        reset = policy.budget_reset_seconds
+        if reset is not None and self._ran >= reset:
+            self._charges = RankCharges()
+        trip = budget is Budget.WATCHDOG
+        spent = self._charges.watchdog if trip else self._charges.infra
+        cap = policy.watchdog_cap if trip else policy.infra_cap
+        what = "trip" if trip else "infrastructure failure"
+        if trip and policy.on_trip == "fail":
+            return self.give_up(budget, "its queue fails a job that trips")
+        if spent >= cap:
+            return self.give_up(budget, f"{what} {spent + 1} of this rank, and its budget of {cap} is spent")
+        if trip:
+            self._charges = msgspec.structs.replace(self._charges, watchdog=spent + 1)
+        else:
+            self._charges = msgspec.structs.replace(self._charges, infra=spent + 1)
+        return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
+
+    def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
+        """Another host stands in, later the more often one did (MEMBER-3). The script that gave a host up sets its own pace."""
+        delay = 0.0 if bar_host else self._pace()
+        return self._make(True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host)
+
+    def _pace(self) -> float:
+        count = self._task.replaced
+        steady = self._ran >= STEADY_SECONDS or count == 0
+        return 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
+
+    def try_again(self, limit: int) -> Replacement:
+        """A start that failed: at once, then ever later, then never by itself (MEMBER-5)."""
+        never_ran = self._found.rule in _NEVER_RAN
+        failures = (self._task.start_failures if never_ran else 0) + 1
+        delay = max(start_delay_seconds(failures), self._pace())
+        why = f"it is replaced{_say_delay(delay)}, failed start {failures} of {limit} in a row, at no charge"
+        parked = failures >= limit
+        if parked:
+            why = f"it is parked after {failures} failed starts in a row, until `holdfast retry` lets it be tried again"
+        plan = self._make(True, Budget.NOTHING, why, 0.0 if parked else delay, False)
+        return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
+
+    def give_up(self, budget: Budget, why: str) -> Replacement:
+        """The job falls with it."""
+        return self._make(False, budget, why, 0.0, False)
+
+    def _make(self, go_on: bool, budget: Budget, why: str, delay: float, bar_host: bool) -> Replacement:
+        found, task = self._found, self._task
+        where = f" on {task.host_name}" if task.host_name else ""
+        return Replacement(
+            go_on=go_on, cause=found.cause, rule=found.rule, reason=f"rank {task.rank}{where}: {found.message}; {why}",
+            exit_code=found.exit_code, charged_to=budget, charges=self._charges, delay_seconds=delay, bar_host=bar_host,
+            quarantine_host=self._is_proof,
+        )  # fmt: skip
+
+
+def _say_delay(seconds: float) -> str:
+    return f" in {seconds:.0f} s" if seconds else ""

@@ -1,0 +1,240 @@
+"""Operators' own rules of classification: what they see in a task's end, and what they conclude from it.
+
+    [[rule]]
+    name = "object-store-away"
+    pattern = "botocore.*EndpointConnectionError"
+    cause = "agent_transient"
+    message = "the object store could not be reached"
+
+The first rule that matches is taken. A pattern is looked for line by line in the log's tail and in the errors of the
+registry, the container runtime and the start.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import ELIGIBLE, Cause
+from holdfast.core.endings.regex import MAX_LINE_CHARS, compile_pattern
+from holdfast.core.endings.toml_lines import LineMap, find_lines
+from holdfast.core.facts import TaskFacts
+from holdfast.core.log_lines import cut_line
+from holdfast.errors import ValidationError
+
+MAX_RULES = 100
+MAX_TEXT_BYTES = 64 * 1024
+MAX_MESSAGE_CHARS = 512
+MAX_CODES = 64
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SIGNALS = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGTRAP": 5, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
+    "SIGUSR1": 10, "SIGSEGV": 11, "SIGUSR2": 12, "SIGPIPE": 13, "SIGALRM": 14, "SIGTERM": 15, "SIGXCPU": 24, "SIGXFSZ": 25,
+}  # fmt: skip
+
+
+class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule. All of its conditions must hold.
+
+    pattern: a regular expression, looked for in the log's tail and in the runtime's and the start's errors.
+    exit_codes, signals: any of these. cause: the cause it concludes; None leaves the one the shipped rules find.
+    never_retry: the job ends. avoid_host: its next attempt keeps away from this host where another fits.
+    message: the sentence to show; empty: made from the rule.
+    """
+
+    name: str
+    pattern: str | None = None
+    exit_codes: tuple[int, ...] = ()
+    signals: tuple[int, ...] = ()
+    cause: Cause | None = None
+    never_retry: bool = False
+    avoid_host: bool = False
+    message: str = ""
+
+
+@functools.lru_cache(maxsize=4 * MAX_RULES)
+def _compile(pattern: str) -> re.Pattern[str]:
+    return compile_pattern(pattern)
+
+
+def find_match(rule: OperatorRule, facts: TaskFacts) -> dict[str, str | int | float | bool | None] | None:
+    """What the rule matched, or None. An exit 0 is no failure and matches nothing (CLASSIFY-3)."""
+    evidence: dict[str, str | int | float | bool | None] = {}
+    if facts.exit_code == 0:
+        return None
+    if rule.exit_codes or rule.signals:
+        code_fits = facts.exit_code is not None and facts.exit_code in rule.exit_codes
+        signal_fits = facts.signal is not None and facts.signal in rule.signals
+        # Each that is given must hold; but no end has both, so of the two either will do.
+        if not (code_fits or signal_fits):
+            return None
+        evidence.update({"exit_code": facts.exit_code} if code_fits else {"signal": facts.signal})
+    if rule.pattern is not None:
+        found = _find_line(_compile(rule.pattern), facts)
+        if found is None:
+            return None
+        evidence["in"], evidence["line"] = found
+    return evidence
+
+
+def _find_line(regex: re.Pattern[str], facts: TaskFacts) -> tuple[str, str] | None:
+    sources = {
+        "registry": facts.pull_error, "runtime": facts.runtime_error, "start": facts.start_error, "log": facts.log_tail,
+    }  # fmt: skip
+    for source, text in sources.items():
+        for line in (text or "").split("\n"):
+            cut = line[:MAX_LINE_CHARS]  # REGEX-1
+            found = regex.search(cut)
+            if found is not None:
+                return source, cut_line(cut, found.start(), found.end())
+    return None
+
+
+# ---- reading them
+
+
+def parse_rules(text: str) -> tuple[OperatorRule, ...]:
+    """Read rules as operators write them (TOML). Raises ValidationError naming the line."""
+    if not text.strip():
+        return ()
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        raise ValidationError(f"the rules take {len(text.encode())} bytes; the limit is {MAX_TEXT_BYTES}", field="text")
+    if "\x00" in text:
+        raise _refuse(text[: text.index("\x00")].count("\n") + 1, "a NUL character is no text")
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _explain_syntax(text, error) from None
+    lines = find_lines(text)
+    for key in found:
+        if key != "rule":
+            raise _refuse(lines.top.get(key, 1), f"unknown key {key!r}; rules are written as [[rule]]")
+    tables = found.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise _refuse(lines.top.get("rule", 1), "rule is not a list of tables; write each as [[rule]]")
+    if len(tables) > MAX_RULES:
+        raise _refuse(lines.line_of(MAX_RULES), f"there are {len(tables)} rules; the limit is {MAX_RULES}")
+    rules: list[OperatorRule] = []
+    names: dict[str, int] = {}
+    for number, table in enumerate(tables):
+        rule = _read_rule(table, number, lines)
+        if rule.name in names:
+            raise _refuse(
+                lines.line_of(number, "name"),
+                f"there is a rule {rule.name!r} already, in line {lines.line_of(names[rule.name])}",
+            )
+        names[rule.name] = number
+        rules.append(rule)
+    return tuple(rules)
+
+
+def _refuse(line: int, sentence: str) -> ValidationError:
+    return ValidationError(f"line {line}: {sentence}", field=f"line {line}")
+
+
+def _explain_syntax(text: str, error: Exception) -> ValidationError:
+    if isinstance(error, RecursionError):
+        return _refuse(1, "it is nested too deeply")
+    place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+    if place is not None:
+        return _refuse(int(place[1]), str(error)[: place.start()])
+    sentence = str(error).removesuffix(" (at end of document)")
+    return _refuse(text.rstrip("\n").count("\n") + 1, sentence)
+
+
+def _read_rule(table: Mapping[str, Any], number: int, lines: LineMap) -> OperatorRule:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        line = lines.line_of(number, key)
+        read = _FIELDS.get(key)
+        if read is None:
+            raise _refuse(line, f"unknown field {key!r}; a rule has {', '.join(_FIELDS)}")
+        try:
+            values[key] = read(value)
+        except ValidationError as error:
+            raise _refuse(line, f"{key}: {error.message}") from None
+    line = lines.line_of(number)
+    if "name" not in values:
+        raise _refuse(line, "the rule has no name")
+    if not any(key in values for key in ("pattern", "exit_codes", "signals")):
+        raise _refuse(line, f"rule {values['name']!r} has no condition: give a pattern, exit_codes or signals")
+    if not any(values.get(key) for key in ("cause", "never_retry", "avoid_host", "message")):
+        raise _refuse(line, f"rule {values['name']!r} says nothing: give a cause, never_retry, avoid_host or a message")
+    return OperatorRule(**values)
+
+
+def _read_name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValidationError("1 to 64 letters, digits and ._- are wanted, a letter or digit first")
+    return value
+
+
+def _read_pattern(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValidationError("a regular expression is wanted")
+    if "\n" in value:
+        raise ValidationError("a pattern is looked for within one line, so it cannot hold a line break")
+    compile_pattern(value)
+    return value
+
+
+def _read_codes(value: Any) -> tuple[int, ...]:
+    codes = _read_list(value)
+    for code in codes:
+        if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255:
+            why = "exit code 0 is a success, which no rule is asked about" if code == 0 else "exit codes are 1 to 255"
+            raise ValidationError(f"{code!r}: {why}")
+    return tuple(dict.fromkeys(codes))
+
+
+def _read_signals(value: Any) -> tuple[int, ...]:
+    numbers = []
+    for signal in _read_list(value):
+        number = _SIGNALS.get(signal) if isinstance(signal, str) else signal
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 64:
+            raise ValidationError(f"{signal!r}: a signal is a number from 1 to 64 or a name such as SIGSEGV")
+        numbers.append(number)
+    return tuple(dict.fromkeys(numbers))
+
+
+def _read_list(value: Any) -> list[Any]:
+    values = value if isinstance(value, list) else [value]
+    if not 1 <= len(values) <= MAX_CODES:
+        raise ValidationError(f"1 to {MAX_CODES} are wanted")
+    return values
+
+
+def _read_cause(value: Any) -> Cause:
+    if not isinstance(value, str) or value not in ELIGIBLE:
+        what = "is given by Holdfast alone" if value in list(Cause) else "is no cause"
+        raise ValidationError(f"{value!r} {what}; a rule may conclude {', '.join(ELIGIBLE)}, or set never_retry")
+    return Cause(value)
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValidationError("true or false is wanted")
+    return value
+
+
+def _read_message(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_MESSAGE_CHARS or not value.isprintable():
+        raise ValidationError(f"one line of at most {MAX_MESSAGE_CHARS} characters is wanted")
+    return value
+
+
+_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "name": _read_name,
+    "pattern": _read_pattern,
+    "exit_codes": _read_codes,
+    "signals": _read_signals,
+    "cause": _read_cause,
+    "never_retry": _read_flag,
+    "avoid_host": _read_flag,
+    "message": _read_message,
+}

@@ -1,0 +1,74 @@
+"""Who began the fall of a gang, and who only fell with it.
+
+DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that reports a peer's death is part of the cascade
+         while anybody fell of something else; among the others the first in time counts, and where several fell together,
+         the one with the strongest evidence. Where the gang was asked to go (preempted, its host drained, its start too
+         slow) nobody began the fall: who dies of that is charged with nothing, unless its own fault was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.patterns import CASCADE_RULES
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.endings.xids import Blame, find_xid
+from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.records import TaskRecord
+from holdfast.core.states import TaskState
+
+TOGETHER = timedelta(seconds=2)
+"""Ends reported within this of the first may have happened in another order: each host's report travels by itself."""
+SIGTERM = 15
+MEASURED = 3
+"""Evidence that a task cannot have from another's fall."""
+
+
+def classify_failures(tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]) -> dict[int, Classified]:
+    """Rank → what its own failure was, for the tasks that failed by themselves."""
+    return {t.rank: classify(t.facts, rules) for t in tasks if t.state is TaskState.FAILED and t.facts is not None}
+
+
+def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
+    """Whether a failure follows from another's: its words are of a peer's death, or a SIGTERM ended it that was no trip."""
+    if found.rule in CASCADE_RULES:
+        return True
+    return facts is not None and facts.trip is None and facts.signal == SIGTERM
+
+
+def weigh_evidence(facts: TaskFacts) -> int:
+    """How surely a failure is the task's own: what was measured, then what the task said itself, then mere silence."""
+    broken = facts.unkillable or find_xid(facts.xids, Blame.HARDWARE) or facts.ecc_errors
+    if broken or facts.gpu_lost or facts.oom or facts.trip is not None:
+        return MEASURED
+    if facts.signal is not None or facts.exit_code is not None or facts.start_error is not None:
+        return 2
+    return 1
+
+
+def find_trigger(
+    tasks: Sequence[TaskRecord], found: Mapping[int, Classified], *, asked: bool = False
+) -> TaskRecord | None:
+    """Return the task that began the fall (DRAIN-2), None where nobody failed by itself.
+
+    asked: the drain began with no task's failure.
+    """
+    failed = [task for task in tasks if task.rank in found]
+    own = [task for task in failed if not is_cascade(found[task.rank], task.facts)]
+    if asked and len(tasks) > 1:
+        own = [task for task in own if task.facts is not None and weigh_evidence(task.facts) == MEASURED]
+    else:
+        own = own or failed
+    ends = [task.ended_at for task in own if task.ended_at is not None]
+    if ends:
+        until = min(ends) + TOGETHER
+        own = [task for task in own if task.ended_at is not None and task.ended_at <= until]
+    return min(own, key=_order, default=None)
+
+
+def _order(task: TaskRecord) -> tuple[int, bool, float, int]:
+    weight = weigh_evidence(task.facts) if task.facts is not None else 0
+    ended = task.ended_at.timestamp() if task.ended_at is not None else 0.0
+    return (-weight, task.ended_at is None, ended, task.rank)

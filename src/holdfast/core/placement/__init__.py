@@ -1,0 +1,1 @@
+"""Which jobs start, where, and which make room."""

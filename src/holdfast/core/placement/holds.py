@@ -1,0 +1,185 @@
+"""Room held back for jobs that were passed over (EASY back-fill).
+
+The rule is the one of EASY back-filling (Lifka 1995), for several jobs instead of the first alone: for a job that does not
+fit, find the earliest time at which the ends known by then make room for it, and on which hosts; until then others may
+use that room only if they end by that time, and whatever is to spare on those hosts for longer.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, count_fitting
+from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
+
+DRAIN_SECONDS = 60.0
+"""How soon a task that is being stopped is taken to have gone."""
+
+Amount = list[int]
+"""[cpu slots, memory bytes, devices]."""
+
+
+class Holds:
+    """What is held back, for whom and until when, while a plan is made."""
+
+    def __init__(self, room: Room, running: Sequence[RunningTask]) -> None:
+        self.room = room
+        self.running = running
+        self._draining = {task.job_id for task in running if task.draining}
+        self._holds: list[_Hold] = []
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def allow(self, host: HostRoom, job: Candidate, tasks: int) -> int:
+        """How many of `tasks` of the job may be placed on the host now, for all that is held back there."""
+        for hold in self._holds:
+            spare = hold.spare.get(host.host_id)
+            if spare is not None and not hold.sees_end_of(job, 0.0):
+                tasks = min(tasks, count_fitting(job, spare, tasks))
+        return tasks
+
+    def take(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
+        """Note that a job was placed: what outlives a hold uses up what it has to spare."""
+        outlived = [hold for hold in self._holds if not hold.sees_end_of(job, 0.0)]
+        if outlived:
+            for task in tasks:
+                for hold in outlived:
+                    hold.use(task.host_id, job, 1)
+
+    def expect_drain(self, victims: Iterable[str]) -> None:
+        """These jobs are about to be stopped."""
+        self._draining.update(victims)
+
+    def is_draining(self, job_id: str) -> bool:
+        """Whether the job is being stopped, or will be by this plan."""
+        return job_id in self._draining
+
+    def release_at(self, task: RunningTask) -> float:
+        """In how many seconds the task gives its room back at the latest; infinity where nothing says so."""
+        if task.job_id in self._draining:
+            return DRAIN_SECONDS
+        return math.inf if task.ends_in_seconds is None else max(0.0, task.ends_in_seconds)
+
+    def look_from(self, job: Candidate, at: float, amount: Amount, host_id: str) -> list[tuple[Amount, float]]:
+        """What the job may use on a host from `at` seconds on, of the `amount` that is free there then.
+
+        The least of all these is left for it; each with the time up to which ends are in it already.
+        """
+        held = [hold for hold in self._holds if hold.at <= at and host_id in hold.need]
+        mine = [free - sum(hold.need[host_id][i] for hold in held) for i, free in enumerate(amount)]
+        later = [
+            (list(hold.spare[host_id]), hold.at) for hold in self._holds
+            if hold.at > at and host_id in hold.spare and not hold.sees_end_of(job, at)
+        ]  # fmt: skip
+        return [(mine, at), *later]
+
+    def hold(self, job: Candidate, *, waited: bool) -> str | None:
+        """Hold room back for a job that does not fit now, and say so; None where nothing can be held for it.
+
+        A job that has not waited for long has room held only when what is being stopped makes it fit.
+        """
+        serving = {host.host_id: host for host in self.room.serving(job)}
+        state = {i: host.amount() for i, host in serving.items()}
+        counts = dict.fromkeys(serving, 0)
+        total, looked = 0, (-1, -1)
+        edges = self._edges(job)
+        for at, tasks in self._releases():
+            if not waited and at > DRAIN_SECONDS:
+                return None
+            for task in tasks:
+                give(state, task)
+            # What is held for others changes only at their times; in between only hosts that something left do.
+            edge = (bisect_left(edges, at), bisect_right(edges, at))
+            again = serving if edge != looked else {t.host_id for t in tasks if t.host_id in serving}
+            looked = edge
+            for host_id in again:
+                found = min(
+                    count_fitting(job, amount, job.tasks)
+                    for amount, _ in self.look_from(job, at, state[host_id], host_id)
+                )
+                total += found - counts[host_id]
+                counts[host_id] = found
+            if total >= job.tasks:
+                chosen = choose_hosts(job, [(counts[i], host) for i, host in serving.items() if counts[i]])
+                assert chosen is not None
+                self._add(job, at, chosen, state)
+                return self._say(at, chosen)
+        return None
+
+    def _add(self, job: Candidate, at: float, chosen: Chosen, state: dict[str, Amount]) -> None:
+        need = {
+            host.host_id: [count * job.cpu_slots, count * job.memory_bytes, count * job.gpus] for host, count in chosen
+        }
+        spare = {
+            i: [free - n for free, n in zip(self.look_from(job, at, state[i], i)[0][0], need[i], strict=True)]
+            for i in need
+        }
+        for hold in self._holds:
+            if hold.at > at and not hold.sees_end_of(job, at):
+                for host, count in chosen:
+                    hold.use(host.host_id, job, count)
+        self._holds.append(_Hold(at, need, spare))
+
+    def _edges(self, job: Candidate) -> list[float]:
+        """The times at which what is held back for others changes for this job."""
+        limit = job.time_limit_seconds
+        return sorted(
+            {hold.at for hold in self._holds}
+            | {hold.at - limit for hold in self._holds if limit is not None and hold.at < math.inf}
+        )
+
+    def _releases(self) -> list[tuple[float, list[RunningTask]]]:
+        """When room is given back, soonest first; what has no limit, at infinity."""
+        by_time: dict[float, list[RunningTask]] = {}
+        for task in self.running:
+            by_time.setdefault(self.release_at(task), []).append(task)
+        return sorted(by_time.items(), key=lambda item: item[0])
+
+    def _say(self, at: float, chosen: Chosen) -> str:
+        names = _name(host.capacity.name for host, _ in chosen)
+        places = {host.host_id for host, _ in chosen}
+        going = dict.fromkeys(t.job_id for t in self.running if t.job_id in self._draining and t.host_id in places)
+        if math.isinf(at):
+            when = "when work without a time limit ends there"
+        elif at == DRAIN_SECONDS and going:
+            when = f"when {_name(going)} {'has' if len(going) == 1 else 'have'} stopped there"
+        else:
+            when = f"in {at:.0f} s at the latest"
+        return f"room is held back for it on {names}: it fits {when}"
+
+
+class _Hold:
+    """Room of some hosts from `at` seconds on: `need` is the job's, `spare` what it leaves of them then."""
+
+    def __init__(self, at: float, need: dict[str, Amount], spare: dict[str, Amount]) -> None:
+        self.at = at
+        self.need = need
+        self.spare = spare
+
+    def sees_end_of(self, job: Candidate, starts_in: float) -> bool:
+        """Whether the job, started then, has ended when the room is needed."""
+        return job.time_limit_seconds is not None and starts_in + job.time_limit_seconds <= self.at < math.inf
+
+    def use(self, host_id: str, job: Candidate, tasks: int) -> None:
+        spare = self.spare.get(host_id)
+        if spare is not None:
+            spare[0] -= tasks * job.cpu_slots
+            spare[1] -= tasks * job.memory_bytes
+            spare[2] -= tasks * job.gpus
+
+
+def give(state: dict[str, Amount], task: RunningTask) -> None:
+    """Add what the task holds to what is free on its host."""
+    amount = state.get(task.host_id)
+    if amount is not None:
+        amount[0] += task.cpu_slots
+        amount[1] += task.memory_bytes
+        amount[2] += task.devices
+
+
+def _name(names: Iterable[str]) -> str:
+    known = list(names)
+    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")

@@ -1,0 +1,248 @@
+"""plan_admission(…): which queued jobs start now, and where. Pure.
+
+ADMIT-1  A job gets all of its tasks placed or none (gangs and single jobs alike).
+ADMIT-2  A task's devices and slots are free, by live leases, at the moment of the snapshot; the store applies a
+         placement only where the job is still queued under the same epoch and the hosts still active, in one transaction.
+ADMIT-3  A host that a job avoids is used only when no other has room.
+ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room is held back for it, and others use that
+         room only while they end in time (back-fill). Room it does not need is never held, so the cluster does not freeze.
+ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have run long enough; and
+         only when it then really fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from holdfast.core.gpus import Gpu
+from holdfast.core.placement.holds import Holds
+from holdfast.core.placement.room import Room, Shape, shape_of
+from holdfast.core.placement.types import (
+    AdmissionPlan,
+    Candidate,
+    Capacity,
+    JobPlacement,
+    Preemption,
+    QuotaLeft,
+    RunningTask,
+    TaskPlacement,
+)
+from holdfast.core.placement.victims import Ground, find_victims
+from holdfast.core.spec import MAX_TASKS
+
+__all__ = [
+    "AdmissionPlan", "Candidate", "Capacity", "JobPlacement", "Preemption", "QuotaLeft", "RunningTask", "Size",
+    "TaskPlacement", "describe_need", "find_impossible", "plan_admission", "silence_seconds",
+]  # fmt: skip
+
+MAX_HOLDERS = 16
+"""Jobs that room is held back for at once: enough for every pool of a cluster, few enough to plan quickly."""
+
+
+class _Quotas:
+    """What projects may still start while a plan is made."""
+
+    def __init__(self, quotas: Mapping[str, QuotaLeft]) -> None:
+        self._jobs = {name: q.jobs for name, q in quotas.items() if q.jobs is not None}
+        self._gpus = {name: q.gpus for name, q in quotas.items() if q.gpus is not None}
+
+    def refuse(self, job: Candidate) -> str | None:
+        if self._jobs.get(job.project, 1) <= 0:
+            return f"project {job.project} already runs as many jobs as it may (quota_jobs)"
+        gpus = job.gpus * job.tasks
+        if gpus and self._gpus.get(job.project, gpus) < gpus:
+            return f"project {job.project} has {max(0, self._gpus[job.project])} GPUs of its quota left, and it needs {gpus} (quota_gpus)"
+        return None
+
+    def take(self, job: Candidate) -> None:
+        if job.project in self._jobs:
+            self._jobs[job.project] -= 1
+        if job.project in self._gpus:
+            self._gpus[job.project] -= job.gpus * job.tasks
+
+
+def plan_admission(
+    candidates: Iterable[Candidate],
+    hosts: Sequence[Capacity],
+    headroom: Mapping[str, int],
+    quotas: Mapping[str, QuotaLeft] = MappingProxyType({}),
+    *,
+    running: Sequence[RunningTask] | None = None,
+    hold_back_seconds: float | None = None,
+    lowest_preemptible: int | None = None,
+) -> AdmissionPlan:
+    """Place `candidates` in their order (priority, then age).
+
+    headroom: how many more jobs each queue may run at once; a queue that is missing has no limit.
+    quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any other).
+    running: the tasks that hold room; None where they were not read, and then the plan says whether they are needed.
+    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs that may be
+    preempted or are being stopped, None where there are none or preemption is off.
+    """
+    plan = _Plan(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
+    for job in candidates:
+        plan.consider(job)
+    return plan.finish()
+
+
+class _Plan:
+    """A plan while it is made."""
+
+    def __init__(
+        self, hosts: Sequence[Capacity], headroom: Mapping[str, int], quotas: Mapping[str, QuotaLeft],
+        running: Sequence[RunningTask] | None, hold_back_seconds: float | None, lowest_preemptible: int | None,
+    ) -> None:  # fmt: skip
+        self._room = Room(hosts)
+        self._left = dict(headroom)
+        self._quotas = _Quotas(quotas)
+        self._running = running
+        self._hold_back_seconds = hold_back_seconds
+        self._lowest_preemptible = lowest_preemptible
+        self._holds = Holds(self._room, running or ())
+        # What found nothing is not looked for again: room only shrinks. By shape, the fewest tasks that found no room …
+        self._full: dict[tuple[Shape, float | None], int] = {}
+        self._said: dict[tuple[Shape, int], str] = {}
+        self._vain: set[tuple[Shape, int, float | None, int | None]] = set()  # … and what nothing could be held for
+        self._placements: list[JobPlacement] = []
+        self._refusals: dict[str, str] = {}
+        self._preemptions: list[Preemption] = []
+        self._passed_over = False
+        self._needs_running = False
+
+    def consider(self, job: Candidate) -> None:
+        """Place one job, or note why not."""
+        over = None if job.member is not None else self._refuse_by_limit(job)
+        if over is not None:
+            self._refusals[job.job_id] = over
+            return
+        # With room held back, when a job ends decides where it fits.
+        shape = (shape_of(job), job.time_limit_seconds if self._holds else None)
+        hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1)
+        tasks = None if hopeless else self._room.place(job, self._holds.allow)
+        if tasks is None:
+            self._full[shape] = min(job.tasks, self._full.get(shape, job.tasks))
+            self._refuse(job)
+            return
+        self._holds.take(job, tasks)
+        self._needs_running = self._needs_running or self._passed_over
+        if job.member is not None:
+            seat = msgspec.structs.replace(tasks[0], rank=job.member)
+            self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,), member=True))
+            return
+        self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tasks))
+        if job.queue in self._left:
+            self._left[job.queue] -= 1
+        self._quotas.take(job)
+
+    def _refuse_by_limit(self, job: Candidate) -> str | None:
+        if self._left.get(job.queue, 1) <= 0:
+            return f"queue {job.queue} already runs as many jobs as it may (max_running)"
+        return self._quotas.refuse(job)
+
+    def _refuse(self, job: Candidate) -> None:
+        waited = self._hold_back_seconds is not None and job.waited_seconds >= self._hold_back_seconds
+        may_preempt = self._lowest_preemptible is not None and job.priority > self._lowest_preemptible
+        if self._running is None:
+            self._passed_over = self._passed_over or waited
+            self._needs_running = self._needs_running or may_preempt
+            self._refusals[job.job_id] = self._say_no_room(job)
+            return
+        key = (
+            shape_of(job),
+            job.tasks,
+            job.time_limit_seconds if waited else -1.0,
+            job.priority if may_preempt else None,
+        )
+        if len(self._holds) >= MAX_HOLDERS or not (waited or may_preempt) or key in self._vain:
+            self._refusals[job.job_id] = self._say_no_room(job)
+            return
+        if may_preempt:
+            self._preempt_for(job)
+        held = self._holds.hold(job, waited=waited)
+        if held is None:
+            self._vain.add(key)
+        self._refusals[job.job_id] = held or self._say_no_room(job)
+
+    def _preempt_for(self, job: Candidate) -> None:
+        """Nobody is asked to go where those that are going already do (ADMIT-5)."""
+        ground = Ground(job, self._holds)
+        victims = () if ground.fits else find_victims(job, ground, self._holds)
+        if victims:
+            self._preemptions.append(Preemption(job_id=job.job_id, priority=job.priority, victims=victims))
+            self._holds.expect_drain(victims)
+
+    def _say_no_room(self, job: Candidate) -> str:
+        key = (shape_of(job), job.tasks)
+        if key not in self._said:
+            self._said[key] = self._find_words(job)
+        return self._said[key]
+
+    def _find_words(self, job: Candidate) -> str:
+        serving = self._room.serving(job)
+        if not serving and job.barred_hosts:
+            return f"its script gave up {len(job.barred_hosts)} of the hosts of queue {job.queue}, and there is no other now"
+        if not serving and job.host_labels:
+            wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
+            return f"no active host of queue {job.queue} carries the labels {wanted}"
+        fitting = sum(host.count(job, job.tasks) for host in self._room.open_to(job))
+        if fitting >= job.tasks:
+            return "what is free is held back for a job that waited longer, and this one would not end in time"
+        if job.tasks == 1:
+            return f"no host has {describe_need(job)} free for queue {job.queue} now"
+        return f"it needs {describe_need(job)} at once, and {fitting} of them fit for queue {job.queue} now"
+
+    def finish(self) -> AdmissionPlan:
+        """The plan."""
+        return AdmissionPlan(
+            placements=tuple(self._placements), refusals=self._refusals, preemptions=tuple(self._preemptions),
+            needs_running=self._needs_running, room_left=self._room.is_left,
+        )  # fmt: skip
+
+
+def describe_need(job: Candidate) -> str:
+    """The resources one task needs, in words."""
+    parts = [f"{job.gpus} GPU{'s' * (job.gpus != 1)}"] if job.gpus else []
+    if job.cpu_slots:
+        parts.append(f"{job.cpu_slots} CPU slot{'s' * (job.cpu_slots != 1)}")
+    if job.memory_bytes:
+        parts.append(f"{job.memory_bytes / 2**30:.3g} GiB of memory")
+    need = " and ".join(parts) or "a slot"
+    return need if job.tasks == 1 else f"{need} for each of {job.tasks} tasks"
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's whole size, busy or not: what `find_impossible` compares with."""
+
+    name: str
+    queues: frozenset[str]
+    cpu_slots: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+
+
+def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
+    """Return why no host there is could ever run one task of `job`, or None when one could, or none is known yet."""
+    serving = [s for s in sizes if not s.queues or job.queue in s.queues]
+    if not serving:
+        return None  # nobody serves the lane *yet*; `why` says so while the job waits
+    for size in serving:
+        enough_memory = job.memory_bytes == 0 or size.memory_bytes >= job.memory_bytes
+        if size.cpu_slots >= job.cpu_slots and len(size.gpus) >= job.gpus and enough_memory:
+            return None
+    return (
+        f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, and the largest have "
+        f"{max(len(s.gpus) for s in serving)} GPUs, {max(s.cpu_slots for s in serving)} CPU slots and "
+        f"{max(s.memory_bytes for s in serving) / 2**30:.3g} GiB of memory"
+    )
+
+
+def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:
+    """How long a host may be silent and still be given work.
+
+    Two missed syncs and a little: a lease may be shorter than the time after which a host is called dead, and a job that
+    just lapsed there must not be reserved on the same silent host again.
+    """
+    return min(dead_host_seconds, 2 * sync_interval_seconds + 2.0)

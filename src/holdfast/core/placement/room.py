@@ -1,0 +1,197 @@
+"""Free room while an admission plan is made: which hosts a job fits on, how many of its tasks, and taking it.
+
+Room only shrinks during a plan, so what a shape of job once found full is not looked at again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
+
+Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...]]
+Allowed = Callable[["HostRoom", Candidate, int], int]
+"""(host, job, tasks that fit there) → how many of them may be placed there, what is held back for others considered."""
+Chosen = list[tuple["HostRoom", int]]
+"""Hosts, and how many tasks of a job go to each."""
+
+
+def shape_of(job: Candidate) -> Shape:
+    """What decides where one task of a job fits."""
+    return (
+        job.queue,
+        job.gpus,
+        job.cpu_slots,
+        job.memory_bytes,
+        tuple(sorted(job.host_labels.items())),
+        job.barred_hosts,
+    )
+
+
+class HostRoom:
+    """The free room of one host while a plan is made."""
+
+    __slots__ = ("capacity", "cpu_slots", "devices", "memory_bytes")
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self.cpu_slots = capacity.free_cpu_slots
+        self.memory_bytes = capacity.free_memory_bytes
+        self.devices = list(capacity.free_devices)
+
+    @property
+    def host_id(self) -> str:
+        """The host's id."""
+        return self.capacity.host_id
+
+    def amount(self) -> list[int]:
+        """What is free: [CPU slots, bytes of memory, devices]."""
+        return [self.cpu_slots, self.memory_bytes, len(self.devices)]
+
+    def serves(self, job: Candidate) -> bool:
+        """Whether the host takes jobs of this lane and carries the labels it asks for."""
+        labels = self.capacity.labels
+        if job.barred_hosts and self.host_id in job.barred_hosts:
+            return False
+        return (not self.capacity.queues or job.queue in self.capacity.queues) and all(
+            labels.get(name) == value for name, value in job.host_labels.items()
+        )
+
+    def count(self, job: Candidate, limit: int) -> int:
+        """How many tasks of a job it serves fit, at most `limit`."""
+        return count_fitting(job, (self.cpu_slots, self.memory_bytes, len(self.devices)), limit)
+
+    def take(self, job: Candidate) -> tuple[int, ...]:
+        """Take one task's room; the lowest free devices."""
+        taken = tuple(self.devices[: job.gpus])
+        del self.devices[: job.gpus]
+        self.cpu_slots -= job.cpu_slots
+        self.memory_bytes -= job.memory_bytes
+        return taken
+
+
+def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
+    """How many tasks of `job` fit into (CPU slots, bytes of memory, devices), at most `limit`."""
+    cpu_slots, memory_bytes, devices = room
+    if job.cpu_slots:
+        limit = min(limit, cpu_slots // job.cpu_slots)
+    if job.gpus:
+        limit = min(limit, devices // job.gpus)
+    if job.memory_bytes:
+        limit = min(limit, memory_bytes // job.memory_bytes)
+    return max(0, limit)
+
+
+class Room:
+    """All hosts' free room, the fullest first, so that large jobs keep finding some."""
+
+    def __init__(self, hosts: Iterable[Capacity]) -> None:
+        order = sorted(hosts, key=lambda c: (len(c.free_devices), c.free_cpu_slots, c.host_id))
+        self.hosts = [HostRoom(c) for c in order]
+        self._open: dict[Shape, list[HostRoom]] = {}
+
+    @property
+    def is_left(self) -> bool:
+        """Whether any host has a slot or a device free."""
+        return any(host.cpu_slots > 0 or host.devices for host in self.hosts)
+
+    def serving(self, job: Candidate) -> list[HostRoom]:
+        """Hosts that serve the job, whether they have room or not."""
+        return [h for h in self.hosts if h.serves(job)]
+
+    def open_to(self, job: Candidate) -> list[HostRoom]:
+        """Hosts with room for at least one task of the job. The list is kept per shape and only shrinks."""
+        shape = shape_of(job)
+        known = self._open.get(shape)
+        found = [h for h in (self.serving(job) if known is None else known) if h.count(job, 1)]
+        self._open[shape] = found
+        return found
+
+    def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
+        """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last (ADMIT-3).
+
+        Hosts found full at the head of the shape's list are dropped from it for good.
+        """
+        shape, tasks = shape_of(job), job.tasks
+        hosts = self._open.get(shape)
+        if hosts is None:
+            hosts = self._open[shape] = self.serving(job)
+        # The fullest host that takes all of it is what `choose_hosts` would find: no need to look at the others.
+        alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
+        fitting: list[tuple[int, HostRoom]] = []
+        full = 0
+        for at, host in enumerate(hosts):
+            count = host.count(job, tasks)
+            if not count:
+                full += at == full
+                continue
+            count = allowed(host, job, count)
+            if count == tasks and alone:
+                del hosts[:full]
+                return self._take(job, [(host, tasks)])
+            if count:
+                fitting.append((count, host))
+        del hosts[:full]
+        chosen = choose_hosts(job, fitting)
+        return None if chosen is None else self._take(job, chosen)
+
+    @staticmethod
+    def _take(job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:
+        """Ranks of one host follow each other, as torchrun numbers them."""
+        tasks: list[TaskPlacement] = []
+        for host, count in chosen:
+            for _ in range(count):
+                tasks.append(
+                    TaskPlacement(
+                        rank=len(tasks),
+                        host_id=host.host_id,
+                        incarnation=host.capacity.incarnation,
+                        devices=host.take(job),
+                    )
+                )
+        return tuple(tasks)
+
+
+def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen | None:
+    """Where the tasks of a job go, of hosts where so many of them fit; None where they are too many. Takes nothing."""
+    if sum(count for count, _ in fitting) < job.tasks:
+        return None
+    choose = choose_spread if job.placement == "spread" else choose_pack
+    avoid = frozenset(job.avoid_hosts)
+    liked = [(count, host) for count, host in fitting if host.host_id not in avoid]
+    good = sum(count for count, _ in liked)
+    if good >= job.tasks:
+        return choose(job.tasks, liked)
+    avoided = [(count, host) for count, host in fitting if host.host_id in avoid]
+    return [(host, count) for count, host in liked] + choose(job.tasks - good, avoided)
+
+
+def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
+    """As few hosts as possible: the largest first, and for the rest the one it fits most closely.
+
+    fitting: (how many tasks fit, host), together at least `tasks`.
+    """
+    left = sorted(fitting, key=lambda f: f[0])  # stable: the fullest of equals first
+    chosen: Chosen = []
+    while tasks:
+        if left[-1][0] < tasks:
+            count, host = left.pop()
+        else:
+            _, host = left.pop(bisect_left(left, tasks, key=lambda f: f[0]))
+            count = tasks
+        chosen.append((host, count))
+        tasks -= count
+    return chosen
+
+
+def choose_spread(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
+    """As many hosts as possible: one task each, round by round, the emptiest first."""
+    order = sorted(fitting, key=lambda f: -f[0])
+    counts = [0] * len(order)
+    while tasks:
+        for i, (count, _) in enumerate(order):
+            if tasks and counts[i] < count:
+                counts[i] += 1
+                tasks -= 1
+    return [(host, taken) for (_, host), taken in zip(order, counts, strict=True) if taken]

@@ -1,0 +1,181 @@
+"""Whom a more important job may take the place of: the fewest it needs, the least important, and the youngest of those.
+
+Where few jobs come into question, the fewest are found by trying; where many do, greedily, and then whoever turns out not
+to be needed is let off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from math import comb
+
+from holdfast.core.placement.holds import DRAIN_SECONDS, Amount, Holds, give
+from holdfast.core.placement.room import count_fitting
+from holdfast.core.placement.types import Candidate, RunningTask
+
+MAX_VICTIMS = 256
+"""Running jobs looked at when somebody could be preempted: the least important and youngest."""
+MAX_TRIES = 1000
+"""Sets of one size that are tried before the greedy search takes over."""
+
+
+class Ground:
+    """The room a job finds once everything that is being stopped has gone, what is held for others left alone."""
+
+    def __init__(self, job: Candidate, holds: Holds) -> None:
+        self._job = job
+        self._holds = holds
+        state = {host.host_id: host.amount() for host in holds.room.serving(job)}
+        for task in holds.running:
+            if holds.release_at(task) <= DRAIN_SECONDS:
+                give(state, task)
+        self._open: dict[str, list[tuple[Amount, float]]] = {
+            i: holds.look_from(job, DRAIN_SECONDS, amount, i) for i, amount in state.items()
+        }
+        self._counts = dict.fromkeys(self._open, 0)
+        self.total = 0
+        for host_id in self._open:
+            self._count(host_id)
+
+    @property
+    def fits(self) -> bool:
+        """Whether all tasks of the job find room."""
+        return self.total >= self._job.tasks
+
+    def touches(self, tasks: Iterable[RunningTask]) -> bool:
+        """Whether any of these is on a host that the job could use."""
+        return any(task.host_id in self._open for task in tasks)
+
+    def hosts(self) -> list[str]:
+        """Hosts that the job could use."""
+        return list(self._open)
+
+    def count_on(self, host_id: str) -> int:
+        """How many tasks of the job fit on one host."""
+        return self._counts[host_id]
+
+    def free(self, tasks: Iterable[RunningTask], sign: int = 1) -> None:
+        """These go; with sign -1 they stay after all."""
+        touched = set()
+        for task in tasks:
+            release = self._holds.release_at(task)
+            for amount, until in self._open.get(task.host_id, ()):
+                if release > until:  # else its going is in there already
+                    amount[0] += sign * task.cpu_slots
+                    amount[1] += sign * task.memory_bytes
+                    amount[2] += sign * task.devices
+                    touched.add(task.host_id)
+        for host_id in touched:
+            self._count(host_id)
+
+    def gain(self, tasks: Sequence[RunningTask]) -> int:
+        """How many more tasks of the job fit when these go."""
+        before = self.total
+        self.free(tasks)
+        gain = self.total - before
+        self.free(tasks, -1)
+        return gain
+
+    def _count(self, host_id: str) -> None:
+        found = min(count_fitting(self._job, amount, self._job.tasks) for amount, _ in self._open[host_id])
+        self.total += found - self._counts[host_id]
+        self._counts[host_id] = found
+
+
+def find_victims(job: Candidate, ground: Ground, holds: Holds) -> tuple[str, ...]:
+    """The jobs to preempt so that `job` fits: few, of low priority, and young; empty where nobody's going would do."""
+    by_job: dict[str, list[RunningTask]] = {}
+    for task in holds.running:
+        by_job.setdefault(task.job_id, []).append(task)
+    eligible = [
+        job_id for job_id, tasks in by_job.items()
+        if tasks[0].priority < job.priority and not holds.is_draining(job_id)
+        and all(task.preemptible and not task.draining for task in tasks) and ground.touches(tasks)
+    ]  # fmt: skip
+    order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))[:MAX_VICTIMS]
+    everything = [task for victim in order for task in by_job[victim]]
+    ground.free(everything)
+    enough = ground.fits
+    ground.free(everything, -1)
+    if not enough or ground.fits:
+        return ()
+    size = 1
+    while comb(len(order), size) <= MAX_TRIES and size <= len(order):
+        found = _try_all(size, ground, order, by_job)
+        if found:
+            return found
+        size += 1
+    return _choose_greedily(ground, order, by_job)
+
+
+def _ran(tasks: Sequence[RunningTask]) -> float:
+    return max(task.ran_seconds for task in tasks)
+
+
+def _try_all(
+    size: int, ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]
+) -> tuple[str, ...] | None:
+    """The cheapest set of this size that does, or None."""
+    fitting = []
+    for victims in combinations(order, size):
+        tasks = [task for victim in victims for task in by_job[victim]]
+        ground.free(tasks)
+        if ground.fits:
+            fitting.append(victims)
+        ground.free(tasks, -1)
+    return min(fitting, key=lambda victims: _cost(victims, by_job), default=None)
+
+
+def _cost(victims: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple[list[int], float]:
+    """The most important of them first, then the work that is lost."""
+    priorities = sorted((by_job[victim][0].priority for victim in victims), reverse=True)
+    return priorities, sum(_ran(by_job[victim]) for victim in victims)
+
+
+def _choose_greedily(ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple[str, ...]:
+    """By how much of the job each one's going makes fit; the least important and youngest of equals."""
+    left, chosen = list(order), []
+    while not ground.fits and left:
+        gains = [ground.gain(by_job[victim]) for victim in left]
+        best = max(gains)
+        # Where nobody's going helps alone, a host that is shared by several may need them all.
+        victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
+        if not victims:
+            break
+        for victim in victims:
+            left.remove(victim)
+            chosen.append(victim)
+            ground.free(by_job[victim])
+    if not ground.fits:
+        return ()
+    kept = list(chosen)
+    for victim in sorted(chosen, key=lambda i: (-by_job[i][0].priority, -_ran(by_job[i]))):
+        ground.free(by_job[victim], -1)
+        if ground.fits:
+            kept.remove(victim)
+        else:
+            ground.free(by_job[victim])
+    return tuple(kept)
+
+
+def _share_a_host(ground: Ground, left: Sequence[str], by_job: dict[str, list[RunningTask]]) -> list[str]:
+    """The fewest jobs, in order, whose going together makes one more task fit on some host."""
+    here: dict[str, list[str]] = {}
+    for victim in left:
+        for host_id in {task.host_id for task in by_job[victim]}:
+            here.setdefault(host_id, []).append(victim)
+    best: list[str] = []
+    for host_id in ground.hosts():
+        going: list[str] = []
+        before = ground.count_on(host_id)
+        for victim in here.get(host_id, ()):
+            going.append(victim)
+            ground.free(by_job[victim])
+            if ground.count_on(host_id) > before:
+                if not best or len(going) < len(best):
+                    best = list(going)
+                break
+        for victim in going:
+            ground.free(by_job[victim], -1)
+    return best

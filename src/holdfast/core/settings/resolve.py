@@ -1,0 +1,188 @@
+"""Settings: reading them, checking them, and which value is in force and where it came from. The table is `setting_table`.
+
+Layers, strongest first: job > queue or project > cluster > environment > default. A setting belongs to queues or to
+projects, never to both. A layer says nothing by leaving the name out; `None` as a value means "off" where the setting
+allows it. Values are read when they are used, so a change reaches running work at its next sync.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.core.causes import parse_causes
+from holdfast.core.retry import fields_layer
+from holdfast.core.settings.table import BUILTIN_QUEUES, SETTINGS, Scope, Setting, Value
+from holdfast.errors import ValidationError
+
+__all__ = [
+    "BUILTIN_QUEUES",
+    "SETTINGS",
+    "Effective",
+    "Scope",
+    "Setting",
+    "Value",
+    "check_layer",
+    "job_layer",
+    "layer_from_environment",
+    "parse_duration",
+    "parse_value",
+    "resolve",
+    "resolve_all",
+]
+
+
+class Effective(msgspec.Struct, frozen=True):
+    """A setting's value in force, and the layer it came from."""
+
+    name: str
+    value: Value
+    source: str
+
+
+_RANK = {"job": 0, "queue": 1, "project": 1, "cluster": 2}
+
+
+def parse_value(name: str, raw: object) -> Value:
+    """Read `raw` (text from a person or an environment, or a JSON value) as the setting `name`.
+
+    Raises:
+        ValidationError: no such setting, or a value of the wrong kind or out of bounds, with what would do.
+    """
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise ValidationError(f"there is no setting {name!r}; `holdfast config` lists them", field=name)
+    if raw is None or (isinstance(raw, str) and raw.strip().lower() in ("off", "none") and setting.may_be_off):
+        if not setting.may_be_off:
+            raise ValidationError(f"{name} cannot be switched off", field=name)
+        return None
+    if setting.kind == "bool":
+        words = {
+            "true": True,
+            "on": True,
+            "yes": True,
+            "1": True,
+            "false": False,
+            "off": False,
+            "no": False,
+            "0": False,
+        }
+        value = words.get(str(raw).strip().lower())
+        if value is None:
+            raise ValidationError(f"{name} is on or off, not {raw!r}", field=name)
+        return value
+    if setting.kind == "causes":
+        return (
+            ",".join(parse_causes(raw)) if str(raw).strip().lower() not in ("all", "none") else str(raw).strip().lower()
+        )
+    if setting.kind == "text":
+        return _read_text(setting, raw)
+    if setting.kind == "word":
+        if str(raw) not in setting.words:
+            raise ValidationError(f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name)
+        return str(raw)
+    if isinstance(raw, bool):
+        raise ValidationError(f"{name} is a number, not {raw!r}", field=name)
+    try:
+        number = parse_duration(raw) if setting.kind == "seconds" and isinstance(raw, str) else float(cast(Any, raw))
+    except (TypeError, ValueError, OverflowError):
+        raise ValidationError(f"{name} is a number, not {raw!r}", field=name) from None
+    if not math.isfinite(number) or not setting.low <= number <= setting.high:
+        high = "" if math.isinf(setting.high) else f" and at most {setting.high:g}"
+        raise ValidationError(f"{name} is at least {setting.low:g}{high}, not {raw}", field=name)
+    if setting.kind == "int":
+        if number != int(number):
+            raise ValidationError(f"{name} is a whole number, not {raw}", field=name)
+        return int(number)
+    return number
+
+
+def _read_text(setting: Setting, raw: object) -> str:
+    if not isinstance(raw, str) or not raw.isprintable() or len(raw) > setting.high:
+        raise ValidationError(
+            f"{setting.name} is a line of at most {setting.high:g} printable characters", field=setting.name
+        )
+    return raw
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Read `90`, `1.5s`, `2m`, `1h30m` or `7d` as seconds. Raises ValueError on anything else."""
+    import re
+
+    text = text.strip().lower()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        return _finite(float(text))
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text)
+    if not parts or "".join(n + u for n, u in parts) != text:
+        raise ValueError(f"{text!r} is not a duration; write 90, 90s, 2m, 1h30m or 7d")
+    return _finite(sum(float(n) * _UNITS[u] for n, u in parts))
+
+
+def _finite(seconds: float) -> float:
+    if math.isinf(seconds):
+        raise ValueError("nothing takes that long")
+    return seconds
+
+
+def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return the settings that the environment sets. Raises ValidationError naming the variable."""
+    layer: dict[str, Value] = {}
+    for setting in SETTINGS.values():
+        if setting.environment_name in environ:
+            layer[setting.name] = parse_value(setting.name, environ[setting.environment_name])
+    return layer
+
+
+def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
+    """Return the value in force: the first of `layers` (strongest first) that names it, else the default."""
+    for source, layer in layers:
+        if name in layer:
+            return Effective(name, layer[name], source)
+    return Effective(name, SETTINGS[name].default, "default")
+
+
+def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Effective]:
+    """Return every setting's value in force."""
+    return {name: resolve(name, layers) for name in SETTINGS}
+
+
+def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
+    """Validate a whole layer given by a user for `scope`; raise ValidationError at the first bad name or value."""
+    checked: dict[str, Value] = {}
+    for name, raw in layer.items():
+        value = parse_value(name, raw)
+        setting = SETTINGS[name]
+        if _RANK[scope] < _RANK[setting.scope]:
+            raise ValidationError(f"{name} is set per {setting.scope}, not per {scope}", field=name)
+        if scope in ("queue", "project") and scope != setting.lane:
+            raise ValidationError(f"{name} is set per {setting.lane}, not per {scope}", field=name)
+        checked[name] = value
+    return checked
+
+
+def job_layer(spec: Any) -> dict[str, Value]:
+    """Return the settings a `JobSpec` sets itself."""
+    layer = fields_layer(spec.retry)
+    for name in (
+        "time_limit_seconds",
+        "stall_timeout_seconds",
+        "silence_limit_seconds",
+        "grace_seconds",
+        "lease_ttl_seconds",
+        "watchdog_cap",
+        "no_progress_limit",
+        "budget_reset_seconds",
+        "image_pull_seconds",
+        "start_timeout_seconds",
+        "recovery_timeout_seconds",
+    ):
+        value = getattr(spec, name)
+        if value is not None:
+            layer[name] = None if value == "off" else value
+    return layer

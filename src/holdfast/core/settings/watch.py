@@ -1,0 +1,46 @@
+"""The settings a task is watched by, resolved for one task and sent with its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.core.settings.resolve import Effective
+
+
+class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the agent's watchdogs go by. Names, units and defaults are those of `core.settings.resolve`; None is off."""
+
+    time_limit_seconds: float | None = None
+    stall_watch: bool = True
+    stall_timeout_seconds: float | None = 120.0
+    stall_samples: int = 3
+    stall_sample_interval_seconds: float = 1.0
+    silence_limit_seconds: float | None = 1800.0
+    section_factor: float = 5.0
+    health_watch: str = "auto"
+    health_window_seconds: float = 300.0
+    health_load_grace_seconds: float = 1200.0
+    health_sample_interval_seconds: float = 5.0
+    gpu_idle_percent: float = 5.0
+    gpu_memory_moving_mb: float = 5120.0
+    cpu_idle_percent: float = 5.0
+    cpu_memory_moving_mb: float = 8.0
+    io_moving_mb: float = 1.0
+    grace_seconds: float = 15.0
+    forensics_seconds: float = 10.0
+    log_keep_mb: float = 16.0
+    log_disk_mb: float = 256.0
+
+
+def watch_settings(effective: Mapping[str, Effective], *, supervised: bool = False) -> WatchSettings:
+    """Pick the watch settings out of all effective settings.
+
+    A host of a supervised job may idle for as long as its script likes (a spare, one that waits for the others), so its GPUs
+    are watched only where a queue says "on".
+    """
+    values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
+    if supervised and values["health_watch"] == "auto":
+        values["health_watch"] = "off"
+    return msgspec.convert(values, WatchSettings, strict=False)

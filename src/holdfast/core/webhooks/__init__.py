@@ -1,0 +1,1 @@
+"""Webhooks as values, and the addresses they may reach."""

@@ -1,0 +1,103 @@
+"""What both stores say about checkpoints: who may leave one, and in which words one is refused."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import CheckpointRecord
+from holdfast.core.states import JobState
+from holdfast.errors import Conflict, NotFound, Stale
+from holdfast.moves.rows import NewEvent
+
+SKIPPED = "task.checkpoint_skipped"
+LIVE = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
+
+
+class NewCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint whose bytes are in the blob store under `blob`. `sha256`: 32 bytes."""
+
+    blob: str
+    size: int
+    sha256: bytes
+    step: int | None = None
+
+
+class CheckpointAdded(msgspec.Struct, frozen=True, kw_only=True):
+    """`dropped`: blobs that no row names any more, to be deleted. They hold the new one where it was there already."""
+
+    record: CheckpointRecord
+    dropped: tuple[str, ...] = ()
+
+
+def refuse_task(key: TaskKey, host_id: str) -> Stale:
+    """The error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
+    return Stale(
+        f"no checkpoint of rank {key.rank} of job {key.job_id} under epoch {key.epoch} is taken from host {host_id}: that attempt "
+        "is over, or the rank is another host's",
+        code="stale_epoch",
+    )
+
+
+def check_by_hand(
+    job_id: str, rank: int, epoch: int | None, *, state: JobState, now: int, attempts: int, tasks: int
+) -> None:
+    """Whether a person may leave a checkpoint. `now`: the epoch of the rank's present life, else the job's.
+
+    Raises as `CheckpointStore.put_checkpoint` says.
+    """
+    if not 0 <= rank < tasks:
+        raise NotFound(f"job {job_id} has no rank {rank}; it has {tasks}")
+    if state is JobState.SUCCEEDED:
+        raise Conflict(f"job {job_id} has succeeded and needs no checkpoint")
+    if not attempts:
+        raise Conflict(f"job {job_id} has had no attempt yet; give what it starts from to its command")
+    live = state in LIVE
+    if epoch is None and live:
+        raise Conflict(
+            f"job {job_id} has an attempt under epoch {now}; say that this is its checkpoint with epoch={now}"
+        )
+    if epoch is not None and (not live or epoch != now):
+        raise Stale(
+            f"job {job_id} has no attempt under epoch {epoch}; it is {state} and its epoch {now}", code="stale_epoch"
+        )
+
+
+def is_repeat(newest: CheckpointRecord | None, epoch: int, new: NewCheckpoint) -> bool:
+    """Whether `new` is the newest one sent again: its answer was lost."""
+    if newest is None or newest.epoch != epoch:
+        return False
+    return (newest.size, newest.sha256, newest.step) == (new.size, new.sha256.hex(), new.step)
+
+
+def skipped_event(
+    host_id: str,
+    key: TaskKey,
+    attempt: int,
+    queue: str,
+    project: str,
+    number: int,
+    older: CheckpointRecord,
+    reason: str,
+) -> NewEvent:
+    """The event of a checkpoint that could not be used."""
+    step = "" if older.step is None else f", of step {older.step}"
+    return NewEvent(
+        kind=SKIPPED, job_id=key.job_id, attempt=attempt, epoch=key.epoch, rank=key.rank, host_id=host_id, queue=queue,
+        project=project, data={"number": number, "older": older.number, "reason": reason},
+        message=f"rank {key.rank} starts from checkpoint {older.number}{step}: number {number} cannot be used: {reason}",
+    )  # fmt: skip
+
+
+def no_older(job_id: str, rank: int, number: int) -> NotFound:
+    """The error where there is nothing to go back to."""
+    return NotFound(f"no checkpoint of rank {rank} of job {job_id} that is older than number {number} is kept")
+
+
+def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None) -> NotFound:
+    """The error for one that is not there."""
+    which = f" number {number}" if number is not None else ""
+    when = f" under epoch {epoch}" if epoch is not None else ""
+    return NotFound(
+        f"job {job_id} has no checkpoint{which} of rank {rank}{when}; `holdfast checkpoints {job_id}` lists them"
+    )

@@ -1,0 +1,153 @@
+"""What both stores decide about a host that registers or is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.records import HostRecord
+from holdfast.core.states import HostEvent, HostState, JobState
+from holdfast.core.transitions import HOST, step
+from holdfast.errors import Conflict, InvalidTransition, NotFound, Stale
+from holdfast.moves import members, moves
+from holdfast.moves.moves import Moves
+from holdfast.moves.rows import NewEvent
+
+MAX_EARLIER_INCARNATIONS = 16
+_ASKED = frozenset((HostEvent.DRAIN, HostEvent.UNDRAIN, HostEvent.QUARANTINE, HostEvent.RELEASE, HostEvent.TERMINATE))
+
+
+def register_state(before: HostState | None) -> HostState:
+    """The state after a registration. There are no preflight checks yet: a host that registers has passed them."""
+    after = step(HOST, before or HostState.SPAWNING, HostEvent.REGISTER)
+    return step(HOST, after, HostEvent.PASS) if after is HostState.PREFLIGHT else after
+
+
+def follow_incarnation(host: str, present: str | None, earlier: Sequence[str], incarnation: str) -> tuple[str, ...]:
+    """The host's earlier incarnations once `incarnation` is its present one, newest first.
+
+    LEASE-3 takes a new incarnation as evidence that the one before is gone. A registration that lay in a frozen
+    controller's buffer, or that a copied state folder sends, is of an incarnation which is over: it frees nothing.
+
+    Raises:
+        Stale: `incarnation` was followed by another one.
+    """
+    if present is None or present == incarnation:
+        return tuple(earlier)
+    if incarnation in earlier:
+        raise Stale(f"a newer incarnation of host {host} has registered; this one is over", code="stale_incarnation")
+    return (present, *earlier)[:MAX_EARLIER_INCARNATIONS]
+
+
+def move_state(host: str, before: HostState, event: str) -> HostState:
+    """The state after an operator's `event`.
+
+    Raises:
+        Conflict: the state does not take it; the message names what it does take.
+    """
+    try:
+        wanted = HostEvent(event)
+        if wanted not in _ASKED:
+            raise ValueError
+        return step(HOST, before, wanted)
+    except (ValueError, InvalidTransition):
+        taken = sorted(str(e) for s, e in HOST if s == before and e in _ASKED) or ["nothing"]
+        raise Conflict(f"host {host} is {before} and does not take {event!r}; it takes {', '.join(taken)}") from None
+
+
+def no_host(host: str) -> NotFound:
+    """The error for an id or name no host has."""
+    return NotFound(f"there is no host {host!r}; `holdfast hosts` lists them")
+
+
+def dead_event(host: HostRecord, at: datetime) -> NewEvent:
+    """The event of a host that is flagged."""
+    silent = (at - host.heartbeat_at).total_seconds() if host.heartbeat_at else 0.0
+    return NewEvent(kind="host.dead", host_id=host.id, message=f"host {host.name} is silent for {silent:.0f} s with {host.running} live tasks",
+                    data={"name": host.name, "silent_seconds": round(silent, 3), "running": host.running})  # fmt: skip
+
+
+def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEvent]:
+    """The event of a host whose tasks were freed, if any were."""
+    if not jobs:
+        return []
+    text = f"host {name} lost the tasks of {len(jobs)} job{'s' * (len(jobs) != 1)}: {why}"
+    return [
+        NewEvent(kind="host.lost", host_id=host_id, message=text, data={"name": name, "why": why, "jobs": jobs[:100]})
+    ]
+
+
+def moved_event(
+    host_id: str,
+    name: str,
+    before: HostState,
+    after: HostState,
+    event: str,
+    reason: str,
+    hard: bool,
+    *,
+    scaled: bool = False,
+) -> NewEvent:
+    """The event of a host that an operator or the evidence moved. scaled: it is scaled down."""
+    data = {"name": name, "event": event, "from": str(before), "to": str(after), "hard": hard}
+    if scaled:
+        data["cause"] = str(Cause.SCALED_DOWN)
+    return NewEvent(kind="host.moved", host_id=host_id, message=reason or f"host {name}: {event}", data=data)
+
+
+def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[str]:
+    """The moves of `lose_host_tasks`."""
+    freed = []
+    for job in m.jobs.values():
+        for task in m.ranks(job):
+            if task.host_id == host_id and task.incarnation != keep and task.state.holds_lease:
+                moves.lose_task(m, job, task, lost)
+                freed.append(job.id)
+    return list(dict.fromkeys(freed))
+
+
+def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime) -> datetime | None:
+    """Until when running work may go on on a host that is being drained; None: as long as it takes."""
+    if state is not HostState.DRAINING or deadline_seconds is None:
+        return None
+    return now + timedelta(seconds=deadline_seconds)
+
+
+def cause_of(state: HostState, *, scale_down: bool) -> Cause:
+    """What is kept with a host's move: why its work will be stopped, if it is."""
+    return Cause.SCALED_DOWN if scale_down and state is HostState.DRAINING else Cause.HOST_DRAINED
+
+
+def deadline_reason(name: str, cause: Cause) -> str:
+    """The sentence of work that a host's drain has caught up with."""
+    what = "scaled down" if cause is Cause.SCALED_DOWN else "being drained"
+    return f"host {name} is {what}, and its deadline has come"
+
+
+def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> list[str]:
+    """What runs on a host is stopped now: by an operator, or because the host is scaled down. Returns the jobs."""
+    if cause is Cause.SCALED_DOWN:
+        sentence = f"host {name} is scaled down: {reason}" if reason else f"host {name} is scaled down"
+        return drain_jobs_for(m, cause, sentence, host_id, stop=False)
+    return drain_jobs_for(m, cause, reason or "its host was drained by an operator", host_id)
+
+
+def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True) -> list[str]:
+    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an operator's hard stop.
+
+    Of a supervised job only the members on that host are stopped, where its script runs elsewhere. Returns all these jobs.
+    """
+    begun = []
+    for job in m.jobs.values():
+        here = host_id is None or any(t.host_id == host_id and t.state.holds_lease for t in m.ranks(job))
+        if here and job.state in (JobState.RESERVED, JobState.RUNNING):
+            begun.append(job.id)
+            if host_id is None or not members.stop_on_host(m, job, host_id, cause, reason):
+                moves.begin_drain(m, job, cause, reason, operator_stop=stop)
+    return begun
+
+
+def register_reason(state: HostState) -> str:
+    """The sentence of a host that has just registered."""
+    return "registered" if state is HostState.ACTIVE else f"registered; it stays {state}"

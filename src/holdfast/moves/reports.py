@@ -1,0 +1,210 @@
+"""What both stores make of one host's sync: which reports count, and the answer as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import JobState, TaskState
+from holdfast.moves import moves
+from holdfast.moves.moves import Moves
+from holdfast.moves.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
+from holdfast.moves.values import Beat, ClaimRow, HostSync, HostSynced, PreemptRow, TaskOffer
+
+MAX_AGE_SECONDS = 366 * 86_400.0
+TOO_EARLY = "it ran before its attempt's start barrier was open (a restored database?)"
+
+
+class Draft:
+    """The answer to one sync while it is made. Keys no row could hold count as unknown from the start."""
+
+    def __init__(self, sync: HostSync, status: str) -> None:
+        self.sync = sync
+        self.status = status
+        self.name = ""
+        self.orders = False
+        self.offers: list[TaskOffer] = []
+        self.preempts: list[PreemptRow] = []
+        self.renewed: list[tuple[TaskKey, float]] = []
+        self.lost: list[TaskKey] = []
+        self.acked: list[TaskKey] = []
+        self.refused: list[TaskKey] = []
+        self.claims: list[ClaimRow] = []
+        self.opened: set[str] = set()
+        self.succeeded: list[str] = []
+        self.retried: list[str] = []
+        self.draining: list[str] = []
+        self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
+        self._started = [k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended]
+        claimed = {key: port for key, port in sync.claimed if key not in self._ended}
+        self._claimed = {key: port for key, port in claimed.items() if is_storable_key(key)}
+        live = [k for k in dict.fromkeys((*sync.live, *sync.started, *claimed)) if k not in self._ended]
+        self._live = [k for k in live if is_storable_key(k)]
+        if status == "ok":
+            self.lost += [k for k in live if not is_storable_key(k)]
+            self.refused += [key for key, _ in sync.ended if not is_storable_key(key)]
+        else:
+            self.lost += live
+            self.refused += [key for key, _ in sync.ended]
+        self._beats = {beat.key: _storable(beat) for beat in sync.beats}
+
+    def ended(self) -> Iterator[tuple[TaskKey, TaskFacts]]:
+        """Ends reported, once per key."""
+        return iter(self._ended.items())
+
+    def started(self) -> Sequence[TaskKey]:
+        """Starts reported, without those that have ended since."""
+        return self._started
+
+    def live(self) -> Sequence[TaskKey]:
+        """Tasks to be renewed: live or started, and not ended."""
+        return self._live
+
+    def disown(self, key: TaskKey) -> None:
+        """What runs under this key is to be ended, and not renewed."""
+        self._live = [k for k in self._live if k != key]
+        self.lost.append(key)
+
+    def claimed(self) -> dict[TaskKey, int]:
+        """Places kept for ranks of gangs, and rank 0's port."""
+        return self._claimed
+
+    def beats(self) -> dict[TaskKey, Beat]:
+        """The last beat of each task."""
+        return self._beats
+
+    def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
+        """FENCE-1: the task is there under this epoch, on this host and incarnation."""
+        return (
+            task is not None and task.epoch == key.epoch and task.host_id == self.sync.host_id
+            and task.incarnation == self.sync.incarnation
+        )  # fmt: skip
+
+    def answer(self) -> HostSynced:
+        """The finished answer."""
+        return HostSynced(
+            host_id=self.sync.host_id, status=self.status, offers=tuple(self.offers), claims=tuple(self.claims),
+            opened=tuple(sorted(self.opened)), preempts=tuple(self.preempts),
+            renewed=tuple(self.renewed), lost=tuple(sorted(set(self.lost))), acked=tuple(sorted(set(self.acked))),
+            refused=tuple(sorted(set(self.refused))),
+            succeeded=tuple(dict.fromkeys(self.succeeded)), retried=tuple(dict.fromkeys(self.retried)), draining=tuple(dict.fromkeys(self.draining)),
+        )  # fmt: skip
+
+
+def _storable(beat: Beat) -> Beat:
+    return Beat(
+        key=beat.key, step=clamp_count(beat.step), total=clamp_count(beat.total),
+        age_seconds=min(max(beat.age_seconds, 0.0), MAX_AGE_SECONDS),
+        section=None if beat.section is None else clean_text(beat.section),
+    )  # fmt: skip
+
+
+def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
+    """Indices in groups in which no host is there twice; nearly always one group."""
+    groups: list[list[int]] = []
+    seen: list[set[str]] = []
+    for i, sync in enumerate(syncs):
+        for group, hosts in zip(groups, seen, strict=True):
+            if sync.host_id not in hosts:
+                group.append(i)
+                hosts.add(sync.host_id)
+                break
+        else:
+            groups.append([i])
+            seen.append({sync.host_id})
+    return groups
+
+
+def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> list[tuple[Draft, TaskKey]]:
+    """Make the moves of starts and ends, those in `taken` excepted, in a fixed order; fill the drafts.
+
+    Returns the ends whose task is not there: the caller looks whether their attempt had ended with them on record.
+    """
+    for d in drafts:
+        for key, port in d.claimed().items():
+            job = m.jobs.get(key.job_id)
+            task = m.tasks.get(key.job_id, {}).get(key.rank)
+            if job is not None and task is not None and d.speaks_for(task, key):
+                moves.claim_task(m, job, task, port)
+                d.opened |= m.opened
+    for d in drafts:
+        for key in tuple(d.started()):
+            job = m.jobs.get(key.job_id)
+            task = m.tasks.get(key.job_id, {}).get(key.rank)
+            if job is None or task is None or not d.speaks_for(task, key):
+                continue
+            if _began_too_early(task):
+                d.disown(key)
+            else:
+                moves.start_task(m, job, task)
+    repeats: list[tuple[Draft, TaskKey]] = []
+    for d in drafts:
+        for key, facts in d.ended():
+            if key in taken:
+                continue
+            job = m.jobs.get(key.job_id)
+            task = m.tasks.get(key.job_id, {}).get(key.rank)
+            if job is None or task is None or not d.speaks_for(task, key):
+                repeats.append((d, key))
+            elif not task.state.holds_lease:
+                lost = task.facts is None or task.facts.lost is not None
+                (d.refused if lost else d.acked).append(key)
+            else:
+                note_beat(task, d.beats().get(key), m.now)
+                moves.end_task(m, job, task, TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts)
+                d.acked.append(key)
+                if job.state is JobState.SUCCEEDED:
+                    d.succeeded.append(job.id)
+                    if job.retries_charged:
+                        d.retried.append(job.id)
+                elif job.state is JobState.DRAINING:
+                    d.draining.append(job.id)
+    return repeats
+
+
+def _began_too_early(task: TaskRow) -> bool:
+    """GANG-1: nothing of this attempt was launched yet. What runs is of one that the database has forgotten, restored from a
+    backup; its peers are elsewhere, and it must not stand for a rank of this one."""
+    return task.state is TaskState.RESERVED and not task.barrier
+
+
+def find_stuck(draft: Draft) -> str | None:
+    """Why a host is to be given nothing more: a task it was rid of only on paper. The process holds its devices, and others of its
+    attempt may take long to end, so this does not wait for the decision on the job. A report that is stale is true all the same.
+    """
+    for key, facts in draft.ended():
+        if facts.unkillable:
+            return f"processes of rank {key.rank} of job {key.job_id} survive SIGKILL and hold what they hold"
+    return None
+
+
+def note_beat(task: TaskRow, beat: Beat | None, now: datetime) -> None:
+    """Keep a task's beat. It comes with the report of its end too: a short task may never have told of it before."""
+    if beat is None:
+        return
+    beat_at = now - timedelta(seconds=beat.age_seconds)
+    task.step = task.step if beat.step is None else beat.step
+    task.total = task.total if beat.total is None else beat.total
+    task.section = beat.section
+    task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
+
+
+def order_preempt(
+    key: TaskKey, *, cause: Cause, reason: str, hard: bool, operator_stop: bool, trigger_rank: int | None
+) -> PreemptRow:
+    """The order to stop one task. A task that falls because another fell is a sibling, whatever felled that one."""
+    sibling = trigger_rank is not None and trigger_rank != key.rank and cause is not Cause.USER_CANCELLED
+    return PreemptRow(
+        key=key, cause=Cause.SIBLING_DRAINED if sibling else cause,
+        reason=f"rank {trigger_rank} fell: {reason}" if sibling else reason, hard=hard, operator_stop=operator_stop,
+    )  # fmt: skip
+
+
+def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
+    """The event of a host that was flagged dead and speaks again."""
+    silent = max(0.0, (now - heartbeat_at).total_seconds())
+    return NewEvent(kind="host.recovered", host_id=host_id, message=f"host {name} is back after {silent:.0f} s of silence",
+                    data={"name": name, "silent_seconds": round(silent, 3)})  # fmt: skip

@@ -1,0 +1,157 @@
+"""What people and loops ask of jobs: cancel, give a reservation up, go on after an end, take what a silent host held.
+
+Made of `moves`, and pure like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.lease import margin_seconds
+from holdfast.core.placement.ranks import name_places
+from holdfast.core.records import RankCharges
+from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
+from holdfast.core.transitions import JOB, step
+from holdfast.moves import moves
+from holdfast.moves.moves import Moves
+from holdfast.moves.rows import BACK_OFF, JobRow, TaskRow
+
+
+def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
+    """A person's cancel, in every state; a job that has ended is left as it is."""
+    if job.state.terminal:
+        return
+    if job.state in (JobState.WAITING, JobState.QUEUED):
+        _cancel_idle(m, job, reason)
+        return
+    if job.state is JobState.DRAINING:
+        if job.drain_cause is Cause.USER_CANCELLED and (job.drain_hard or not hard):
+            return
+        job.drain_cause, job.drain_reason = Cause.USER_CANCELLED, reason
+        job.drain_hard = job.drain_hard or hard
+        m.touch(job, reason)
+        m.log("job.draining", job, reason, cause=str(Cause.USER_CANCELLED), hard=hard or None)
+        return
+    tasks = m.tasks[job.id].values()
+    if job.state is JobState.RESERVED and all(t.offered_at is None for t in tasks):
+        _cancel_unoffered(m, job, reason)
+        return
+    moves.begin_drain(m, job, Cause.USER_CANCELLED, reason, hard=hard)
+
+
+def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
+    m.move_job(job, JobEvent.CANCEL, reason)
+    job.wait_cause = job.wait_until = job.retry_at = None
+    job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, Cause.USER_CANCELLED, None
+    job.ended_at = m.now
+    m.log("job.cancelled", job, reason, cause=str(Cause.USER_CANCELLED))
+
+
+def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
+    """No host knows of it, so nothing has to be stopped: the reservation is taken back, then the job cancelled."""
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.cause, change.reason = Outcome.CANCELLED, Cause.USER_CANCELLED, reason
+    change.ended_at = m.now
+    _release_tasks(m, job)
+    job.state = step(JOB, job.state, JobEvent.EXPIRE)
+    _cancel_idle(m, job, reason)
+
+
+def expire(m: Moves, job: JobRow, reason: str) -> None:
+    """A reservation nobody was told of in time: back to its old place, at no charge; its attempt number is not reused."""
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.reason, change.ended_at = Outcome.EXPIRED, reason, m.now
+    _release_tasks(m, job)
+    m.move_job(job, JobEvent.EXPIRE, reason)
+    m.log("job.expired", job, reason)
+
+
+def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
+    """Give up a reservation whose hosts did not all take it in time; False where they did, or are on their way down."""
+    tasks = m.ranks(job)
+    asked = [t for t in tasks if t.state is TaskState.RESERVED and not t.replaced]
+    missing = [t for t in asked if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
+    if job.state is not JobState.RESERVED or not missing:
+        return False
+    if all(t.offered_at is None for t in tasks):
+        expire(m, job, expired_reason(reservation_seconds))
+    else:
+        run_out(m, job, run_out_reason(reservation_seconds, missing), missing[0])
+    return True
+
+
+def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
+    """A reservation that only some of its hosts took in time: those that took it give it back, together (DESIGN §3.4)."""
+    moves.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
+
+
+def _release_tasks(m: Moves, job: JobRow) -> None:
+    for task in m.ranks(job):
+        m.move_task(task, TaskEvent.RELEASE)
+    moves.clear(m, job)
+
+
+def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
+    """A person's `retry`: queued again at the back. The caller has checked the state.
+
+    A job that backs off goes on at once, in its old place and with its budgets as they are: it was charged when it began to.
+
+    made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
+    its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
+    Of a gang the rank that began the fall is charged (GANG-4), where one did.
+    """
+    waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
+    m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
+    job.wait_cause = job.wait_until = job.retry_at = None
+    job.start_failures = 0
+    if not backed_off:  # else it has its charge and keeps its place
+        _charge_revival(job, made)
+        job.to_place = "back"
+    job.ended_at, job.queued_at, job.trigger_rank = None, m.now, None
+    kind = "job.released" if waited else "job.revived"
+    m.log(kind, job, reason, counted=made is not None, retry_count=job.retries_charged)
+
+
+def _charge_revival(job: JobRow, made: int | None) -> None:
+    if made is None:
+        job.retries_charged = job.watchdog_charged = job.infra_charged = job.no_progress = 0
+        job.rank_charges, job.best_step, job.retry_events, job.avoid_hosts = {}, None, True, ()
+    else:
+        if job.tasks > 1 and job.trigger_rank is not None and job.retries_charged <= made:
+            mine = job.rank_charges.get(str(job.trigger_rank), RankCharges())
+            mine = msgspec.structs.replace(mine, retries=mine.retries + 1)
+            job.rank_charges = {**job.rank_charges, str(job.trigger_rank): mine}
+        job.retries_charged = made + 1
+
+
+def lapse(m: Moves, leading_since: datetime) -> list[str]:
+    """Free the loaded tasks whose lease ended more than its margin ago. Returns the ids of their jobs.
+
+    LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
+    """
+    lapsed = []
+    for job in m.jobs.values():
+        for task in m.ranks(job):
+            if not task.state.holds_lease or task.lease_until is None:
+                continue
+            margin = timedelta(seconds=margin_seconds(task.lease_ttl_seconds))
+            ttl = timedelta(seconds=task.lease_ttl_seconds)
+            if task.lease_until + margin < m.now and leading_since + ttl < m.now:
+                moves.lose_task(m, job, task, "lease_lapsed")
+                lapsed.append(job.id)
+    return list(dict.fromkeys(lapsed))
+
+
+def expired_reason(reservation_seconds: float) -> str:
+    """The sentence of a reservation that ran out."""
+    return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
+
+
+def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:
+    """The sentence of a reservation that not all of its hosts took. missing: the ranks whose places were not kept."""
+    whose = name_places((task.rank, task.host_name) for task in missing)
+    return f"the places of {whose} were not claimed within {reservation_seconds:g} s"

@@ -1,0 +1,66 @@
+"""What is free on hosts, checked once more at the moment a placement is written (ADMIT-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from holdfast.core.placement.plan import Capacity, JobPlacement, TaskPlacement
+
+Need = tuple[int, int, int]
+"""(gpus, cpu_slots, memory_bytes) of one task."""
+
+
+class Room:
+    """Free room by host; taken from as placements are accepted."""
+
+    def __init__(self, hosts: Iterable[Capacity]) -> None:
+        self._hosts = {host.host_id: host for host in hosts}
+        self._devices = {host_id: set(host.free_devices) for host_id, host in self._hosts.items()}
+        self._slots = {host_id: host.free_cpu_slots for host_id, host in self._hosts.items()}
+        self._memory = {host_id: host.free_memory_bytes for host_id, host in self._hosts.items()}
+
+    def name(self, host_id: str) -> str:
+        """The host's name."""
+        return self._hosts[host_id].name
+
+    def take(self, placement: JobPlacement, need: Need) -> bool:
+        """Take the room of all the job's tasks, or of none: two leaders for a moment must not give one GPU twice."""
+        gpus, slots, memory = need
+        taken: list[TaskPlacement] = []
+        for task in placement.tasks:
+            host = self._hosts.get(task.host_id)
+            fits = (
+                host is not None and host.incarnation == task.incarnation and len(task.devices) == gpus
+                and set(task.devices) <= self._devices[task.host_id] and self._slots[task.host_id] >= slots
+                and (memory == 0 or self._memory[task.host_id] >= memory)
+            )  # fmt: skip
+            if not fits:
+                for other in taken:
+                    self._devices[other.host_id] |= set(other.devices)
+                    self._slots[other.host_id] += slots
+                    self._memory[other.host_id] += memory
+                return False
+            self._devices[task.host_id] -= set(task.devices)
+            self._slots[task.host_id] -= slots
+            self._memory[task.host_id] -= memory
+            taken.append(task)
+        return True
+
+
+def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> dict[str, int]:
+    """Queue → how many more jobs it may run, for queues that have a limit."""
+    return {name: max(0, limit - live.get(name, 0)) for name, limit in limits.items() if limit is not None}
+
+
+def name_hosts(names: Iterable[str]) -> str:
+    """Names in order without repetition, for the sentence; the first three and how many more."""
+    unique = list(dict.fromkeys(names))
+    more = f" and {len(unique) - 3} more" if len(unique) > 3 else ""
+    return ", ".join(unique[:3]) + more
+
+
+def serves(hosts: Sequence[Capacity]) -> Callable[[str], bool]:
+    """A predicate: does any of `hosts` serve the lane of this name?"""
+    every = any(not host.queues for host in hosts)
+    named = frozenset(name for host in hosts for name in host.queues)
+    return lambda name: every or name in named

@@ -1,0 +1,1 @@
+"""The embedded PostgreSQL server: found, made, started, watched and ended."""

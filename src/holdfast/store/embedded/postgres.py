@@ -1,0 +1,381 @@
+"""An embedded PostgreSQL: made, started, watched and ended by the process that owns its folder.
+
+Why not the wheels' own managers: they report a zombie as running, chmod the parents of the data folder, call
+useradd and leave servers behind. What is kept here instead:
+
+PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the kernel says so.
+PG-2  One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before it
+      touches anything.
+PG-3  A cluster appears whole or not at all: initdb works beside it and a rename ends it.
+PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutdown) when the owner is gone,
+      however it went.
+PG-5  A pid alone is never believed: a process is signalled through a pidfd, after its lock or folder was
+      looked at.
+
+The facts behind it, and what was measured, are in docs/decisions/0003-embedded-postgres.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.errors import Unavailable
+from holdfast.store.embedded.binaries import (
+    PostgresBinaries,
+    find_binaries,
+    is_reachable,
+    make_reachable,
+)
+from holdfast.store.embedded.cluster import (
+    DATABASE,
+    USER,
+    Layout,
+    Runtime,
+    check_space,
+    check_version,
+    choose_port,
+    clear_unfinished,
+    drop_reused_pid,
+    drop_socket_folder,
+    explain_os_error,
+    initdb_arguments,
+    make_socket_folder,
+    new_password,
+    prepare_folder,
+    read_password,
+    read_runtime,
+    rotate_log,
+    server_settings,
+    sync_folder,
+    write_password,
+    write_runtime,
+)
+from holdfast.store.embedded.processes import (
+    Log,
+    end_leftovers,
+    find_holders,
+    lock_file,
+    lock_owner,
+    press_holders,
+)
+from holdfast.store.embedded.server import (
+    Identity,
+    NotAsThisUser,
+    Place,
+    ServerRun,
+    TryAgain,
+    adopt_files,
+    await_ready,
+    explain_failure,
+    launch_command,
+    list_identities,
+    raise_for_launcher,
+    server_environment,
+)
+
+__all__ = ["EmbeddedPostgres", "PostgresBinaries", "find_binaries"]
+
+_POLL_SECONDS = 0.005
+_RETRY_SECONDS = 10.0
+_INITDB_SECONDS = 120.0
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server on one folder, owned by this process.
+
+    `log` gets sentences for a person. `settings` are postgresql.conf settings that win over ours (a test may
+    turn fsync off). `run_as` forces one of `self`, `namespace`, `switch` instead of the first that works.
+    Safe to call from any thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        log: Log | None = None,
+        settings: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        run_as: str | None = None,
+    ) -> None:
+        # Resolved once: a later chdir of the owner must not move the database.
+        self._layout = Layout(Path(folder).absolute())
+        self._log: Log = log or logging.getLogger(__name__).info
+        self._settings = dict(settings or {})
+        self._environ = dict(os.environ if environ is None else environ)
+        self._run_as = run_as
+        self._mutex = threading.RLock()
+        self._owner_lock: int | None = None
+        self._server: ServerRun | None = None
+        self._runtime: Runtime | None = None
+        self._file_uids = frozenset({os.geteuid()})
+        self._password = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder given, absolute."""
+        return self._layout.folder
+
+    @property
+    def pid(self) -> int | None:
+        """The server's pid while it lives."""
+        server = self._server
+        return server.pid if server is not None and not server.ended.is_set() else None
+
+    def alive(self) -> bool:
+        """Whether the server process exists and is not a zombie. (One that was SIGSTOPped is alive.)"""
+        server = self._server
+        return server is not None and not server.ended.is_set()
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the server has ended; whether it did. For a controller that wants to hear of its
+        death.
+        """
+        server = self._server
+        return server is None or server.ended.wait(timeout_seconds)
+
+    def dsn(self, database: str = DATABASE, *, loopback: bool = False) -> str:
+        """How to connect: over the socket, or over loopback TCP. Holds the password; Unavailable before
+        start().
+        """
+        if self._runtime is None:
+            raise Unavailable("the embedded database was not started.", code="database_down")
+        name, port = quote(database, safe=""), self._runtime.port
+        if loopback:
+            return f"postgresql://{USER}:{self._password}@127.0.0.1:{port}/{name}"
+        place = quote(str(self._runtime.socket_folder), safe="")
+        return f"postgresql://{USER}:{self._password}@/{name}?host={place}&port={port}"
+
+    def start(self, timeout_seconds: float = 30) -> str:
+        """Start the server, making the cluster in an empty folder; return its DSN. Does nothing when it is
+        alive.
+
+        What an earlier owner left (a running server, a half-made cluster, stale locks) is cleared up first,
+        within about 12 s. `timeout_seconds` is counted anew while recovery reports progress in its log.
+        Conflict when another owner is alive; ValidationError when the folder or the binaries cannot be used;
+        Unavailable for a full disk or a server that does not come up.
+        """
+        with self._mutex:
+            if self.alive():
+                return self.dsn()
+            layout = self._layout
+            binaries = find_binaries(self._environ)
+            prepare_folder(layout)
+            try:
+                self._end_server()
+                if self._owner_lock is None:
+                    self._owner_lock = lock_owner(layout.owner_lock)
+                server_lock = end_leftovers(layout.server_lock, layout.data, self._log)
+                try:
+                    self._start_as_someone(binaries, server_lock, timeout_seconds)
+                finally:
+                    # From here on the lock is held by the server's processes alone.
+                    os.close(server_lock)
+            except OSError as error:
+                self._release()
+                raise explain_os_error(error, layout.folder) from error
+            except BaseException:
+                self._release()
+                raise
+            return self.dsn()
+
+    def stop(self, timeout_seconds: float = 10) -> None:
+        """End the server and let go of the folder; returns when every process of it is gone.
+
+        Fast shutdown first (clients are cut off, everything committed is written), at 70 % of the time an
+        immediate one (recovery at the next start), at 90 % SIGKILL. Unavailable when even that did not end
+        them within 5 s more. Does nothing when this object owns no server.
+        """
+        with self._mutex:
+            if self._owner_lock is None:
+                return
+            try:
+                if self._server is not None:
+                    self._server.stop(timeout_seconds)
+                self._confirm_gone(timeout_seconds)
+            finally:
+                self._release()
+
+    def _start_as_someone(self, binaries: PostgresBinaries, server_lock: int, timeout_seconds: float) -> None:
+        identities = list_identities(self._run_as, self._layout.data)
+        for identity in identities:
+            try:
+                self._start_as(identity, binaries, server_lock, timeout_seconds)
+                return
+            except NotAsThisUser as error:
+                if identity is identities[-1]:
+                    raise Unavailable(
+                        f"PostgreSQL cannot be run here as uid {os.geteuid()}: {error}. Start as an ordinary user "
+                        "that the password file knows, or use --dsn.",
+                        code="no_user_for_postgres",
+                    ) from error
+                self._log(f"user namespaces are not allowed here ({error}); trying another way")
+
+    def _start_as(
+        self, identity: Identity, binaries: PostgresBinaries, server_lock: int, timeout_seconds: float
+    ) -> None:
+        layout = self._layout
+        clear_unfinished(layout)
+        if identity.mode != "self":
+            places = (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/opt"))
+            binaries = make_reachable(binaries, identity.file_uid, places)
+        # Asked of the folder, which exists; the cluster in it belongs to the server's user anyway.
+        private = identity.mode != "self" and not is_reachable(layout.folder, identity.file_uid)
+        if not layout.data.exists():
+            self._make_cluster(identity, binaries, server_lock, private)
+        check_version(layout, binaries)
+        adopt_files(layout.data, identity)
+        self._password = read_password(layout.data)
+        drop_reused_pid(layout.data)
+        self._file_uids |= {identity.file_uid}
+        old = read_runtime(layout)
+        if old is not None:
+            drop_socket_folder(layout, old.socket_folder, self._file_uids)
+        socket_folder = make_socket_folder(layout, identity.file_uid, identity.file_gid, private)
+        give_up_at = time.monotonic() + _RETRY_SECONDS
+        port = old.port if old is not None else None
+        while True:
+            runtime = self._runtime = Runtime(choose_port(port), socket_folder)
+            write_runtime(layout, runtime)
+            try:
+                self._launch(identity, binaries, server_lock, runtime, private, timeout_seconds)
+                break
+            except TryAgain as again:
+                if time.monotonic() > give_up_at:
+                    raise Unavailable(
+                        f"the embedded database does not start: {again}. Log: {layout.log}",
+                        code="database_down",
+                    ) from again
+                port = None if again.new_port else port
+                time.sleep(0.1)
+
+    def _make_cluster(self, identity: Identity, binaries: PostgresBinaries, server_lock: int, private: bool) -> None:
+        """PG-3: initdb beside the cluster's place, the password into it, then one rename."""
+        layout = self._layout
+        started = time.monotonic()
+        check_space(layout.folder)
+        durable = self._settings.get("fsync", "on") == "on"
+        work = Path(tempfile.mkdtemp(prefix="data.new-", dir=layout.folder))
+        # A memory file, because the server's user may be unable to walk to any file of ours.
+        secret = os.memfd_create("password")
+        place = Place.open(work, private)
+        try:
+            os.chown(work, identity.file_uid, identity.file_gid)
+            password = new_password()
+            os.write(secret, f"{password}\n".encode())
+            command = initdb_arguments(binaries, place.name, f"/proc/self/fd/{secret}", durable)
+            done = subprocess.run(
+                launch_command(identity, signal.SIGKILL, place.working_folder, command),
+                pass_fds=(server_lock, secret, *place.descriptors),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_INITDB_SECONDS,
+                env=server_environment(self._environ),
+                start_new_session=True,
+            )
+            raise_for_launcher(done.returncode, done.stderr)
+            if done.returncode != 0:
+                raise explain_failure(done.stdout + done.stderr, layout, "initdb failed")
+            write_password(work, password, identity.file_uid, identity.file_gid)
+            if durable:
+                sync_folder(work)
+            os.rename(work, layout.data)
+            if durable:
+                sync_folder(layout.folder)
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(
+                f"initdb did not finish in {_INITDB_SECONDS:.0f} s; is the disk of {layout.folder} working?",
+                code="database_down",
+            ) from error
+        finally:
+            place.close()
+            os.close(secret)
+            shutil.rmtree(work, ignore_errors=True)
+        self._log(f"made a new database in {layout.data} ({time.monotonic() - started:.2f} s)")
+
+    def _launch(
+        self,
+        identity: Identity,
+        binaries: PostgresBinaries,
+        server_lock: int,
+        runtime: Runtime,
+        private: bool,
+        timeout_seconds: float,
+    ) -> None:
+        layout = self._layout
+        rotate_log(layout)
+        settings = server_settings(binaries, runtime.port, runtime.socket_folder, self._settings)
+        place = Place.open(layout.data, private)
+        command = [str(binaries.postgres), "-D", place.name]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        log_offset = layout.log.stat().st_size if layout.log.exists() else 0
+        try:
+            server = ServerRun(
+                layout,
+                launch_command(identity, signal.SIGINT, place.working_folder, command),
+                server_environment(self._environ),
+                (server_lock, *place.descriptors),
+            )
+        finally:
+            place.close()
+        self._server = server
+        ready = False
+        try:
+            await_ready(server, layout, log_offset, timeout_seconds)
+            ready = True
+        finally:
+            if not ready:
+                self._server = None
+                server.stop(2)
+
+    def _end_server(self) -> None:
+        """Forget a server of ours that died, so that start() may follow."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop(1)
+
+    def _confirm_gone(self, timeout_seconds: float) -> None:
+        """PG-1: wait for the kernel's word that no process of the server is left, killing what stays."""
+        layout = self._layout
+        started = time.monotonic()
+        while True:
+            descriptor = lock_file(layout.server_lock)
+            if descriptor is not None:
+                os.close(descriptor)
+                break
+            waited = time.monotonic() - started
+            holders = find_holders(layout.server_lock, layout.data)
+            if waited > 5 + timeout_seconds:
+                left = ", ".join(str(holder.pid) for holder in holders) or "a process that cannot be seen"
+                raise Unavailable(
+                    f"the database in {layout.folder} was told to stop, but {left} does not die of SIGKILL. "
+                    "Its disk may be hung.",
+                    code="database_stuck",
+                )
+            # The postmaster is gone; whoever is left of it had its own moment to notice.
+            if waited > 0.2:
+                press_holders(holders, 1e9, set(), layout.server_lock, layout.data)
+            time.sleep(_POLL_SECONDS)
+
+    def _release(self) -> None:
+        try:
+            self._end_server()
+        finally:
+            if self._runtime is not None:
+                drop_socket_folder(self._layout, self._runtime.socket_folder, self._file_uids)
+                self._runtime = None
+            if self._owner_lock is not None:
+                os.close(self._owner_lock)
+                self._owner_lock = None

@@ -1,0 +1,297 @@
+"""One run of the server process: as whom it runs, how it is kept, and what its failure to start means."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.store.embedded import launcher
+from holdfast.store.embedded.cluster import (
+    Layout,
+    disk_full_sentence,
+    give_to,
+    is_ready,
+    open_log,
+    read_log_from,
+    rotate_log,
+)
+from holdfast.store.embedded.processes import wait_for_exit
+
+NOBODY = 65534
+"""The uid that owns nothing, by kernel convention (overflowuid)."""
+
+_POLL_SECONDS = 0.005
+_LOG_CHECK_SECONDS = 15.0
+_PROGRESS_FACTOR = 20
+
+
+@dataclass(frozen=True)
+class Identity:
+    """As whom the server runs. `uid` is what it believes; `file_uid` is what owns its files as we see
+    them.
+    """
+
+    mode: str
+    uid: int
+    gid: int
+    file_uid: int
+    file_gid: int
+
+
+class NotAsThisUser(Exception):
+    """User namespaces are forbidden here; the next way is tried."""
+
+
+class TryAgain(Exception):
+    """The server ended in a way that another try may cure."""
+
+    def __init__(self, message: str, *, new_port: bool = False) -> None:
+        super().__init__(message)
+        self.new_port = new_port
+
+
+@dataclass(frozen=True)
+class Place:
+    """How PostgreSQL is told where its cluster lies: by path, or `private`, for a user who cannot walk there, by a descriptor.
+
+    The kernel resolves `/proc/self/fd/N` without asking the parents, in every process that inherits N. Being in the folder would not
+    be enough: before 16, PostgreSQL leaves the folder it is started in to resolve its own name, and goes back by path.
+    """
+
+    name: str
+    working_folder: Path
+    descriptors: tuple[int, ...] = ()
+
+    @classmethod
+    def open(cls, folder: Path, private: bool) -> Place:
+        """The place of the cluster in `folder`. Close it when the server has been started."""
+        if not private:
+            return cls(str(folder), folder)
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return cls(f"/proc/self/fd/{descriptor}", Path("/"), (descriptor,))
+
+    def close(self) -> None:
+        """Let go of the descriptor; what was started has its own."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class ServerRun:
+    """One run of the server process, kept by a thread that lives as long as it does.
+
+    The thread is not a convenience: the parent-death signal (PG-4) is sent when the *thread* that forked
+    ends, so a server started from a worker thread would stop with that worker. It also reaps, so there is
+    never a zombie.
+    """
+
+    def __init__(
+        self, layout: Layout, command: list[str], environ: dict[str, str], descriptors: tuple[int, ...]
+    ) -> None:
+        self._layout = layout
+        self._command = command
+        self._environ = environ
+        self._descriptors = descriptors
+        self._spawned = threading.Event()
+        self._error: OSError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pidfd = -1
+        self.ended = threading.Event()
+        self.returncode: int | None = None
+        self._thread = threading.Thread(target=self._keep, name="embedded-postgres", daemon=True)
+        self._thread.start()
+        self._spawned.wait()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's pid (the launcher execs, so it never changes)."""
+        assert self._process is not None
+        return self._process.pid
+
+    def _keep(self) -> None:
+        try:
+            log = open_log(self._layout)
+            try:
+                self._process = subprocess.Popen(
+                    self._command,
+                    pass_fds=self._descriptors,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environ,
+                    # Its own session: Ctrl-C at the terminal is for the owner, which then stops it in order.
+                    start_new_session=True,
+                )
+                self.pidfd = os.pidfd_open(self._process.pid)
+            finally:
+                os.close(log)
+        except OSError as error:
+            self._error = error
+            self.ended.set()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            return
+        finally:
+            self._spawned.set()
+        while not wait_for_exit(self.pidfd, _LOG_CHECK_SECONDS):
+            rotate_log(self._layout)
+        self.returncode = self._process.wait()
+        self.ended.set()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """SIGINT, SIGQUIT, SIGKILL, each with its share of the time; returns when it was reaped."""
+        layout = self._layout
+        shares = ((signal.SIGINT, 0.7), (signal.SIGQUIT, 0.2), (signal.SIGKILL, 0.1))
+        for number, share in shares:
+            if self.ended.is_set():
+                break
+            self._signal(number)
+            if number != signal.SIGKILL:
+                self._signal(signal.SIGCONT)  # a stopped server hears nothing until it is continued
+            if self.ended.wait(max(0.05, timeout_seconds * share)):
+                break
+        if not self.ended.wait(0.5 if self.ended.is_set() else 5):
+            raise Unavailable(
+                f"the database server {self.pid} in {layout.folder} does not die of SIGKILL; its disk may be hung.",
+                code="database_stuck",
+            )
+        self._thread.join(1)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            pass  # it ended by itself meanwhile
+
+
+def await_ready(server: ServerRun, layout: Layout, log_offset: int, timeout_seconds: float) -> None:
+    """Wait for `ready` in postmaster.pid. Growth of the log (recovery tells of its progress) starts the
+    clock anew.
+    """
+    now = time.monotonic()
+    deadline, last = now + timeout_seconds, now + timeout_seconds * _PROGRESS_FACTOR
+    size = log_offset
+    while not is_ready(layout.data, server.pid):
+        if server.ended.wait(_POLL_SECONDS):
+            said = read_log_from(layout, log_offset)
+            raise_for_launcher(server.returncode, said)
+            raise _explain_exit(said, layout, server.returncode)
+        now = time.monotonic()
+        grown = layout.log.stat().st_size
+        if grown != size:
+            size, deadline = grown, now + timeout_seconds
+        if now > min(deadline, last):
+            lines = read_log_from(layout, log_offset).strip().splitlines()[-3:]
+            raise Unavailable(
+                f"the embedded database was not ready in {timeout_seconds:g} s ({' / '.join(lines)}). "
+                f"Log: {layout.log}. Start again with more time if it was recovering.",
+                code="database_down",
+            )
+
+
+def _explain_exit(said: str, layout: Layout, returncode: int | None) -> Exception:
+    if "could not bind" in said or "could not create any TCP/IP sockets" in said:
+        return TryAgain("its port was taken by another program", new_port=True)
+    for words in ("pre-existing shared memory block", "another postmaster", "already exists"):
+        if words in said:
+            return TryAgain(f"the server before it is not gone yet ({words})")
+    return explain_failure(said, layout, f"the embedded database ended at once (status {returncode})")
+
+
+def explain_failure(said: str, layout: Layout, what: str) -> HoldfastError:
+    """The error for a server or initdb that ended with `said` on its lips; `what` opens the sentence."""
+    if "No space left on device" in said or "Disk quota exceeded" in said:
+        return Unavailable(disk_full_sentence(layout.folder), code="disk_full")
+    lines = [line for line in said.strip().splitlines() if line.strip()][-4:]
+    if "incompatible with server" in said:
+        return ValidationError(f"{what}: {' / '.join(lines)}", code="wrong_postgres_version")
+    return Unavailable(f"{what}: {' / '.join(lines) or 'it said nothing'}. Log: {layout.log}", code="database_down")
+
+
+def raise_for_launcher(returncode: int | None, said: str) -> None:
+    """Raise when it was the launcher that gave up, before PostgreSQL ran at all."""
+    words = said.strip().rpartition("launcher: ")[2]
+    if returncode in (launcher.EXIT_NO_NAMESPACE, launcher.EXIT_NO_SWITCH):
+        raise NotAsThisUser(words)
+    if returncode in (launcher.EXIT_NO_EXEC, launcher.EXIT_ORPHAN):
+        raise Unavailable(f"the embedded database cannot be run: {words}", code="database_down")
+
+
+def launch_command(identity: Identity, death_signal: signal.Signals, folder: Path, command: list[str]) -> list[str]:
+    """The command that becomes `command` as `identity` in `folder`, and gets `death_signal` when its owner dies."""
+    script = str(Path(launcher.__file__))
+    who = [identity.mode, str(identity.uid), str(identity.gid)]
+    tie = [str(int(death_signal)), str(os.getpid()), str(folder)]
+    return [sys.executable, "-I", "-S", script, *who, *tie, *command]
+
+
+def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Only what the server needs: PG* variables of the user's shell would change what it does."""
+    kept = {name: environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environ}
+    return {"PATH": os.defpath, **kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def list_identities(run_as: str | None, data: Path) -> list[Identity]:
+    """The ways to run the server, best first. initdb wants a user that the password file knows, and not root.
+
+    The way that already owns the files of `data` comes first: where namespaces are forbidden, a server made as
+    nobody must not change hands twice at every start.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    itself = Identity("self", uid, gid, uid, gid)
+    if run_as == "self" or (run_as is None and uid != 0 and _is_known(uid)):
+        return [itself]
+    outside = _known_stranger()
+    namespace = Identity("namespace", outside.pw_uid, outside.pw_gid, uid, gid)
+    switch = Identity("switch", outside.pw_uid, outside.pw_gid, outside.pw_uid, outside.pw_gid)
+    if run_as is not None:
+        return [{"namespace": namespace, "switch": switch}[run_as]]
+    if uid != 0:
+        return [namespace, itself]
+    try:
+        owner = data.stat().st_uid
+    except OSError:
+        owner = uid
+    return sorted([namespace, switch], key=lambda identity: identity.file_uid != owner)
+
+
+def _is_known(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _known_stranger() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(NOBODY)
+    except KeyError:
+        others = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
+        if not others:
+            raise Unavailable(
+                "the password file knows no user but root, and PostgreSQL does not run as root. "
+                "Add a line for nobody to /etc/passwd, or use --dsn.",
+                code="no_user_for_postgres",
+            ) from None
+        return others[-1]
+
+
+def adopt_files(data: Path, identity: Identity) -> None:
+    """Give the cluster to the server's user, where that is another than its owner (only root gets so far)."""
+    if os.geteuid() == 0:
+        give_to(data, identity.file_uid, identity.file_gid)

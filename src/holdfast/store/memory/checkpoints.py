@@ -1,0 +1,156 @@
+"""Checkpoints of the memory store: the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import CheckpointRecord
+from holdfast.core.states import JobState
+from holdfast.moves.checkpoints import (
+    LIVE,
+    SKIPPED,
+    CheckpointAdded,
+    NewCheckpoint,
+    check_by_hand,
+    is_repeat,
+    no_checkpoint,
+    no_older,
+    refuse_task,
+    skipped_event,
+)
+from holdfast.moves.rows import clamp_count, clean_text
+from holdfast.moves.submission import no_job
+from holdfast.store.memory.state import MemoryCheckpoint, MemoryState
+
+
+class MemoryCheckpoints:
+    """The part of the store that knows what tasks left for the attempts after them."""
+
+    state: MemoryState
+
+    async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
+        """See `CheckpointStore.check_checkpoint`."""
+        task = self.state.task_for(key)
+        job = self.state.jobs.get(key.job_id)
+        if (
+            task is None or job is None or job.row.state not in LIVE
+            or (task.host_id, task.incarnation) != (host_id, incarnation) or task.offered_at is None
+        ):  # fmt: skip
+            raise refuse_task(key, host_id)
+        return task.attempt
+
+    async def add_checkpoint(
+        self,
+        host_id: str,
+        incarnation: str,
+        key: TaskKey,
+        new: NewCheckpoint,
+        keep: int,
+        *,
+        now: datetime | None = None,
+    ) -> CheckpointAdded:
+        """See `CheckpointStore.add_checkpoint`."""
+        return self._add(key, await self.check_checkpoint(host_id, incarnation, key), new, keep, now)
+
+    async def put_checkpoint(
+        self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
+    ) -> CheckpointAdded:
+        """See `CheckpointStore.put_checkpoint`."""
+        if job_id not in self.state.jobs:
+            raise no_job(job_id)
+        row = self.state.jobs[job_id].row
+        task = self.state.tasks.get(job_id, {}).get(rank)
+        present = row.epoch if task is None else task.epoch  # a member of a supervised job has its own
+        check_by_hand(job_id, rank, epoch, state=row.state, now=present, attempts=row.attempts, tasks=row.tasks)
+        return self._add(TaskKey(job_id, rank, present), row.attempts, new, keep, now)
+
+    def _add(self, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None) -> CheckpointAdded:
+        kept = self.state.checkpoints.setdefault((key.job_id, key.rank), [])
+        newest = kept[-1].record if kept else None
+        if newest is not None and is_repeat(newest, key.epoch, new):
+            return CheckpointAdded(record=newest, dropped=(new.blob,))
+        record = CheckpointRecord(
+            job_id=key.job_id, rank=key.rank, number=1 if newest is None else newest.number + 1, epoch=key.epoch,
+            attempt=attempt, step=clamp_count(new.step), size=new.size, sha256=new.sha256.hex(),
+            created_at=self.state.at(now),
+        )  # fmt: skip
+        kept.append(MemoryCheckpoint(record, new.blob))
+        dropped = tuple(old.blob for old in kept[:-keep])
+        del kept[:-keep]
+        return CheckpointAdded(record=record, dropped=dropped)
+
+    async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        """See `CheckpointStore.list_checkpoints`."""
+        return [
+            one.record for place, kept in sorted(self.state.checkpoints.items()) if place[0] == job_id for one in kept
+        ]
+
+    async def find_checkpoint(
+        self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
+    ) -> tuple[CheckpointRecord, str]:
+        """See `CheckpointStore.find_checkpoint`."""
+        for one in reversed(self.state.checkpoints.get((job_id, rank), [])):
+            if number in (None, one.record.number) and epoch in (None, one.record.epoch):
+                return one.record, one.blob
+        raise no_checkpoint(job_id, rank, number, epoch)
+
+    async def find_newest_checkpoints(
+        self, ranks: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], CheckpointRecord]:
+        """See `CheckpointStore.find_newest_checkpoints`."""
+        return {place: self.state.checkpoints[place][-1].record for place in ranks if self.state.checkpoints.get(place)}
+
+    async def skip_checkpoint(
+        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+    ) -> CheckpointRecord:
+        """See `CheckpointStore.skip_checkpoint`."""
+        attempt = await self.check_checkpoint(host_id, incarnation, key)
+        kept = [one.record for one in self.state.checkpoints.get((key.job_id, key.rank), [])]
+        older = next((record for record in reversed(kept) if record.number < number), None)
+        if older is None:
+            raise no_older(key.job_id, key.rank, number)
+        job = self.state.jobs[key.job_id].row
+        event = skipped_event(host_id, key, attempt, job.queue, job.project, number, older, clean_text(reason))
+        told = [(e.job_id, e.epoch, e.rank, e.data.get("number")) for e in self.state.events if e.kind == SKIPPED]
+        if (key.job_id, key.epoch, key.rank, number) not in told:
+            self.state.log([event], self.state.at(now))
+        return older
+
+    async def delete_checkpoints(
+        self, job_id: str, *, rank: int | None = None, number: int | None = None
+    ) -> tuple[str, ...]:
+        """See `CheckpointStore.delete_checkpoints`."""
+        return self._drop(
+            lambda one: (
+                one.record.job_id == job_id and rank in (None, one.record.rank) and number in (None, one.record.number)
+            )
+        )
+
+    async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """See `CheckpointStore.find_unneeded_blobs`."""
+        jobs, found = self.state.jobs, []
+        for (job_id, _), kept in self.state.checkpoints.items():
+            if job_id not in jobs or jobs[job_id].row.state is JobState.SUCCEEDED:
+                found += [one.blob for one in kept]
+        return tuple(found[:limit])
+
+    async def forget_blobs(self, names: Sequence[str]) -> None:
+        """See `CheckpointStore.forget_blobs`."""
+        unneeded = set(names)
+        self._drop(lambda one: one.blob in unneeded)
+
+    def _drop(self, unwanted: Callable[[MemoryCheckpoint], bool]) -> tuple[str, ...]:
+        dropped: list[str] = []
+        for place, kept in list(self.state.checkpoints.items()):
+            dropped += [one.blob for one in kept if unwanted(one)]
+            self.state.checkpoints[place] = [one for one in kept if not unwanted(one)]
+            if not self.state.checkpoints[place]:
+                del self.state.checkpoints[place]
+        return tuple(dropped)
+
+    async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
+        """See `CheckpointStore.find_known_blobs`."""
+        named = {one.blob for kept in self.state.checkpoints.values() for one in kept}
+        return {name for name in names if name in named or name.partition("/")[0] not in self.state.jobs}

@@ -1,0 +1,257 @@
+"""Jobs, their tasks and attempts in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.settings.resolve import Value
+from holdfast.core.states import AttemptState, JobEvent, JobState
+from holdfast.core.transitions import JOB, sources
+from holdfast.errors import Conflict
+from holdfast.moves import dispatch, moves, requests
+from holdfast.moves.moves import last_beat
+from holdfast.moves.quotas import check_quota, read_quota
+from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow, NewEvent
+from holdfast.moves.submission import (
+    DUE,
+    SUBMITTED,
+    WAITS_FOR_START,
+    check_revivable,
+    hash_spec,
+    list_secrets,
+    no_job,
+    refuse_mismatch,
+    refuse_queue,
+)
+from holdfast.store.memory.state import UNFINISHED, MemoryJob, MemoryState
+from holdfast.store.port.store import JobFilter, NewJob, Released, Submitted
+
+
+class MemoryJobs:
+    """Jobs, tasks and attempts."""
+
+    state: MemoryState
+    environment: Mapping[str, Value]
+
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
+        """See `Store.submit_jobs`."""
+        s, at = self.state, self.state.at(now)
+        for name in sorted({job.queue for job in jobs}):
+            if name not in s.queues:
+                raise refuse_queue(name)
+        stands_for: list[str] = []  # each submission's own id, or the earlier job's its key names
+        planned: dict[str, tuple[NewJob, str]] = {}
+        keys: dict[tuple[str, str], str] = {}
+        for job in jobs:
+            key, digest = job.spec.idempotency_key, hash_spec(job.spec)
+            place = None if key is None else (job.spec.project, key)
+            earlier = job.id if job.id in s.jobs or job.id in planned else None
+            if earlier is None and place is not None:
+                earlier = s.keys.get(place) or keys.get(place)
+            if earlier is None:
+                planned[job.id] = (job, digest)
+                if place is not None:
+                    keys[place] = job.id
+            else:
+                known = s.jobs[earlier].spec_hash if earlier in s.jobs else planned[earlier][1]
+                if known != digest:
+                    if key is None:
+                        raise Conflict(f"job {job.id} is there already, with another spec")
+                    raise refuse_mismatch(job.spec.project, key, earlier)
+            stands_for.append(earlier or job.id)
+        self._check_quotas([(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()])
+        for job, digest in planned.values():
+            self._insert(job, digest, at)
+        return [
+            Submitted(job=s.job_record(found), created=found == job.id)
+            for job, found in zip(jobs, stands_for, strict=True)
+        ]
+
+    def _check_quotas(self, asked: Sequence[tuple[str, int]]) -> None:
+        """QUOTA-1. `asked`: project and GPUs of each job that is to be added."""
+        s = self.state
+        below = [("cluster", s.settings), ("environment", self.environment)]
+        for name in sorted({project for project, _ in asked}):
+            found = s.projects.get(name)
+            quota = read_quota({} if found is None else found.settings, below)
+            if quota is not None:
+                check_quota(name, quota, s.use_of(name), [gpus for project, gpus in asked if project == name])
+
+    def _insert(self, job: NewJob, digest: str, at: datetime) -> None:
+        s, spec = self.state, job.spec
+        start = None if spec.start_at is None else datetime.fromtimestamp(spec.start_at, UTC)
+        late = start is not None and start > at
+        row = JobRow(
+            supervised=spec.supervised,
+            id=job.id, project=spec.project, queue=job.queue, tasks=spec.tasks, created_at=at,
+            state=JobState.WAITING if late else JobState.QUEUED, reason=WAITS_FOR_START if late else SUBMITTED,
+            wait_cause="start_time" if late else None, wait_until=start if late else None,
+            queued_at=None if late else at,
+        )  # fmt: skip
+        s.jobs[job.id] = MemoryJob(
+            row=row, name=spec.title, priority=spec.priority, gpus=spec.gpus, cpu_slots=spec.cpu_slots,
+            memory_bytes=spec.memory_bytes, labels=dict(spec.labels), spec=spec.without_secrets(),
+            secrets=list_secrets(job), spec_hash=digest, ord=s.next_ord(),
+        )  # fmt: skip
+        s.by_state[row.state][job.id] = None
+        if spec.idempotency_key is not None:
+            s.keys[spec.project, spec.idempotency_key] = job.id
+        event = NewEvent(kind="job.submitted", job_id=job.id, epoch=0, queue=job.queue, project=spec.project,
+                         message=row.reason, data={"name": spec.title})  # fmt: skip
+        s.log([event], at)
+
+    async def get_job(self, job_id: str) -> JobRecord:
+        """See `Store.get_job`."""
+        if job_id not in self.state.jobs:
+            raise no_job(job_id)
+        return self.state.job_record(job_id)
+
+    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
+        """See `Store.list_jobs`."""
+        found: list[JobRecord] = []
+        for job_id in sorted(self.state.jobs, reverse=True):
+            if len(found) >= filter.limit:
+                break
+            if self._matches(job_id, filter):
+                found.append(self.state.job_record(job_id))
+        return found
+
+    def _matches(self, job_id: str, filter: JobFilter) -> bool:
+        job, row = self.state.jobs[job_id], self.state.jobs[job_id].row
+        tasks = self.state.tasks.get(job_id, {}).values()
+        return (
+            (not filter.states or row.state in filter.states)
+            and filter.queue in (None, row.queue) and filter.project in (None, row.project)
+            and filter.name in (None, job.name) and filter.cause in (None, row.cause)
+            and (filter.min_retries is None or self._retries(row) >= filter.min_retries)
+            and (filter.max_retries is None or self._retries(row) <= filter.max_retries)
+            and filter.labels.items() <= job.labels.items()
+            and (filter.before is None or job_id < filter.before)
+            and (filter.host_id is None or any(t.host_id == filter.host_id and t.state.holds_lease for t in tasks))
+        )  # fmt: skip
+
+    def _retries(self, row: JobRow) -> int:
+        """Retries made or decided: the charge of the failure that ended a job is none."""
+        if row.ended_at is None:
+            return row.retries_charged
+        return max((attempt.retry_count for attempt in self.state.attempts.get(row.id, [])), default=0)
+
+    async def count_jobs(self) -> dict[tuple[str, str], int]:
+        """See `Store.count_jobs`."""
+        counts: dict[tuple[str, str], int] = {}
+        for state in UNFINISHED:
+            for job_id in self.state.by_state[state]:
+                place = (self.state.jobs[job_id].row.queue, state.value)
+                counts[place] = counts.get(place, 0) + 1
+        return counts
+
+    async def count_waiting(self) -> dict[tuple[str, str], int]:
+        """See `Store.count_waiting`."""
+        counts: dict[tuple[str, str], int] = {}
+        for job_id in self.state.by_state[JobState.WAITING]:
+            row = self.state.jobs[job_id].row
+            place = (row.project, row.wait_cause or "")
+            counts[place] = counts.get(place, 0) + 1
+        return counts
+
+    async def list_tasks(self, job_id: str) -> list[TaskRecord]:
+        """See `Store.list_tasks`."""
+        return [self.state.task_record(task) for _, task in sorted(self.state.tasks.get(job_id, {}).items())]
+
+    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
+        """See `Store.list_attempts`."""
+        if job_id not in self.state.jobs:
+            raise no_job(job_id)
+        return [self._attempt(attempt) for attempt in self.state.attempts.get(job_id, [])]
+
+    def _attempt(self, attempt: AttemptRecord) -> AttemptRecord:
+        beat = None
+        if attempt.state is not AttemptState.ENDED:
+            beat = last_beat(self.state.tasks.get(attempt.job_id, {}).values())
+        has = any(place[:2] == (attempt.job_id, attempt.number) for place in self.state.forensics)
+        live = {} if beat is None else {"step": beat.step, "total": beat.total}
+        return msgspec.structs.replace(attempt, has_forensics=has, **live)
+
+    async def cancel_job(
+        self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
+    ) -> JobRecord:
+        """See `Store.cancel_job`."""
+        m = self.state.load([job_id], self.state.at(now))
+        if job_id not in m.jobs:
+            raise no_job(job_id)
+        requests.cancel(m, m.jobs[job_id], reason, hard=hard)
+        self.state.commit(m)
+        return self.state.job_record(job_id)
+
+    async def revive_job(
+        self, job_id: str, reason: str,
+        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
+    ) -> JobRecord:  # fmt: skip
+        """See `Store.revive_job`."""
+        m = self.state.load([job_id], self.state.at(now))
+        if job_id not in m.jobs:
+            raise no_job(job_id)
+        job = m.jobs[job_id]
+        check_revivable(job_id, job.state, job.wait_cause)
+        if job.queue not in self.state.queues:
+            raise refuse_queue(job.queue)
+        if job.ended_at is not None:  # a parked one is unfinished as it is
+            self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
+        chain = self.state.attempts.get(job_id, [])
+        requests.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
+        self.state.commit(m)
+        if from_scratch:
+            self.state.checkpoints = {k: v for k, v in self.state.checkpoints.items() if k[0] != job_id}
+        return self.state.job_record(job_id)
+
+    async def drain_job(
+        self, job_id: str, cause: Cause, reason: str,
+        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
+    ) -> bool:  # fmt: skip
+        """See `Store.drain_job`."""
+        m = self.state.load([job_id], self.state.at(now))
+        job = m.jobs.get(job_id)
+        if job is None:
+            raise no_job(job_id)
+        if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
+            return False
+        moves.begin_drain(m, job, cause, reason, hard=hard)
+        self.state.commit(m)
+        return True
+
+    async def release_due(self, retry_limit: int | None = None, *, now: datetime | None = None) -> Released:
+        """See `Store.release_due`."""
+        s, at = self.state, self.state.at(now)
+        off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
+        switches = dispatch.Switches(s.settings, self.environment, off)
+        rows = [s.jobs[job_id].row for job_id in s.by_state[JobState.WAITING]]
+        due = (r.id for r in rows if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD)
+        m = s.load(due, at)
+        retries, done = [], {"started": 0, "held": 0}
+        for job in m.jobs.values():
+            held = switches.held_by(job.project)
+            if job.wait_cause == RETRIES_HELD and held is None:
+                dispatch.resume_retry(m, job)
+            if job.wait_until is None or job.wait_until > at:
+                continue
+            if job.wait_cause != BACK_OFF:
+                done["started"] += 1
+                m.move_job(job, JobEvent.RELEASE, DUE)
+                job.wait_cause, job.wait_until, job.queued_at = None, None, at
+                m.log("job.released", job, DUE)
+            elif held is not None:
+                done["held"] += 1
+                dispatch.hold_due(m, job, held)
+            else:
+                retries.append(job)
+        retries.sort(key=lambda job: (job.wait_until, job.id))
+        for job in retries[:retry_limit]:
+            dispatch.dispatch_retry(m, job)
+        s.commit(m)
+        count = len(retries[:retry_limit])
+        return Released(retries=count, left=count < len(retries), **done)

@@ -1,0 +1,188 @@
+"""Settings, queues and projects in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from holdfast.core.causes import Cause
+from holdfast.core.records import ProjectRecord, QueueRecord
+from holdfast.core.settings.resolve import Value
+from holdfast.core.states import JobState
+from holdfast.moves.changes import (
+    check_changes,
+    deleted_event,
+    forgotten_event,
+    merge_layer,
+    no_project,
+    no_queue,
+    pause_reason,
+    paused_event,
+    project_event,
+    project_in_use,
+    queue_event,
+    queue_in_use,
+    resumed_event,
+    rules_event,
+    settings_event,
+)
+from holdfast.moves.registration import drain_jobs_for
+from holdfast.store.memory.state import UNFINISHED, MemoryProject, MemoryQueue, MemoryState
+from holdfast.store.port.store import SettingsLayers
+
+
+class MemorySettings:
+    """Settings and queues."""
+
+    state: MemoryState
+
+    async def read_settings(self) -> SettingsLayers:
+        """See `Store.read_settings`."""
+        s = self.state
+        return SettingsLayers(
+            revision=s.settings_rev, cluster=dict(s.settings), rules=s.rules,
+            queues={q.name: dict(q.settings) for q in s.queues.values()},
+            projects={p.name: dict(p.settings) for p in s.projects.values()},
+        )  # fmt: skip
+
+    async def write_cluster_settings(
+        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> int:
+        """See `Store.write_cluster_settings`."""
+        checked = check_changes(changes, unset, "cluster")
+        merged = merge_layer(self.state.settings, checked, unset)
+        if merged != self.state.settings:
+            self.state.settings = merged
+            self.state.settings_rev += 1
+            self.state.log([settings_event(checked, unset)], self.state.at(now))
+        return self.state.settings_rev
+
+    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+        """See `Store.write_rules`."""
+        if text != self.state.rules:
+            self.state.rules = text
+            self.state.settings_rev += 1
+            self.state.log([rules_event()], self.state.at(now))
+        return self.state.settings_rev
+
+    async def list_queues(self) -> list[QueueRecord]:
+        """See `Store.list_queues`."""
+        counts: dict[str, dict[str, int]] = {}
+        for state in UNFINISHED:
+            word = state.value if state in (JobState.WAITING, JobState.QUEUED) else "running"
+            for job_id in self.state.by_state[state]:
+                of = counts.setdefault(self.state.jobs[job_id].row.queue, {})
+                of[word] = of.get(word, 0) + 1
+        return [
+            QueueRecord(
+                name=q.name, settings=dict(q.settings), paused_at=q.paused_at, paused_reason=q.paused_reason,
+                created_at=q.created_at, **counts.get(q.name, {}),
+            )
+            for _, q in sorted(self.state.queues.items())
+        ]  # fmt: skip
+
+    async def get_queue(self, name: str) -> QueueRecord:
+        """See `Store.get_queue`."""
+        self._queue(name)
+        return next(q for q in await self.list_queues() if q.name == name)
+
+    def _queue(self, name: str) -> MemoryQueue:
+        if name not in self.state.queues:
+            raise no_queue(name)
+        return self.state.queues[name]
+
+    async def put_queue(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> QueueRecord:
+        """See `Store.put_queue`."""
+        checked = check_changes(changes, unset, "queue")
+        at, queue = self.state.at(now), self.state.queues.get(name)
+        before = {} if queue is None else queue.settings
+        merged = merge_layer(before, checked, unset)
+        if queue is None or merged != before:
+            created = queue is None
+            queue = queue or MemoryQueue(name=name, settings={}, created_at=at)
+            queue.settings = merged
+            self.state.queues[name] = queue
+            self.state.settings_rev += 1
+            self.state.log([queue_event(name, checked, unset, created=created)], at)
+        return await self.get_queue(name)
+
+    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """See `Store.delete_queue`."""
+        self._queue(name)
+        if any(self.state.jobs[i].row.queue == name for state in UNFINISHED for i in self.state.by_state[state]):
+            raise queue_in_use(name)
+        del self.state.queues[name]
+        self.state.settings_rev += 1
+        self.state.log([deleted_event(name)], self.state.at(now))
+
+    async def pause_queue(self, name: str, reason: str, *, hard: bool, now: datetime | None = None) -> list[str]:
+        """See `Store.pause_queue`."""
+        at, queue = self.state.at(now), self._queue(name)
+        if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
+            queue.paused_at, queue.paused_reason, queue.hard = queue.paused_at or at, reason, hard
+            self.state.log([paused_event(name, reason, hard)], at)
+        if not hard:
+            return []
+        running = [*self.state.by_state[JobState.RESERVED], *self.state.by_state[JobState.RUNNING]]
+        m = self.state.load([i for i in running if self.state.jobs[i].row.queue == name], at)
+        drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
+        self.state.commit(m)
+        return drained
+
+    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """See `Store.resume_queue`."""
+        queue = self._queue(name)
+        if queue.paused_at is not None:
+            queue.paused_at, queue.paused_reason, queue.hard = None, "", False
+            self.state.log([resumed_event(name)], self.state.at(now))
+
+
+class MemoryProjects:
+    """Projects: their settings, and what they use."""
+
+    state: MemoryState
+
+    async def list_projects(self) -> list[ProjectRecord]:
+        """See `Store.list_projects`."""
+        s = self.state
+        named = {s.jobs[i].row.project for state in UNFINISHED for i in s.by_state[state]}
+        return [self._project(name) for name in sorted(named | s.projects.keys())]
+
+    async def get_project(self, name: str) -> ProjectRecord:
+        """See `Store.get_project`."""
+        return self._project(name)
+
+    def _project(self, name: str) -> ProjectRecord:
+        found, use = self.state.projects.get(name), self.state.use_of(name)
+        return ProjectRecord(
+            name=name, settings={} if found is None else dict(found.settings), running=use.running_jobs,
+            gpus=use.running_gpus, unfinished=use.jobs, created_at=None if found is None else found.created_at,
+        )  # fmt: skip
+
+    async def put_project(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> ProjectRecord:
+        """See `Store.put_project`."""
+        checked = check_changes(changes, unset, "project")
+        s, at = self.state, self.state.at(now)
+        project = s.projects.get(name)
+        before = {} if project is None else project.settings
+        merged = merge_layer(before, checked, unset)
+        if project is None or merged != before:
+            created = None if project is None else project.created_at
+            s.projects[name] = MemoryProject(name=name, settings=merged, created_at=created or at)
+            s.settings_rev += 1
+            s.log([project_event(name, checked, unset, created=project is None)], at)
+        return self._project(name)
+
+    async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
+        """See `Store.delete_project`."""
+        if name not in self.state.projects:
+            raise no_project(name)
+        if self.state.use_of(name).jobs:
+            raise project_in_use(name)
+        del self.state.projects[name]
+        self.state.settings_rev += 1
+        self.state.log([forgotten_event(name)], self.state.at(now))

@@ -1,0 +1,297 @@
+"""The rows of the memory store, and its transaction: load copies, move them, put them back all at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.gpus import Gpu
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import Capacity
+from holdfast.core.records import (
+    AttemptRecord,
+    CheckpointRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    TaskRecord,
+    TokenRecord,
+)
+from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import HostState, JobState
+from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
+from holdfast.moves.quotas import Use
+from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
+from holdfast.moves.values import Seated, TellDrains, tell_nobody
+from holdfast.wire.agent import Forensics
+
+UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)
+
+
+class MemoryJob(msgspec.Struct, kw_only=True):
+    """A job: the columns that move, and those that do not."""
+
+    row: JobRow
+    name: str
+    priority: int
+    gpus: int
+    cpu_slots: int
+    memory_bytes: int
+    labels: dict[str, str]
+    spec: JobSpec
+    secrets: dict[str, str]
+    spec_hash: str
+    ord: int
+
+
+class MemoryHost(msgspec.Struct, kw_only=True):
+    """A host and its heartbeat."""
+
+    id: str
+    name: str
+    key_hash: bytes | None
+    pool: str
+    state: HostState
+    reason: str
+    queues: tuple[str, ...]
+    labels: dict[str, str]
+    cpu_slots: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    address: str
+    version: str
+    probe: str
+    registered_at: datetime
+    incarnation: str
+    heartbeat_at: datetime
+    flagged_dead_at: datetime | None = None
+    drain_deadline: datetime | None = None
+    drain_cause: Cause = Cause.HOST_DRAINED
+    earlier_incarnations: tuple[str, ...] = ()
+
+
+class MemoryQueue(msgspec.Struct, kw_only=True):
+    """A queue."""
+
+    name: str
+    settings: dict[str, Value]
+    created_at: datetime
+    paused_at: datetime | None = None
+    paused_reason: str = ""
+    hard: bool = False
+
+
+class MemoryProject(msgspec.Struct, kw_only=True, frozen=True):
+    """A project's own settings."""
+
+    name: str
+    settings: dict[str, Value]
+    created_at: datetime
+
+
+class MemoryStream(msgspec.Struct, kw_only=True):
+    """A log stream and its chunks by offset."""
+
+    size: int = 0
+    kept: int = 0
+    ended: bool = False
+    chunks: dict[int, bytes] = {}
+
+
+class MemoryCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint's row and the name of its blob."""
+
+    record: CheckpointRecord
+    blob: str
+
+
+class MemoryToken(msgspec.Struct, kw_only=True):
+    """A token and its hash."""
+
+    record: TokenRecord
+    secret_hash: bytes
+
+
+StreamKey = tuple[str, int, int, str]
+
+
+class MemoryState:
+    """Everything the memory store knows. Nothing here awaits, so every method of the store is one atomic step."""
+
+    def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
+        self.clock = clock or (lambda: datetime.now(UTC))
+        created = self.clock()
+        self.settings: dict[str, Value] = {}
+        self.settings_rev = 1
+        self.rules = ""
+        self.projects: dict[str, MemoryProject] = {}
+        self.queues = {
+            name: MemoryQueue(name=name, settings=dict(layer), created_at=created)
+            for name, layer in BUILTIN_QUEUES.items()
+        }
+        self.jobs: dict[str, MemoryJob] = {}
+        self.keys: dict[tuple[str, str], str] = {}
+        self.by_state: dict[JobState, dict[str, None]] = {state: {} for state in UNFINISHED}
+        self.tasks: dict[str, dict[int, TaskRow]] = {}
+        self.on_host: dict[str, dict[tuple[str, int], None]] = {}
+        self.attempts: dict[str, list[AttemptRecord]] = {}
+        self.hosts: dict[str, MemoryHost] = {}
+        self.events: list[EventRecord] = []
+        self.streams: dict[StreamKey, MemoryStream] = {}
+        self.forensics: dict[tuple[str, int, int, int], Forensics] = {}
+        self.tokens: dict[str, MemoryToken] = {}
+        self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
+        self.tell_drains: TellDrains = tell_nobody
+        self.replacements: list[Seated] = []
+        self.log_bases: dict[tuple[str, int, int, str], int] = {}
+        self._order = 0
+        self._event_number = 0
+
+    def at(self, now: datetime | None) -> datetime:
+        """`now`, or the store's clock."""
+        return self.clock() if now is None else now
+
+    def next_ord(self) -> int:
+        """The next place at the back of a queue; its negative is one at the front."""
+        self._order += 1
+        return self._order
+
+    # ---- transactions
+
+    def load(self, job_ids: Iterable[str], now: datetime) -> Moves:
+        """Copies of the jobs' rows, ready to be moved. In id order, as the database locks them."""
+        ids = sorted({i for i in job_ids if i in self.jobs})
+        jobs = [copy.copy(self.jobs[i].row) for i in ids]
+        tasks = [copy.copy(task) for i in ids for task in self.tasks.get(i, {}).values()]
+        for task in tasks:
+            host = self.hosts.get(task.host_id or "")
+            task.host_name = None if host is None else host.name
+        return Moves(now, jobs, tasks)
+
+    def commit(self, m: Moves) -> None:
+        """Put back what was moved."""
+        for job_id in m.cleared:
+            for task in self.tasks.pop(job_id, {}).values():
+                self.on_host.get(task.host_id or "", {}).pop((job_id, task.rank), None)
+        for (job_id, rank), task in m.changed_tasks.items():
+            if (job_id, rank) in m.rewritten:
+                before = self.tasks[job_id][rank].host_id
+                self.on_host.get(before or "", {}).pop((job_id, rank), None)
+                self.put_task(task)
+            self.tasks[job_id][rank] = task
+        self.replacements += m.seated
+        for row in m.changed_jobs.values():
+            self.put_row(row)
+        for (job_id, number), change in m.attempts.items():
+            chain = self.attempts[job_id]
+            chain[number - 1] = change_attempt(chain[number - 1], change)
+        self.log(m.events, m.now)
+        if m.drain_news:
+            self.tell_drains(m.drain_news)
+
+    def put_row(self, row: JobRow) -> None:
+        """Write a job's row and keep the index of states."""
+        job = self.jobs[row.id]
+        if row.to_place is not None:
+            job.ord = -self.next_ord() if row.to_place == "front" else self.next_ord()
+            row.to_place = None
+        if job.row.state in self.by_state:
+            self.by_state[job.row.state].pop(row.id, None)
+        if row.state in self.by_state:
+            self.by_state[row.state][row.id] = None
+        job.row = row
+
+    def put_task(self, task: TaskRow) -> None:
+        """Add a task."""
+        self.tasks.setdefault(task.job_id, {})[task.rank] = task
+        self.on_host.setdefault(task.host_id or "", {})[task.job_id, task.rank] = None
+
+    def log(self, events: Iterable[NewEvent], now: datetime) -> None:
+        """Append events."""
+        for event in events:
+            self._event_number += 1
+            fields = {name: getattr(event, name) for name in event.__struct_fields__}
+            self.events.append(EventRecord(id=f"{0:012x}-{self._event_number:012x}", at=now, **fields))
+
+    # ---- reading
+
+    def live_tasks(self, host_id: str) -> list[TaskRow]:
+        """Tasks that hold a lease on a host."""
+        found = [self.tasks[job_id][rank] for job_id, rank in self.on_host.get(host_id, {})]
+        return sorted((t for t in found if t.state.holds_lease), key=lambda t: (t.job_id, t.rank))
+
+    def task_for(self, key: TaskKey) -> TaskRow | None:
+        """The task under this key's epoch."""
+        task = self.tasks.get(key.job_id, {}).get(key.rank)
+        return task if task is not None and task.epoch == key.epoch else None
+
+    def use_of(self, project: str) -> Use:
+        """What a project's unfinished jobs take."""
+        found = [job for job in self._unfinished() if job.row.project == project]
+        running = [job for job in found if job.row.state in LIVE_JOB_STATES]
+        return Use(
+            jobs=len(found), gpus=sum(job.gpus * job.row.tasks for job in found), running_jobs=len(running),
+            running_gpus=sum(job.gpus * job.row.tasks for job in running),
+        )  # fmt: skip
+
+    def _unfinished(self) -> Iterator[MemoryJob]:
+        return (self.jobs[job_id] for state in UNFINISHED for job_id in self.by_state[state])
+
+    def job_record(self, job_id: str) -> JobRecord:
+        """A job as readers see it: while an attempt lives, with its newest beat."""
+        job = self.jobs[job_id]
+        row = {name: getattr(job.row, name) for name in job.row.__struct_fields__}
+        for hidden in ("barred_hosts", "supervised", "drain_hard", "drain_operator_stop", "retry_events", "to_place"):
+            del row[hidden]
+        beat = last_beat(self.tasks.get(job_id, {}).values()) if job.row.state in LIVE_JOB_STATES else None
+        if beat is not None:
+            row.update(step=beat.step, total=beat.total, beat_at=beat.beat_at)
+        return JobRecord(
+            name=job.name, priority=job.priority, gpus=job.gpus, cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes,
+            labels=job.labels, spec=job.spec, **row,
+        )  # fmt: skip
+
+    def task_record(self, task: TaskRow) -> TaskRecord:
+        """A task as readers see it."""
+        fields = {name: getattr(task, name) for name in TaskRecord.__struct_fields__ if name != "host_name"}
+        host = self.hosts.get(task.host_id or "")
+        return TaskRecord(host_name=None if host is None else host.name, **fields)
+
+    def host_record(self, host: MemoryHost) -> HostRecord:
+        """A host as readers see it; busy from live leases."""
+        live = self.live_tasks(host.id)
+        fields: dict[str, Any] = {
+            n: getattr(host, n)
+            for n in host.__struct_fields__
+            if n not in ("key_hash", "earlier_incarnations", "drain_cause")
+        }
+        return HostRecord(
+            **fields, busy_cpu_slots=sum(t.cpu_slots for t in live), busy_memory_bytes=sum(t.memory_bytes for t in live),
+            busy_gpus=tuple(sorted(d for t in live for d in t.devices)), running=len(live),
+        )  # fmt: skip
+
+    def capacity(self, host: MemoryHost) -> Capacity:
+        """What is free on a host."""
+        live = self.live_tasks(host.id)
+        busy = {d for t in live for d in t.devices}
+        return Capacity(
+            host_id=host.id, name=host.name, incarnation=host.incarnation, queues=frozenset(host.queues),
+            labels=host.labels, free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
+            free_memory_bytes=host.memory_bytes - sum(t.memory_bytes for t in live),
+            free_devices=tuple(sorted(g.index for g in host.gpus if g.index not in busy)),
+        )  # fmt: skip
+
+
+def change_attempt(attempt: AttemptRecord, change: AttemptChange) -> AttemptRecord:
+    """`attempt` with a move's change; None leaves a field."""
+    fields = {
+        name: value for name in change.__struct_fields__
+        if name not in ("job_id", "number") and (value := getattr(change, name)) is not None
+    }  # fmt: skip
+    return msgspec.structs.replace(attempt, **fields)

@@ -1,0 +1,175 @@
+"""Checkpoints in PostgreSQL: the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import CheckpointRecord
+from holdfast.core.states import JobState
+from holdfast.moves.checkpoints import (
+    SKIPPED,
+    CheckpointAdded,
+    NewCheckpoint,
+    check_by_hand,
+    is_repeat,
+    no_checkpoint,
+    no_older,
+    refuse_task,
+    skipped_event,
+)
+from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
+from holdfast.moves.submission import no_job
+from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.postgres.moves import write_events
+
+
+class CheckpointsPart:
+    """The part of the store that knows what tasks left for the attempts after them."""
+
+    session: Session
+
+    async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
+        """See `CheckpointStore.check_checkpoint`."""
+        attempt = None
+        if is_storable_key(key):
+            attempt = await self.session.single(
+                lambda tx: tx.value("check_checkpoint_task", _who(host_id, incarnation, key))
+            )
+        if attempt is None:
+            raise refuse_task(key, host_id)
+        return int(attempt)
+
+    async def add_checkpoint(
+        self,
+        host_id: str,
+        incarnation: str,
+        key: TaskKey,
+        new: NewCheckpoint,
+        keep: int,
+        *,
+        now: datetime | None = None,
+    ) -> CheckpointAdded:
+        """See `CheckpointStore.add_checkpoint`."""
+
+        async def work(tx: Tx) -> CheckpointAdded:
+            attempt = await tx.value("lock_checkpoint_task", _who(host_id, incarnation, key))
+            if attempt is None:
+                raise refuse_task(key, host_id)
+            return await _add(tx, key, int(attempt), new, keep, now)
+
+        if not is_storable_key(key):
+            raise refuse_task(key, host_id)
+        return await self.session.transact(work)
+
+    async def put_checkpoint(
+        self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
+    ) -> CheckpointAdded:
+        """See `CheckpointStore.put_checkpoint`."""
+
+        async def work(tx: Tx) -> CheckpointAdded:
+            job = await tx.one("lock_checkpoint_job", {"job_id": job_id, "rank": rank})
+            if job is None:
+                raise no_job(job_id)
+            state = JobState(job["state"])
+            check_by_hand(
+                job_id, rank, epoch, state=state, now=job["epoch"], attempts=job["attempts"], tasks=job["tasks"]
+            )
+            return await _add(tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now)
+
+        return await self.session.transact(work)
+
+    async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        """See `CheckpointStore.list_checkpoints`."""
+        rows = await self.session.rows("list_checkpoints", {"job_id": job_id})
+        return [msgspec.convert(row, CheckpointRecord) for row in rows]
+
+    async def find_checkpoint(
+        self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
+    ) -> tuple[CheckpointRecord, str]:
+        """See `CheckpointStore.find_checkpoint`."""
+        row = None
+        if 0 <= rank <= MAX_INT and (number or 0) <= MAX_BIGINT and (epoch or 0) <= MAX_BIGINT:
+            params = {"job_id": job_id, "rank": rank, "number": number, "epoch": epoch}
+            row = await self.session.single(lambda tx: tx.one("find_checkpoint", params))
+        if row is None:
+            raise no_checkpoint(job_id, rank, number, epoch)
+        return msgspec.convert(row, CheckpointRecord), row["blob"]
+
+    async def find_newest_checkpoints(
+        self, ranks: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], CheckpointRecord]:
+        """See `CheckpointStore.find_newest_checkpoints`."""
+        wanted = sorted(ranks)
+        params = {"job_ids": [job_id for job_id, _ in wanted], "ranks": [rank for _, rank in wanted]}
+        rows = await self.session.rows("find_newest_checkpoints", params)
+        return {(row["job_id"], row["rank"]): msgspec.convert(row, CheckpointRecord) for row in rows}
+
+    async def skip_checkpoint(
+        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+    ) -> CheckpointRecord:
+        """See `CheckpointStore.skip_checkpoint`."""
+
+        async def work(tx: Tx) -> CheckpointRecord:
+            task = await tx.one("lock_checkpoint_task", _who(host_id, incarnation, key))
+            if task is None:
+                raise refuse_task(key, host_id)
+            where = {"job_id": key.job_id, "rank": key.rank, "number": min(number, MAX_BIGINT)}
+            row = await tx.one("find_older_checkpoint", where)
+            if row is None:
+                raise no_older(key.job_id, key.rank, number)
+            older = msgspec.convert(row, CheckpointRecord)
+            if not await tx.value("is_skip_told", {**where, "kind": SKIPPED, "epoch": key.epoch}):
+                about = (task["attempt"], task["queue"], task["project"])
+                event = skipped_event(host_id, key, *about, number, older, clean_text(reason))
+                await write_events(tx, [event], await tx.now(now))
+            return older
+
+        if not is_storable_key(key):
+            raise refuse_task(key, host_id)
+        return await self.session.transact(work)
+
+    async def delete_checkpoints(
+        self, job_id: str, *, rank: int | None = None, number: int | None = None
+    ) -> tuple[str, ...]:
+        """See `CheckpointStore.delete_checkpoints`."""
+        rows = await self.session.rows("delete_checkpoints", {"job_id": job_id, "rank": rank, "number": number})
+        return tuple(row["blob"] for row in rows)
+
+    async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """See `CheckpointStore.find_unneeded_blobs`."""
+        return tuple(row["blob"] for row in await self.session.rows("find_unneeded_blobs", {"limit": limit}))
+
+    async def forget_blobs(self, names: Sequence[str]) -> None:
+        """See `CheckpointStore.forget_blobs`."""
+        params = {"blobs": list(names)}
+        await self.session.single(lambda tx: tx.run("forget_blobs", params))
+
+    async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
+        """See `CheckpointStore.find_known_blobs`."""
+        return {row["blob"] for row in await self.session.rows("find_known_blobs", {"blobs": list(names)})}
+
+
+def _who(host_id: str, incarnation: str, key: TaskKey) -> dict[str, object]:
+    return {"host_id": host_id, "incarnation": incarnation, "job_id": key.job_id, "rank": key.rank, "epoch": key.epoch}
+
+
+async def _add(
+    tx: Tx, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None
+) -> CheckpointAdded:
+    """Write it under the job's lock, which the caller holds."""
+    where = {"job_id": key.job_id, "rank": key.rank}
+    newest = await tx.one("find_checkpoint", {**where, "number": None, "epoch": None})
+    known = None if newest is None else msgspec.convert(newest, CheckpointRecord)
+    if known is not None and is_repeat(known, key.epoch, new):
+        return CheckpointAdded(record=known, dropped=(new.blob,))
+    params = {
+        **where, "epoch": key.epoch, "attempt": attempt, "step": clamp_count(new.step), "size": new.size,
+        "sha256": new.sha256, "blob": new.blob, "now": now,
+    }  # fmt: skip
+    row = await tx.one("insert_checkpoint", params)
+    dropped = await tx.rows("drop_old_checkpoints", {**where, "keep": keep})
+    return CheckpointAdded(record=msgspec.convert(row, CheckpointRecord), dropped=tuple(r["blob"] for r in dropped))

@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL: sessions, hints, named queries, migrations."""

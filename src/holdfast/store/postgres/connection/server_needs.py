@@ -1,0 +1,90 @@
+"""What Holdfast needs of a PostgreSQL server that somebody else set up, and what to do about one that lacks it.
+
+Everything is looked at once, when the schema is brought up to date or asked about, so that a server that cannot serve is refused
+at the start and by name, not by the first statement that happens to fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.store.embedded.binaries import MINIMUM_MAJOR
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a server says of itself on a new connection. `number` is its `server_version_num`: 150018 is 15.18."""
+
+    number: int
+    version: str
+    encoding: str
+    read_only: bool
+
+
+def check_dsn(dsn: str) -> None:
+    """ValidationError where libpq cannot read `dsn`. Its own words are left out: they quote what was given, password and all."""
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise ValidationError(
+            "the DSN cannot be read: give postgresql://user:password@host:5432/database (with %-escapes for @ : / # % in a "
+            "password), or `host=… dbname=… user=…`",
+            code="bad_dsn",
+            field="dsn",
+        ) from error
+
+
+def read_facts(conn: psycopg.Connection[tuple[object, ...]]) -> ServerFacts:
+    """Ask the server behind `conn`."""
+    info = conn.info
+    row = conn.execute("show transaction_read_only").fetchone()
+    return ServerFacts(
+        number=info.server_version,
+        version=info.parameter_status("server_version") or str(info.server_version),
+        encoding=info.parameter_status("server_encoding") or "unknown",
+        read_only=row is not None and row[0] == "on",
+    )
+
+
+def judge_server(facts: ServerFacts, *, to_write: bool) -> HoldfastError | None:
+    """Why this server cannot be used, or None."""
+    if facts.number < MINIMUM_MAJOR * 10_000:
+        return ValidationError(
+            f"the database is PostgreSQL {facts.version}, and Holdfast needs {MINIMUM_MAJOR} or newer: upgrade the server, or name another",
+            code="postgres_too_old",
+            field="dsn",
+        )
+    if facts.encoding != "UTF8":
+        return ValidationError(
+            f"the database keeps its text as {facts.encoding}, and Holdfast needs UTF8: make one with "
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name it in the DSN",
+            code="wrong_encoding",
+            field="dsn",
+        )
+    if to_write and facts.read_only:
+        return Unavailable(
+            "the database takes no writes: it is a standby, or default_transaction_read_only is on; name the primary in the DSN "
+            "(with several hosts: target_session_attrs=read-write)",
+            code="read_only",
+        )
+    return None
+
+
+def explain_refusal(error: psycopg.Error, conn: psycopg.Connection[tuple[object, ...]]) -> HoldfastError | None:
+    """What a user can act on, for a statement that the server refused; None where its set-up is not the reason."""
+    if isinstance(error, pg.ReadOnlySqlTransaction):  # it became a standby since it was looked at
+        return Unavailable(f"the database takes no writes any more: {str(error).strip()}", code="read_only")
+    if isinstance(error, pg.InsufficientPrivilege | pg.InvalidSchemaName):
+        user, name = conn.info.user, conn.info.dbname
+        return ValidationError(
+            f'the role "{user}" may not keep its tables in the database "{name}": {str(error).strip().splitlines()[0]}. Since PostgreSQL 15 '
+            f'only its owner may by itself: ALTER DATABASE "{name}" OWNER TO "{user}", or GRANT CREATE ON SCHEMA public TO "{user}"',
+            code="no_privilege",
+            field="dsn",
+        )
+    return None

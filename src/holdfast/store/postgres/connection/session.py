@@ -1,0 +1,353 @@
+"""Connections to PostgreSQL: one pool, one way to run a transaction, one way to fail.
+
+Every failure to reach the server becomes `Unavailable`. What failed before COMMIT was sent changed nothing and is tried
+again on another connection a few times (after a restart every pooled connection fails once); what failed during
+COMMIT has an unknown fate and is Unavailable too, which is why every method of the store may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from psycopg import errors as pg
+from psycopg.rows import dict_row
+from psycopg.types.json import set_json_loads
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from holdfast.errors import Unavailable, ValidationError
+from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
+from holdfast.store.postgres.connection.queries import QUERIES
+
+T = TypeVar("T")
+Connection = psycopg.AsyncConnection[dict[str, Any]]
+Rows = list[dict[str, Any]]
+
+CONNECT_SECONDS = 5
+CALL_SECONDS = 30.0
+POOL_WAIT_SECONDS = 3.0
+CONFLICT_TRIES = 8
+_BEGIN = (b"begin",)
+# Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's lease shorter than the
+# agent believes it to be. That is safe: the crash ends every session, the leader's lock among them, so the next
+# leadership begins after it, and nothing lapses before leading_since + TTL (LEASE-4), which is later than the TTL the
+# agent counts from the start of the sync whose renewal was lost.
+_RELAXED = b"set local synchronous_commit = off"
+# Statements over arrays are planned anew at every call, because PostgreSQL takes the plan for an array of unknown length for
+# dear; planning took as long as running them. Good where one plan serves every length: look-ups by key.
+_KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
+_BOTH = (
+    b"select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
+# What our statements count on, whatever an owner of the server or of the role has set for others.
+_SESSION_SETTINGS = (
+    b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read committed';"
+    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s'; set client_min_messages = warning"
+)
+
+
+def to_json(value: object) -> str:
+    """`value` as JSON that a jsonb column takes: a NUL in any string, which it refuses, becomes U+FFFD."""
+    raw = msgspec.json.encode(value)
+    if b"\\u0000" in raw:
+        raw = raw.replace(b"\\u0000", b"\\ufffd")
+    return raw.decode()
+
+
+class Tx:
+    """One transaction, or one statement on its own.
+
+    begin: what opens the transaction. It travels with the first statement, which saves a round trip.
+    committing: to be called before COMMIT is sent.
+    """
+
+    def __init__(
+        self, conn: Connection, begin: tuple[bytes, ...] = (), committing: Callable[[], None] | None = None
+    ) -> None:
+        self.conn = conn
+        self._begin = begin
+        self.drain_news: list[DrainNews] = []  # told when it is committed
+        self._committing = committing
+
+    async def many(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
+        """Run named queries in their order, in one round trip: each sees what those before it did and waited for."""
+        return await self._pipe(steps, ())
+
+    async def last(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
+        """As `many`, and the transaction's COMMIT with them: its locks are let go before anybody looks at the rows.
+
+        Where one of them fails nothing is committed. Nothing may follow in the transaction.
+        """
+        if self._committing is None:
+            raise RuntimeError("there is no transaction to end")
+        self._committing()
+        return await self._pipe(steps, (b"commit",))
+
+    async def _pipe(self, steps: Sequence[tuple[str, Mapping[str, Any] | None]], end: tuple[bytes, ...]) -> list[Rows]:
+        begin, self._begin = self._begin, ()
+        async with self.conn.pipeline():
+            for word in begin:
+                await self.conn.execute(word, prepare=False)
+            cursors = [await self.conn.execute(QUERIES[name], params) for name, params in steps]
+            for word in end:
+                await self.conn.execute(word, prepare=False)
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    async def _execute(
+        self, name: str, params: Mapping[str, Any] | None, prepare: bool | None = None
+    ) -> psycopg.AsyncCursor[dict[str, Any]]:
+        if not self._begin:
+            return await self.conn.execute(QUERIES[name], params, prepare=prepare)
+        begin, self._begin = self._begin, ()
+        async with self.conn.pipeline():
+            for word in begin:
+                await self.conn.execute(word, prepare=False)
+            return await self.conn.execute(QUERIES[name], params, prepare=prepare)
+
+    async def rows(self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None) -> Rows:
+        """Run the named query and return its rows as dicts."""
+        cursor = await self._execute(name, params, prepare)
+        return await cursor.fetchall()
+
+    async def one(self, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """The first row, or None."""
+        cursor = await self._execute(name, params)
+        return await cursor.fetchone()
+
+    async def value(self, name: str, params: Mapping[str, Any] | None = None) -> Any:
+        """The first column of the first row, or None."""
+        row = await self.one(name, params)
+        return None if row is None else next(iter(row.values()))
+
+    async def run(self, name: str, params: Mapping[str, Any] | None = None) -> int:
+        """Run a statement that returns no rows; return how many it touched."""
+        cursor = await self._execute(name, params)
+        return cursor.rowcount
+
+    async def now(self, now: datetime | None) -> datetime:
+        """`now`, or the database's clock (STORE-5)."""
+        if now is not None:
+            return now
+        found: datetime = await self.value("read_now", {"now": None})
+        return found
+
+
+class Session:
+    """The pool, and how everything runs on it.
+
+    prepare_threshold: as psycopg's: 0 plans a statement at its first use on a connection; None behind a pooler in transaction mode.
+    call_seconds: a call that takes longer is cut off at its socket, so a frozen server cannot freeze the controller.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        max_connections: int = 8,
+        prepare_threshold: int | None = 0,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
+        self.dsn = dsn
+        self.call_seconds = call_seconds
+        self.max_connections = max_connections
+        self._prepare_threshold = prepare_threshold
+        self._pool: AsyncConnectionPool[Connection] | None = None
+        self.tell_drains: TellDrains = tell_nobody
+
+    async def open(self) -> None:
+        """Connect once to learn whether it works, then fill the pool. Raises Unavailable."""
+        probe = await self.connect()
+        await probe.close()
+        self._pool = _WarmPool(
+            self.dsn, kwargs=self._arguments(), min_size=1, max_size=self.max_connections, open=False,
+            configure=_configure, timeout=POOL_WAIT_SECONDS, reconnect_timeout=2.0, name="holdfast",
+        )  # fmt: skip
+        await self._pool.open()
+
+    async def close(self) -> None:
+        """Close every pooled connection. Safe to call twice."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close(timeout=2.0)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "autocommit": True, "prepare_threshold": self._prepare_threshold, "row_factory": dict_row,
+            "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+        }  # fmt: skip
+
+    async def connect(self) -> Connection:
+        """A connection of its own, outside the pool. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + 1):
+                conn = await psycopg.AsyncConnection.connect(self.dsn, **self._arguments())
+                await _configure(conn)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            raise Unavailable(f"the database cannot be reached: {_words(error)}") from error
+        return conn
+
+    async def transact(
+        self, work: Callable[[Tx], Awaitable[T]], *, relaxed: bool = False, keep_plans: bool = False
+    ) -> T:
+        """Run `work` in one transaction, committed when it returns.
+
+        `work` may run more than once: nothing it did before has happened then.
+        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan, whatever it is given.
+
+        Raises:
+            Unavailable: the server cannot be reached, or the fate of the commit is unknown.
+            ValidationError: a value cannot be stored.
+        """
+        settings = {(True, False): _RELAXED, (False, True): _KEEP_PLANS, (True, True): _BOTH}.get((relaxed, keep_plans))
+        begin = _BEGIN if settings is None else (*_BEGIN, settings)
+        return await self._attempt(lambda conn, mark: self._transact_once(conn, work, begin, mark))
+
+    async def _transact_once(
+        self, conn: Connection, work: Callable[[Tx], Awaitable[T]], begin: tuple[bytes, ...], mark: Callable[[], None]
+    ) -> T:
+        tx = Tx(conn, begin, mark)
+        try:
+            result = await work(tx)
+        except BaseException:
+            if not conn.closed and conn.info.transaction_status in (2, 3):  # in a transaction, or in a failed one
+                # A connection too broken for it has rolled back already, and why we are here must not be lost with it.
+                with suppress(psycopg.Error):
+                    await conn.execute(b"rollback", prepare=False)
+            raise
+        if conn.info.transaction_status == 2:  # else the work sent nothing, or its COMMIT with its last statements
+            mark()
+            await conn.execute(b"commit", prepare=False)
+        if tx.drain_news:
+            self.tell_drains(tx.drain_news)
+        return result
+
+    async def single(self, work: Callable[[Tx], Awaitable[T]], *, seconds: float | None = None) -> T:
+        """Run `work`, one statement or reads that need no common snapshot, without BEGIN and COMMIT."""
+
+        async def once(conn: Connection, mark: Callable[[], None]) -> T:
+            return await work(Tx(conn))
+
+        return await self._attempt(once, seconds=seconds)
+
+    async def rows(self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None) -> Rows:
+        """Run one named query on its own."""
+        return await self.single(lambda tx: tx.rows(name, params, prepare=prepare))
+
+    async def _attempt(
+        self, once: Callable[[Connection, Callable[[], None]], Awaitable[T]], *, seconds: float | None = None
+    ) -> T:
+        committing = False
+
+        def mark() -> None:
+            nonlocal committing
+            committing = True
+
+        loop = asyncio.get_running_loop()
+        limit = self.call_seconds if seconds is None else seconds
+        deadline = loop.time() + limit
+        conflicts = broken = 0
+        cancels = _count_cancels()
+        while True:
+            committing = False
+            try:
+                async with self._borrow(deadline - loop.time()) as conn:
+                    return await once(conn, mark)
+            except (pg.SerializationFailure, pg.DeadlockDetected) as error:
+                conflicts += 1
+                if conflicts >= CONFLICT_TRIES:
+                    raise Unavailable(f"the database refused {conflicts} times: {_words(error)}") from error
+                await asyncio.sleep(random.uniform(0, 0.005 * 2**conflicts))
+            except PoolTimeout as error:
+                if _count_cancels() > cancels:  # lost while it waited for a connection
+                    raise asyncio.CancelledError from error
+                raise Unavailable("the database cannot be reached: no connection came up in time") from error
+            except PoolClosed as error:
+                raise Unavailable("the store is closed") from error
+            except (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction) as error:
+                if _count_cancels() > cancels:  # lost in a clean-up that failed: nobody waits for this call any more
+                    raise asyncio.CancelledError from error
+                broken += 1
+                lost = (
+                    isinstance(error, psycopg.InterfaceError)
+                    or error.sqlstate is None
+                    or error.sqlstate[:3] in ("57P", "08")
+                )
+                if committing or not lost or broken > self.max_connections + 1 or loop.time() > deadline:
+                    fate = " while it committed, so whether it did is unknown" if committing else ""
+                    raise Unavailable(f"the database failed{fate}: {_words(error)}") from error
+            except (psycopg.DataError, UnicodeEncodeError) as error:
+                raise ValidationError(f"the database cannot store a value that was given: {_words(error)}") from error
+
+    @asynccontextmanager
+    async def _borrow(self, seconds: float) -> AsyncIterator[Connection]:
+        if self._pool is None:
+            raise Unavailable("the store is not open")
+        async with self._pool.connection(timeout=max(0.05, min(seconds, POOL_WAIT_SECONDS))) as conn:
+            with cut_after(conn, seconds):
+                yield conn
+
+
+def _count_cancels() -> int:
+    """How often the task that runs was told to end."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
+class _Stack(deque[Connection]):
+    """What is put in last is taken out first."""
+
+    def append(self, conn: Connection) -> None:
+        self.appendleft(conn)
+
+
+class _WarmPool(AsyncConnectionPool[Connection]):
+    """Hands out the connection that was used last, where the library takes the one that rested longest.
+
+    A server process that has not run a statement yet needs milliseconds to read the catalog and to plan it, so at idle
+    every call must meet the same warm one.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._pool = _Stack()
+
+
+class cut_after:
+    """Cut a connection at its socket after `seconds`: the one way out of a wait for a server that is frozen."""
+
+    def __init__(self, conn: Connection, seconds: float) -> None:
+        self._conn = conn
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(max(0.05, self._seconds), self._cut)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _cut(self) -> None:
+        try:
+            with socket.socket(fileno=os.dup(self._conn.fileno())) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg.Error):
+            pass  # it is closed already, which is what was wanted
+
+
+async def _configure(conn: Connection) -> None:
+    set_json_loads(msgspec.json.decode, conn)
+    await conn.execute(_SESSION_SETTINGS, prepare=False)
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,238 @@
+"""Hosts in PostgreSQL: registered, read, moved, found dead."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import Size
+from holdfast.core.records import HostRecord
+from holdfast.core.states import HostState
+from holdfast.moves.registration import (
+    cause_of,
+    dead_event,
+    deadline_of,
+    deadline_reason,
+    drain_jobs_for,
+    follow_incarnation,
+    lose_tasks_on,
+    lost_event,
+    move_state,
+    moved_event,
+    no_host,
+    register_reason,
+    register_state,
+    stop_work,
+)
+from holdfast.moves.rows import NewEvent
+from holdfast.store.port.store import LiveTask
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+from holdfast.wire.agent import HostFacts
+
+
+class HostsPart:
+    """The part of the store that is about hosts."""
+
+    session: Session
+
+    async def register_host(
+        self, host_id: str, key_hash: bytes | None, incarnation: str, facts: HostFacts, *, now: datetime | None = None
+    ) -> HostRecord:
+        """See `Store.register_host`. There is no preflight yet: a host goes straight on to active."""
+
+        async def work(tx: Tx) -> HostRecord:
+            at = await tx.now(now)
+            before = await tx.value("lock_host", {"id": host_id})
+            row = await tx.one("read_host_state", {"id": host_id})
+            if row is None and key_hash is None:
+                raise no_host(host_id)
+            known = () if row is None else row["earlier_incarnations"]
+            earlier = follow_incarnation(facts.name, before, known, incarnation)
+            state = register_state(None if row is None else HostState(row["state"]))
+            params = _host_params(host_id, key_hash, facts, state, at)
+            await tx.run("put_host", {**params, "earlier": list(earlier)})
+            await tx.run("put_heartbeat", {"id": host_id, "incarnation": incarnation, "now": at})
+            if before != incarnation:
+                lost = await lose_host_tasks(tx, host_id, "new_incarnation", at, keep=incarnation)
+                event = NewEvent(kind="host.registered", host_id=host_id, message=f"host {facts.name} registered",
+                                 data={"name": facts.name, "incarnation": incarnation, "state": str(state)})  # fmt: skip
+                await write_events(tx, [*lost_event(host_id, facts.name, "new_incarnation", lost), event], at)
+            return await read_host(tx, host_id)
+
+        return await self.session.transact(work)
+
+    async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
+        """See `Store.find_host_by_key`."""
+
+        async def work(tx: Tx) -> HostRecord | None:
+            found = await tx.value("find_host_by_key", {"key_hash": key_hash})
+            return None if found is None else await read_host(tx, found)
+
+        return await self.session.single(work)
+
+    async def get_host(self, host: str) -> HostRecord:
+        """See `Store.get_host`."""
+
+        async def work(tx: Tx) -> HostRecord:
+            found = await tx.value("find_host", {"host": host})
+            if found is None:
+                raise no_host(host)
+            return await read_host(tx, found)
+
+        return await self.session.single(work)
+
+    async def list_hosts(self, *, include_terminated: bool = False, dead: bool = False) -> list[HostRecord]:
+        """See `Store.list_hosts`."""
+        return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
+
+    async def host_sizes(self) -> list[Size]:
+        """See `Store.host_sizes`."""
+        return [msgspec.convert(row, Size) for row in await self.session.rows("host_sizes")]
+
+    async def move_host(
+        self, host_id: str, event: str, reason: str,
+        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False, now: datetime | None = None,
+    ) -> HostRecord:  # fmt: skip
+        """See `Store.move_host`."""
+
+        async def work(tx: Tx) -> HostRecord:
+            at = await tx.now(now)
+            await tx.value("lock_host", {"id": host_id})
+            row = await tx.one("read_host_state", {"id": host_id})
+            if row is None:
+                raise no_host(host_id)
+            before = HostState(row["state"])
+            state = move_state(row["name"], before, event)
+            cause = cause_of(state, scale_down=scale_down)
+            await set_host_state(
+                tx, host_id, row["name"], before, state, event, reason, at, hard=hard,
+                deadline=deadline_of(state, deadline_seconds, at), cause=cause,
+            )  # fmt: skip
+            if state is HostState.TERMINATED:
+                lost = await lose_host_tasks(tx, host_id, "host_gone", at)
+                await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
+            elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
+                await _drain_host_tasks(tx, host_id, row["name"], cause, reason, at)
+            return await read_host(tx, host_id)
+
+        return await self.session.transact(work)
+
+    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+        """See `Store.drain_due_hosts`."""
+
+        async def find(tx: Tx) -> list[str]:
+            return [row["id"] for row in await tx.rows("find_drain_deadlines", {"now": await tx.now(now)})]
+
+        drained = {}
+        for host_id in await self.session.single(find):
+            drained[host_id] = await self.session.transact(partial(_drain_due_host, host_id=host_id, now=now))
+        return drained
+
+    async def sweep_dead_hosts(
+        self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
+    ) -> list[HostRecord]:
+        """See `Store.sweep_dead_hosts`."""
+
+        async def work(tx: Tx) -> list[HostRecord]:
+            at = await tx.now(now)
+            if leading_since + timedelta(seconds=dead_seconds) >= at:
+                return []
+            silent_since = at - timedelta(seconds=dead_seconds)
+            rows = await tx.rows("flag_dead_hosts", {"now": at, "silent_since": silent_since})
+            if not rows:
+                return []
+            hosts = await read_hosts(tx, sorted(row["host_id"] for row in rows), True, False)
+            await write_events(tx, [dead_event(host, at) for host in hosts], at)
+            return hosts
+
+        return await self.session.transact(work)
+
+    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
+        """See `Store.list_live_tasks`."""
+        return [
+            msgspec.convert(
+                {"key": TaskKey(row["job_id"], row["rank"], row["epoch"]), "queue": row["queue"], "spec": row["spec"]},
+                LiveTask,
+            )
+            for row in await self.session.rows("live_tasks_of_host", {"id": host_id})
+        ]
+
+
+async def set_host_state(
+    tx: Tx, host_id: str, name: str, before: HostState, after: HostState, event: str, reason: str, at: datetime,
+    *, hard: bool = False, deadline: datetime | None = None, cause: Cause = Cause.HOST_DRAINED,
+) -> None:  # fmt: skip
+    """Write a host's new state and its event. The caller holds the host's lock."""
+    params = {"id": host_id, "state": str(after), "reason": reason, "deadline": deadline, "cause": str(cause)}
+    await tx.run("move_host", params)
+    scaled = cause is Cause.SCALED_DOWN
+    await write_events(tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at)
+
+
+async def lose_host_tasks(tx: Tx, host_id: str, lost: str, at: datetime, *, keep: str | None = None) -> list[str]:
+    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep`. Returns the jobs' ids."""
+    ids = [row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": keep})]
+    if not ids:
+        return []
+    m = await load_moves(tx, ids, at)
+    freed = lose_tasks_on(m, host_id, lost, keep)
+    await write_moves(tx, m)
+    return freed
+
+
+async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list[str]:
+    at = await tx.now(now)
+    await tx.value("lock_host", {"id": host_id})
+    causes = {row["id"]: Cause(row["drain_cause"]) for row in await tx.rows("find_drain_deadlines", {"now": at})}
+    if host_id not in causes:
+        return []
+    await tx.run("clear_drain_deadline", {"id": host_id})
+    row = await tx.one("read_host_state", {"id": host_id})
+    name = host_id if row is None else row["name"]
+    m = await load_moves(
+        tx, [r["job_id"] for r in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})], at
+    )
+    begun = drain_jobs_for(m, causes[host_id], deadline_reason(name, causes[host_id]), host_id, stop=False)
+    await write_moves(tx, m)
+    return begun
+
+
+async def _drain_host_tasks(tx: Tx, host_id: str, name: str, cause: Cause, reason: str, at: datetime) -> None:
+    ids = [row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})]
+    if not ids:
+        return
+    m = await load_moves(tx, ids, at)
+    stop_work(m, host_id, name, cause, reason)
+    await write_moves(tx, m)
+
+
+def _host_params(
+    host_id: str, key_hash: bytes | None, facts: HostFacts, state: HostState, at: datetime
+) -> dict[str, Any]:
+    return {
+        "id": host_id, "name": facts.name, "key_hash": key_hash, "pool": facts.pool, "state": str(state),
+        "reason": register_reason(state), "queues": list(facts.queues), "labels": to_json(facts.labels),
+        "cpu_slots": facts.cpu_slots, "memory_bytes": facts.memory_bytes, "gpus": to_json(facts.gpus),
+        "address": facts.address.replace("\x00", ""), "version": facts.version.replace("\x00", ""),
+        "probe": facts.probe, "now": at,
+    }  # fmt: skip
+
+
+async def read_hosts(tx: Tx, ids: list[str] | None, include_terminated: bool, dead: bool) -> list[HostRecord]:
+    """Host records by name."""
+    params = {"ids": ids, "include_terminated": include_terminated, "dead": dead}
+    return [msgspec.convert(row, HostRecord) for row in await tx.rows("read_hosts", params)]
+
+
+async def read_host(tx: Tx, host_id: str) -> HostRecord:
+    """One host's record. Raises NotFound."""
+    found = await read_hosts(tx, [host_id], True, False)
+    if not found:
+        raise no_host(host_id)
+    return found[0]

@@ -1,0 +1,229 @@
+"""Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.settings.resolve import Value
+from holdfast.core.states import JobEvent
+from holdfast.core.transitions import JOB, sources
+from holdfast.errors import Conflict
+from holdfast.moves import moves, requests
+from holdfast.moves.quotas import sets_quota
+from holdfast.moves.submission import (
+    SUBMITTED,
+    WAITS_FOR_START,
+    check_revivable,
+    hash_spec,
+    list_secrets,
+    no_job,
+    refuse_mismatch,
+    refuse_queue,
+)
+from holdfast.store.port.store import JobFilter, NewJob, Submitted
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.moves import load_moves, write_moves
+from holdfast.store.postgres.projects import check_quotas
+
+
+class JobsPart:
+    """The part of the store that is about jobs."""
+
+    session: Session
+    environment: Mapping[str, Value]
+
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
+        """See `Store.submit_jobs`."""
+        if not jobs:
+            return []
+        names = sorted({job.queue for job in jobs})
+        hashes = [hash_spec(job.spec) for job in jobs]
+        rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
+        params = {
+            "rows": to_json(rows), "names": names, "now": now, "submitted": SUBMITTED, "waits": WAITS_FOR_START,
+            "limited_too": True,
+        }  # fmt: skip
+        if len(jobs) == 1 and not sets_quota(self.environment):
+            # One job nobody has submitted before and no quota counts: a transaction of one statement, which may be sent
+            # again. Whatever else it is, nothing was written, and the whole of it is looked at below.
+            written = await self.session.rows("insert_jobs", {**params, "limited_too": False})
+            if written:
+                return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
+
+        async def work(tx: Tx) -> list[Submitted]:
+            written = await tx.rows("insert_jobs", params)
+            ids = [job.id for job in jobs]
+            if len(written) == len(jobs):  # nearly always; the rows say all there is to say of a new job
+                records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
+            else:
+                there = {row["name"] for row in await tx.rows("hold_queues", {"names": names})}
+                for name in names:
+                    if name not in there:
+                        raise refuse_queue(name)
+                # A queue may have come since; what is there is passed over.
+                written = [*written, *await tx.rows("insert_jobs", params)]
+                ids = await _find_earlier(tx, jobs, hashes)
+                records = await read_jobs(tx, ids)
+            if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
+                # After the rows are written, for nothing is waited for while the project's lock is held.
+                asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
+                await check_quotas(tx, asked, self.environment, written=[row["id"] for row in written])
+            return [
+                Submitted(job=records[found], created=found == job.id) for job, found in zip(jobs, ids, strict=True)
+            ]
+
+        return await self.session.transact(work)
+
+    async def get_job(self, job_id: str) -> JobRecord:
+        """See `Store.get_job`."""
+        found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
+        if job_id not in found:
+            raise no_job(job_id)
+        return found[job_id]
+
+    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
+        """See `Store.list_jobs`."""
+
+        async def work(tx: Tx) -> list[JobRecord]:
+            params = {
+                "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
+                "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
+                "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
+                "host_id": filter.host_id, "before": filter.before, "limit": filter.limit,
+            }  # fmt: skip
+            ids = [row["id"] for row in await tx.rows("list_job_ids", params, prepare=False)]
+            found = await read_jobs(tx, ids)
+            return [found[job_id] for job_id in ids if job_id in found]
+
+        return await self.session.single(work)
+
+    async def count_jobs(self) -> dict[tuple[str, str], int]:
+        """See `Store.count_jobs`."""
+        return {(row["queue"], row["state"]): row["count"] for row in await self.session.rows("count_jobs")}
+
+    async def list_tasks(self, job_id: str) -> list[TaskRecord]:
+        """See `Store.list_tasks`."""
+        return [msgspec.convert(row, TaskRecord) for row in await self.session.rows("read_tasks", {"ids": [job_id]})]
+
+    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
+        """See `Store.list_attempts`."""
+
+        async def work(tx: Tx) -> list[AttemptRecord]:
+            rows = await tx.rows("read_attempts", {"id": job_id})
+            if not rows and await tx.one("job_exists", {"id": job_id}) is None:
+                raise no_job(job_id)
+            return [msgspec.convert(row, AttemptRecord) for row in rows]
+
+        return await self.session.single(work)
+
+    async def cancel_job(
+        self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
+    ) -> JobRecord:
+        """See `Store.cancel_job`."""
+
+        async def work(tx: Tx) -> JobRecord:
+            m = await load_moves(tx, [job_id], await tx.now(now))
+            if job_id not in m.jobs:
+                raise no_job(job_id)
+            requests.cancel(m, m.jobs[job_id], reason, hard=hard)
+            await write_moves(tx, m)
+            return (await read_jobs(tx, [job_id]))[job_id]
+
+        return await self.session.transact(work)
+
+    async def revive_job(
+        self, job_id: str, reason: str,
+        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
+    ) -> JobRecord:  # fmt: skip
+        """See `Store.revive_job`."""
+
+        async def work(tx: Tx) -> JobRecord:
+            at = await tx.now(now)
+            found = (await read_jobs(tx, [job_id])).get(job_id)
+            if found is None:
+                raise no_job(job_id)
+            check_revivable(job_id, found.state, found.wait_cause)
+            # The project's lock comes before the job's; what it was is checked again under both.
+            if found.ended_at is not None:  # a parked one is unfinished as it is
+                await check_quotas(tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[])
+            m = await load_moves(tx, [job_id], at)
+            job = m.jobs.get(job_id)
+            if job is None:
+                raise no_job(job_id)
+            check_revivable(job_id, job.state, job.wait_cause)
+            if not await tx.rows("hold_queues", {"names": [job.queue]}):
+                raise refuse_queue(job.queue)
+            made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
+            requests.revive(m, job, reason, made=made)
+            await write_moves(tx, m)
+            if from_scratch:
+                await tx.rows("delete_checkpoints", {"job_id": job_id, "rank": None, "number": None})
+            return (await read_jobs(tx, [job_id]))[job_id]
+
+        return await self.session.transact(work)
+
+    async def drain_job(
+        self, job_id: str, cause: Cause, reason: str,
+        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
+    ) -> bool:  # fmt: skip
+        """See `Store.drain_job`."""
+
+        async def work(tx: Tx) -> bool:
+            m = await load_moves(tx, [job_id], await tx.now(now))
+            job = m.jobs.get(job_id)
+            if job is None:
+                raise no_job(job_id)
+            if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
+                return False
+            moves.begin_drain(m, job, cause, reason, hard=hard)
+            await write_moves(tx, m)
+            return True
+
+        return await self.session.transact(work)
+
+
+def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
+    spec = job.spec
+    return {
+        "id": job.id, "name": spec.title, "project": spec.project, "queue": job.queue, "priority": spec.priority,
+        "tasks": spec.tasks, "gpus": spec.gpus, "cpu_slots": spec.cpu_slots, "memory_bytes": spec.memory_bytes,
+        "labels": spec.labels, "spec": spec.without_secrets(), "spec_hash": digest,
+        "idempotency_key": spec.idempotency_key, "start_at": spec.start_at, "secrets": list_secrets(job) or None,
+    }  # fmt: skip
+
+
+async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -> list[str]:
+    """The id each submission stands for: its own, or that of the job its idempotency key named before."""
+    keyed = [job for job in jobs if job.spec.idempotency_key is not None]
+    rows = await tx.rows(
+        "find_submitted",
+        {
+            "ids": [job.id for job in jobs], "projects": [job.spec.project for job in keyed],
+            "keys": [job.spec.idempotency_key for job in keyed],
+        },
+    )  # fmt: skip
+    by_id = {row["id"]: row for row in rows}
+    by_key = {(row["project"], row["idempotency_key"]): row for row in rows if row["idempotency_key"] is not None}
+    ids = []
+    for job, digest in zip(jobs, hashes, strict=True):
+        key = job.spec.idempotency_key
+        row = by_id.get(job.id) or by_key[job.spec.project, key]
+        if row["spec_hash"].hex() != digest:
+            if key is None:
+                raise Conflict(f"job {job.id} is there already, with another spec")
+            raise refuse_mismatch(job.spec.project, key, row["id"])
+        ids.append(row["id"])
+    return ids
+
+
+async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
+    """Records by id; ids nobody has are left out."""
+    if not ids:
+        return {}
+    return {row["id"]: msgspec.convert(row, JobRecord) for row in await tx.rows("read_jobs", {"ids": list(ids)})}

@@ -1,0 +1,179 @@
+"""Logs and forensics in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import LogChunk, LogStreamRecord
+from holdfast.moves.log_plan import PIECE_BYTES, LogBase, Place, Range, find_place, no_attempt, plan_append, window
+from holdfast.moves.rows import clean_text, is_storable_key
+from holdfast.moves.values import LogAppend
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.wire.agent import Forensics
+
+_STREAM = ("job_id", "attempt", "rank", "stream")
+
+
+class LogsPart:
+    """The part of the store that keeps what tasks wrote and what was found before a kill."""
+
+    session: Session
+
+    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
+        """See `Store.append_logs`."""
+
+        async def work(tx: Tx) -> list[int | None]:
+            found = await _lock_streams(tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)})
+            writing = _Writing(tx)
+            sizes: list[int | None] = []
+            for append in appends:
+                stream = found.get((append.key, append.stream))
+                sizes.append(None if stream is None else await writing.append(stream, append))
+            await writing.end()
+            return sizes
+
+        return await self.session.transact(work)
+
+    async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]:
+        """See `Store.list_log_streams`."""
+        rows = await self.session.rows("list_streams", {"job_id": job_id, "attempt": attempt})
+        return [msgspec.convert(row, LogStreamRecord) for row in rows]
+
+    async def read_log(
+        self, job_id: str, attempt: int, rank: int, stream: str, offset: int, *, limit_bytes: int = 1 << 20
+    ) -> list[LogChunk]:
+        """See `Store.read_log`."""
+        rows = await self.session.rows(
+            "read_log",
+            {
+                "job_id": job_id, "attempt": attempt, "rank": rank, "stream": stream, "offset": offset,
+                # Small chunks come together until the bytes are reached; the caller asks on from the last offset.
+                "limit": max(64, limit_bytes // PIECE_BYTES * 4),
+            },
+        )  # fmt: skip
+        chunks = window([(row["offset"], row["data"]) for row in rows], offset, limit_bytes)
+        return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
+
+    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: datetime | None = None) -> None:
+        """See `Store.put_forensics`."""
+        key = forensics.key
+
+        async def work(tx: Tx) -> None:
+            attempt = await _find_attempt(tx, host_id, key)
+            await tx.run(
+                "put_forensics",
+                {
+                    "job_id": key.job_id, "attempt": attempt, "rank": key.rank, "epoch": key.epoch,
+                    "reason": clean_text(forensics.reason), "seconds": forensics.seconds,
+                    "sections": to_json(forensics.sections), "now": now,
+                },
+            )  # fmt: skip
+
+        await self.session.transact(work)
+
+    async def get_forensics(self, job_id: str, attempt: int | None = None) -> list[tuple[int, Forensics]]:
+        """See `Store.get_forensics`."""
+        rows = await self.session.rows("read_forensics", {"job_id": job_id, "attempt": attempt})
+        return [
+            (
+                row["attempt"],
+                Forensics(key=TaskKey(row["job_id"], row["rank"], row["epoch"]), reason=row["reason"],
+                          seconds=row["seconds"], sections=row["sections"]),
+            )
+            for row in rows
+        ]  # fmt: skip
+
+
+class _Stream:
+    """A stream under its lock, as it will be when the steps so far are done."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        self.where = {part: row[part] for part in _STREAM}
+        self.size, self.ended, self.replaced = int(row["size"]), bool(row["ended"]), bool(row["replaced"])
+
+
+async def _lock_streams(tx: Tx, host_id: str, wanted: Set[tuple[TaskKey, str]]) -> dict[tuple[TaskKey, str], _Stream]:
+    """The streams of the tasks that ran here. A rank that was replaced here has two keys and one stream."""
+    if not wanted:
+        return {}
+    keys = [key for key, _ in wanted]
+    given = {
+        "jobs": [k.job_id for k in keys], "ranks": [k.rank for k in keys], "epochs": [k.epoch for k in keys],
+        "streams": [stream for _, stream in wanted], "host_id": host_id,
+    }  # fmt: skip
+    streams: dict[tuple[Any, ...], _Stream] = {}
+    found = {}
+    for row in await tx.rows("lock_streams", given):
+        stream = streams.setdefault(tuple(row[part] for part in _STREAM), _Stream(row))
+        found[TaskKey(row["job_id"], row["rank"], row["epoch"]), row["stream"]] = stream
+    return found
+
+
+class _Writing:
+    """Appends to streams that are locked. Their steps are gathered, and sent with the COMMIT."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._steps: list[tuple[str, dict[str, Any]]] = []
+
+    async def append(self, stream: _Stream, append: LogAppend) -> int:
+        """Returns the stream's size after it."""
+        place = await self._find_place(stream, append.key.epoch)
+        at, kept = place.cut(append.offset, append.data)
+        ends = append.ended and not place.later
+        if not kept and not place.new and (stream.ended or not ends):
+            return stream.size
+        ranges = []
+        if at < stream.size:  # not the usual append at the end: bytes that are there are not written again
+            span = {"start": at, "end": at + len(kept), "longest": PIECE_BYTES}
+            rows = await self._do("find_overlaps", {**stream.where, **span})
+            ranges = [Range(r["offset"], r["length"]) for r in rows]
+        plan = plan_append(stream.size, ranges, at, kept, append.keep_bytes)
+        change = sum(len(piece) for _, piece in plan.pieces)
+        if plan.pieces:
+            offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
+            self._steps.append(("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces}))
+        if plan.tail_start > plan.head:  # else the whole stream is kept, and there is nothing between the two
+            bounds = {"head": plan.head, "tail_start": plan.tail_start}
+            change -= int(next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values())))
+        goes_on = place.new and not ends
+        written = {"size": plan.size, "change": change, "ended": ends, "goes_on": goes_on}
+        self._steps.append(("write_stream", {**stream.where, **written}))
+        stream.size, stream.ended = plan.size, (stream.ended or ends) and not goes_on
+        return plan.size
+
+    async def end(self) -> None:
+        """Nothing follows in the transaction."""
+        if self._steps:
+            await self._tx.last(*self._steps)
+
+    async def _do(self, name: str, params: dict[str, Any]) -> Rows:
+        """A step whose rows are needed, and those that wait before it."""
+        steps, self._steps = self._steps, []
+        *_, rows = await self._tx.many(*steps, (name, params))
+        return rows
+
+    async def _find_place(self, stream: _Stream, epoch: int) -> Place:
+        if not stream.replaced:
+            return Place(0, None, new=False, later=False)
+        rows = await self._do("read_log_bases", stream.where)
+        place = find_place([LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size)
+        if place.new:
+            base = {"job_id": stream.where["job_id"], "rank": stream.where["rank"], "stream": stream.where["stream"]}
+            self._steps.append(("write_log_base", {**base, "epoch": epoch, "base": place.base}))
+        return place
+
+
+async def _find_attempt(tx: Tx, host_id: str, key: TaskKey) -> int:
+    found = None
+    if is_storable_key(key):
+        params = {"job_id": key.job_id, "epoch": key.epoch, "rank": key.rank, "host_id": host_id}
+        found = await tx.value("find_attempt_on_host", params)
+    if found is None:
+        raise no_attempt(host_id, key)
+    return int(found)

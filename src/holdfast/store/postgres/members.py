@@ -1,0 +1,154 @@
+"""Supervised jobs in PostgreSQL: their fallen members, and the places of those that stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.endings.replace import Replacement
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement
+from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.moves import members
+from holdfast.moves.room import Room
+from holdfast.moves.submission import no_job, refuse_retry
+from holdfast.moves.values import Member
+from holdfast.store.postgres.admission import read_capacity
+from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.postgres.drains import quarantine_host
+from holdfast.store.postgres.jobs import read_jobs
+from holdfast.store.postgres.moves import load_moves, write_moves
+
+
+class MembersPart:
+    """The part of the store that replaces members of supervised jobs."""
+
+    session: Session
+
+    async def list_members(self, limit: int) -> list[Member]:
+        """See `Store.list_members`."""
+
+        async def work(tx: Tx) -> list[Member]:
+            found = await tx.rows("find_members", {"limit": limit})
+            if not found:
+                return []
+            ids = sorted({row["job_id"] for row in found})
+            jobs = await read_jobs(tx, ids)
+            tasks = {
+                (row["job_id"], row["rank"]): msgspec.convert(row, TaskRecord)
+                for row in await tx.rows("read_tasks", {"ids": ids})
+            }
+            return [
+                Member(job=jobs[row["job_id"]], task=tasks[row["job_id"], row["rank"]], fallen=row["fallen"], seconds=row["seconds"])
+                for row in found if row["job_id"] in jobs and (row["job_id"], row["rank"]) in tasks
+            ]  # fmt: skip
+
+        return await self.session.single(work)
+
+    async def replace_members(
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+    ) -> list[TaskKey]:
+        """See `Store.replace_members`."""
+        if not plans:
+            return []
+
+        async def work(tx: Tx) -> list[TaskKey]:
+            locked = await _lock_suspects(tx, plans)
+            at = await tx.now(now)
+            m = await load_moves(tx, [key.job_id for key, _ in plans], at)
+            done, suspects = members.replace_members(m, plans)
+            await write_moves(tx, m)
+            for host_id, reason in sorted(suspects.items()):
+                if host_id in locked:
+                    await quarantine_host(tx, host_id, reason, at)
+            return done
+
+        return await self.session.transact(work)
+
+    async def unpark_members(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+        """See `Store.unpark_members`."""
+
+        async def work(tx: Tx) -> JobRecord:
+            m = await load_moves(tx, [job_id], await tx.now(now))
+            job = m.jobs.get(job_id)
+            if job is None:
+                raise no_job(job_id)
+            if not members.unpark(m, job, reason):
+                raise refuse_retry(job_id, job.state)
+            await write_moves(tx, m)
+            return (await read_jobs(tx, [job_id]))[job_id]
+
+        return await self.session.transact(work)
+
+    async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
+        """See `Store.stop_member`."""
+
+        async def work(tx: Tx) -> bool:
+            m = await load_moves(tx, [key.job_id], await tx.now(now))
+            job = m.jobs.get(key.job_id)
+            task = None if job is None else m.tasks[job.id].get(key.rank)
+            if job is None or task is None or task.epoch != key.epoch or not members.may_stop(job, task):
+                return False
+            members.stop_member(m, job, task, cause, reason)
+            await write_moves(tx, m)
+            return True
+
+        return await self.session.transact(work)
+
+    async def seat_members(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+    ) -> list[str]:
+        """See `Store.seat_members`."""
+        if not placements:
+            return []
+
+        async def work(tx: Tx) -> list[str]:
+            # Locks in the one order: hosts, jobs, tasks.
+            host_ids = sorted({t.host_id for p in placements for t in p.tasks})
+            await tx.rows("lock_hosts", {"ids": host_ids})
+            capacity = await read_capacity(tx, host_ids, None)
+            room, names = Room(capacity), {host.host_id: host.name for host in capacity}
+            m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
+            seated = []
+            for placement in members.join_placements(placements):
+                job = m.jobs.get(placement.job_id)
+                if job is not None and members.may_seat(m, job, placement, room):
+                    members.seat_members(m, job, placement, ttls[job.id], names)
+                    seated.append(job.id)
+            await write_moves(tx, m)
+            return seated
+
+        return await self.session.transact(work)
+
+    async def release_members(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+        """See `Store.release_members`."""
+
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            before = members.asked_before(at, reservation_seconds)
+            found = [row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})]
+            if not found:
+                return []
+            m = await load_moves(tx, found, at)
+            released = [job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)]
+            await write_moves(tx, m)
+            return released
+
+        return await self.session.transact(work)
+
+
+async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -> set[str]:
+    """Lock the hosts there is evidence against: hosts' locks come before jobs'. A fallen member's host does not change."""
+    keys = {key for key, plan in plans if plan.quarantine_host}
+    if not keys:
+        return set()
+    rows = await tx.rows("read_tasks", {"ids": sorted({key.job_id for key in keys})})
+    found = {
+        row["host_id"] for row in rows
+        if row["host_id"] is not None and TaskKey(row["job_id"], row["rank"], row["epoch"]) in keys
+    }  # fmt: skip
+    await tx.rows("lock_hosts", {"ids": sorted(found)})
+    return found

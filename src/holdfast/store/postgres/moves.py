@@ -1,0 +1,54 @@
+"""Load and lock the rows of a move, and write what it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.moves.moves import Moves
+from holdfast.moves.rows import JobRow, NewEvent, TaskRow
+from holdfast.store.postgres.connection.session import Tx, to_json
+
+
+async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
+    """Lock the jobs in id order, then their tasks, and return them ready to be moved."""
+    if not job_ids:
+        return Moves(now, (), ())
+    params = {"ids": sorted(set(job_ids))}
+    jobs = [msgspec.convert(row, JobRow) for row in await tx.rows("lock_jobs", params)]
+    tasks = [msgspec.convert(row, TaskRow) for row in await tx.rows("lock_tasks", {"ids": [j.id for j in jobs]})]
+    return Moves(now, jobs, tasks)
+
+
+async def write_moves(tx: Tx, m: Moves) -> None:
+    """Write everything `m` gathered: at most one statement per table."""
+    steps: list[tuple[str, dict[str, Any]]] = []
+    if m.cleared:
+        steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
+    ordinary = [task for key, task in m.changed_tasks.items() if key not in m.rewritten]
+    if ordinary:
+        steps.append(("write_tasks", {"rows": to_json(ordinary)}))
+    if m.rewritten:
+        steps.append(("rewrite_tasks", {"rows": to_json(list(m.rewritten.values()))}))
+    if m.seated:
+        steps.append(("write_replacements", {"now": m.now, "rows": to_json(m.seated)}))
+    if m.changed_jobs:
+        steps.append(("write_jobs", {"rows": to_json(list(m.changed_jobs.values()))}))
+    if m.attempts:
+        steps.append(("write_attempts", {"rows": to_json(list(m.attempts.values()))}))
+    if m.events:
+        steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
+    if len(steps) == 1:
+        await tx.run(*steps[0])
+    elif steps:
+        await tx.many(*steps)
+    tx.drain_news += m.drain_news
+
+
+async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:
+    """Write events that come with no job's move."""
+    if events:
+        await tx.run("write_events", {"now": now, "rows": to_json(events)})

@@ -1,0 +1,184 @@
+"""Settings and queues in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.core.causes import Cause
+from holdfast.core.records import QueueRecord
+from holdfast.core.settings.resolve import Value
+from holdfast.errors import NotFound
+from holdfast.moves.changes import (
+    check_changes,
+    deleted_event,
+    merge_layer,
+    no_queue,
+    pause_reason,
+    paused_event,
+    queue_event,
+    queue_in_use,
+    resumed_event,
+    rules_event,
+    settings_event,
+)
+from holdfast.moves.registration import drain_jobs_for
+from holdfast.store.port.store import SettingsLayers
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+
+
+class SettingsPart:
+    """The part of the store that keeps settings and queues."""
+
+    session: Session
+
+    async def read_settings(self) -> SettingsLayers:
+        """See `Store.read_settings`."""
+
+        async def work(tx: Tx) -> SettingsLayers:
+            # The revision first: a change between the reads is then seen again, never missed.
+            row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
+            queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
+            return SettingsLayers(
+                revision=row["settings_rev"], cluster=row["settings"], rules=row["rules"],
+                queues={q["name"]: q["settings"] for q in queues},
+                projects={p["name"]: p["settings"] for p in projects},
+            )  # fmt: skip
+
+        return await self.session.single(work)
+
+    async def write_cluster_settings(
+        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> int:
+        """See `Store.write_cluster_settings`."""
+        checked = check_changes(changes, unset, "cluster")
+
+        async def work(tx: Tx) -> int:
+            at = await tx.now(now)
+            row = await _lock_cluster(tx)
+            if merge_layer(row["settings"], checked, unset) == row["settings"]:
+                return int(row["settings_rev"])
+            revision = int(await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)}))
+            await write_events(tx, [settings_event(checked, unset)], at)
+            return revision
+
+        return await self.session.transact(work)
+
+    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+        """See `Store.write_rules`."""
+
+        async def work(tx: Tx) -> int:
+            at = await tx.now(now)
+            row = await _lock_cluster(tx)
+            if row["rules"] == text:
+                return int(row["settings_rev"])
+            revision = int(await tx.value("write_rules", {"rules": text}))
+            await write_events(tx, [rules_event()], at)
+            return revision
+
+        return await self.session.transact(work)
+
+    async def list_queues(self) -> list[QueueRecord]:
+        """See `Store.list_queues`."""
+        return await self.session.single(lambda tx: _read_queues(tx))
+
+    async def get_queue(self, name: str) -> QueueRecord:
+        """See `Store.get_queue`."""
+        return await self.session.single(lambda tx: _read_queue(tx, name))
+
+    async def put_queue(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+    ) -> QueueRecord:
+        """See `Store.put_queue`."""
+        checked = check_changes(changes, unset, "queue")
+
+        async def work(tx: Tx) -> QueueRecord:
+            at = await tx.now(now)
+            row = await tx.one("lock_queue", {"name": name})
+            if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
+                await tx.one("put_queue", {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at})
+                await tx.one("bump_revision")
+                await write_events(tx, [queue_event(name, checked, unset, created=row is None)], at)
+            return await _read_queue(tx, name)
+
+        return await self.session.transact(work)
+
+    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """See `Store.delete_queue`."""
+
+        async def work(tx: Tx) -> None:
+            at = await tx.now(now)
+            if await tx.one("lock_queue_away", {"name": name}) is None:
+                raise no_queue(name)
+            if await tx.value("has_unfinished", {"name": name}):
+                raise queue_in_use(name)
+            await tx.run("delete_queue", {"name": name})
+            await tx.one("bump_revision")
+            await write_events(tx, [deleted_event(name)], at)
+
+        await self.session.transact(work)
+
+    async def pause_queue(self, name: str, reason: str, *, hard: bool, now: datetime | None = None) -> list[str]:
+        """See `Store.pause_queue`."""
+
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            row = await tx.one("lock_queue", {"name": name})
+            if row is None:
+                raise no_queue(name)
+            if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (True, reason, hard):
+                await tx.run("pause_queue", {"name": name, "reason": reason, "hard": hard, "now": at})
+                await write_events(tx, [paused_event(name, reason, hard)], at)
+            if not hard:
+                return []
+            m = await load_moves(tx, [r["id"] for r in await tx.rows("running_in_queue", {"name": name})], at)
+            drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
+            await write_moves(tx, m)
+            return drained
+
+        return await self.session.transact(work)
+
+    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """See `Store.resume_queue`."""
+
+        async def work(tx: Tx) -> None:
+            at = await tx.now(now)
+            row = await tx.one("lock_queue", {"name": name})
+            if row is None:
+                raise no_queue(name)
+            if row["paused_at"] is not None:
+                await tx.run("resume_queue", {"name": name})
+                await write_events(tx, [resumed_event(name)], at)
+
+        await self.session.transact(work)
+
+
+async def _lock_cluster(tx: Tx) -> dict[str, Any]:
+    row = await tx.one("lock_cluster")
+    if row is None:
+        raise NotFound("the cluster's row is gone from the database; restore a backup")
+    return row
+
+
+async def _read_queues(tx: Tx) -> list[QueueRecord]:
+    counts: dict[str, dict[str, int]] = {}
+    for row in await tx.rows("count_jobs"):
+        state = row["state"] if row["state"] in ("waiting", "queued") else "running"
+        of = counts.setdefault(row["queue"], {})
+        of[state] = of.get(state, 0) + row["count"]
+    return [
+        QueueRecord(
+            name=row["name"], settings=row["settings"], paused_at=row["paused_at"], paused_reason=row["paused_reason"],
+            created_at=row["created_at"], **counts.get(row["name"], {}),
+        )
+        for row in await tx.rows("read_queues")
+    ]  # fmt: skip
+
+
+async def _read_queue(tx: Tx, name: str) -> QueueRecord:
+    for queue in await _read_queues(tx):
+        if queue.name == name:
+            return queue
+    raise no_queue(name)

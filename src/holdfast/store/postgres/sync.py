@@ -1,0 +1,286 @@
+"""The hot path: many hosts' syncs in one transaction of few statements.
+
+Locks are taken in the one order (hosts, jobs, tasks): first every host's heartbeat, then all jobs whose tasks were
+reported started or ended, then renewals, then offers. A batch that moves and offers nothing commits relaxed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
+from holdfast.core.transitions import HOST, JOB, TASK, sources, step
+from holdfast.moves import moves, requests
+from holdfast.moves.registration import lost_event
+from holdfast.moves.reports import Draft, apply_reports, find_stuck, group_syncs, order_preempt, recovered_event
+from holdfast.moves.rows import clean_text
+from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, Seat, TaskOffer
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.postgres.drains import quarantine_host
+from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state
+from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+
+SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
+PLANNED_TASKS = 64  # of a batch of syncs
+FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
+
+
+class SyncPart:
+    """The part of the store that takes agents' syncs and lapses leases."""
+
+    session: Session
+
+    async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:
+        """See `Store.sync_hosts`."""
+        answers: list[HostSynced | None] = [None] * len(syncs)
+        for group in group_syncs(syncs):  # a host that is there twice gets its syncs taken one after the other
+            batch = [syncs[i] for i in group]
+            for i, answer in zip(group, await self._sync_batch(batch, now), strict=True):
+                answers[i] = answer
+        return [answer for answer in answers if answer is not None]
+
+    async def _sync_batch(self, syncs: Sequence[HostSync], now: datetime | None) -> list[HostSynced]:
+        # Anything that moves state or offers a task is committed for good before it is answered (`_give_orders`).
+        relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
+        # A kept plan saves a millisecond of planning and is made for a handful of rows: for the claims of a large gang, and for
+        # batches of hundreds of tasks, one that knows their number is several times quicker.
+        size = sum(len(s.live) + len(s.ended) + len(s.started) for s in syncs)
+        few = size <= PLANNED_TASKS and not any(s.claimed for s in syncs)
+        drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=few)
+        return [d.answer() for d in drafts]
+
+    async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
+        """See `Store.lapse_leases`."""
+
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            ids = [r["job_id"] for r in await tx.rows("find_lapsed", {"now": at, "leading_since": leading_since})]
+            if not ids:
+                return []
+            m = await load_moves(tx, ids, at)
+            lapsed = requests.lapse(m, leading_since)
+            await write_moves(tx, m)
+            return lapsed
+
+        return await self.session.transact(work)
+
+    async def settle_clock(self, *, now: datetime | None = None) -> None:
+        """See `Store.settle_clock`."""
+        await self.session.transact(lambda tx: _settle_clock(tx, now))
+
+
+async def _settle_clock(tx: Tx, now: datetime | None) -> None:
+    """In the one order of locks: hosts, jobs, tasks."""
+    for name in ("settle_heartbeats", "settle_drains", "settle_reservations", "settle_leases"):
+        await tx.run(name, {"now": now})
+
+
+async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list[Draft]:
+    by_host = {s.host_id: s for s in syncs}
+    rows = await tx.rows(
+        "touch_hosts",
+        {
+            # Cleaned, so that one host's rotten word is stale instead of failing everybody's batch.
+            "ids": list(by_host), "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
+            "leaving": [s.leaving for s in by_host.values()], "now": now,
+        },
+    )  # fmt: skip
+    found = {row["host_id"]: row for row in rows}
+    at = rows[0]["now"] if rows else now
+    drafts = [
+        Draft(s, "unknown" if s.host_id not in found else "ok" if found[s.host_id]["fresh"] else "stale") for s in syncs
+    ]
+    fresh = [d for d in drafts if d.status == "ok"]
+    if not fresh or at is None:
+        return drafts
+    for d in fresh:
+        d.name, d.orders = found[d.sync.host_id]["name"], found[d.sync.host_id]["orders"]
+    flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
+    if flagged:
+        await tx.run("commit_for_good")  # an event that somebody may have read must not be lost by a crash (STORE-4)
+        back = [recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at) for d in flagged]
+        await write_events(tx, back, at)
+    moved = await _take_moves(tx, fresh, at)
+    for d in fresh:
+        stuck = find_stuck(d)
+        if stuck is not None:
+            await quarantine_host(tx, d.sync.host_id, stuck, at)
+    await _renew(tx, fresh, at)
+    for d in fresh:
+        if d.sync.leaving:
+            await _leave(tx, d, at)
+    listening = [d for d in fresh if not d.sync.leaving and (moved or d.orders)]
+    if listening:
+        await _give_orders(tx, listening, at)
+    return drafts
+
+
+async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
+    """Starts and ends. Returns whether there were any."""
+    ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
+    started = {key.job_id for d in drafts for key in d.started()}
+    claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
+    if not ended and not started and not claims:
+        return False
+    good = [(d, key, facts) for d, key, facts in ended if facts.succeeded]
+    rest = started | {key.job_id for _, key, facts in ended if not facts.succeeded}
+    if claims or (good and rest):
+        both = {key.job_id for _, key, _ in good} | {key.job_id for _, key, _ in claims}
+        await tx.rows("lock_job_ids", {"ids": sorted(rest | both)})
+    full = await _take_claims(tx, claims, at) if claims else set()
+    taken: set[TaskKey] = set()
+    if good:
+        taken = await _finish_fast(tx, good, at)
+    left = [(d, key) for d, key, _ in ended if key not in taken]
+    ids = full | {key.job_id for _, key in left} | {k.job_id for d in drafts for k in d.started() if k not in taken}
+    if ids:
+        m = await load_moves(tx, ids, at)
+        repeats = apply_reports(m, drafts, taken)
+        await write_moves(tx, m)
+        if repeats:
+            await _ack_repeats(tx, repeats)
+    return True
+
+
+async def _take_claims(tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime) -> set[str]:
+    """Note the places. Returns the jobs all of whose ranks have one now."""
+    params = {
+        "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
+        "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
+        "incarnations": [d.sync.incarnation for d, _, _ in claims], "ports": [port for _, _, port in claims], "now": at,
+    }  # fmt: skip
+    return {row["job_id"] for row in await tx.rows("claim_tasks", params)}
+
+
+async def _finish_fast(tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]], at: datetime) -> set[TaskKey]:
+    rows = [
+        {
+            "n": n, "job_id": key.job_id, "rank": key.rank, "epoch": key.epoch, "host_id": d.sync.host_id, "host_name": d.name,
+            "incarnation": d.sync.incarnation, "runtime": min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS),
+            "facts": facts, **_last_words(d, key),
+        }
+        for n, (d, key, facts) in enumerate(good)
+    ]  # fmt: skip
+    params = {"rows": to_json(rows), "now": at, "succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
+    taken = {TaskKey(r["job_id"], r["rank"], r["epoch"]) for r in await tx.rows("finish_jobs", params)}
+    for d, key, _ in good:
+        if key in taken:
+            d.acked.append(key)
+            d.succeeded.append(key.job_id)
+    return taken
+
+
+def _last_words(draft: Draft, key: TaskKey) -> dict[str, float | int | None]:
+    beat = draft.beats().get(key)
+    return {} if beat is None else {"step": beat.step, "total": beat.total, "beat_age": beat.age_seconds}
+
+
+async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:
+    """Ends of tasks that are gone: acknowledged where their own host had reported them, else refused."""
+    rows = await tx.rows(
+        "find_ended",
+        {
+            "jobs": [k.job_id for _, k in repeats], "ranks": [k.rank for _, k in repeats],
+            "epochs": [k.epoch for _, k in repeats], "hosts": [d.sync.host_id for d, _ in repeats],
+        },
+    )  # fmt: skip
+    known = {(r["host_id"], TaskKey(r["job_id"], r["rank"], r["epoch"])) for r in rows}
+    for d, key in repeats:
+        (d.acked if (d.sync.host_id, key) in known else d.refused).append(key)
+
+
+async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
+    given = [(d, key, d.beats().get(key)) for d in drafts for key in d.live()]
+    if not given:
+        return
+    rows = await tx.rows(
+        "renew_tasks",
+        {
+            "jobs": [k.job_id for _, k, _ in given], "ranks": [k.rank for _, k, _ in given],
+            "epochs": [k.epoch for _, k, _ in given], "hosts": [d.sync.host_id for d, _, _ in given],
+            "incarnations": [d.sync.incarnation for d, _, _ in given], "beats": [b is not None for _, _, b in given],
+            "steps": [None if b is None else b.step for _, _, b in given],
+            "totals": [None if b is None else b.total for _, _, b in given],
+            "ages": [0.0 if b is None else b.age_seconds for _, _, b in given],
+            "sections": [None if b is None else b.section for _, _, b in given], "now": at,
+        },
+    )  # fmt: skip
+    renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
+    for d, key, _ in given:
+        if key in renewed:
+            d.renewed.append((key, renewed[key]))
+        else:
+            d.lost.append(key)
+
+
+async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
+    row = await tx.one(
+        "read_host_state", {"id": d.sync.host_id}
+    )  # it may have been quarantined by what this very sync told
+    before = HostState.TERMINATED if row is None else HostState(row["state"])
+    if before is HostState.TERMINATED:
+        return
+    state = step(HOST, before, HostEvent.TERMINATE)
+    await set_host_state(tx, d.sync.host_id, d.name, before, state, "terminate", "its agent left", at)
+    lost = await lose_host_tasks(tx, d.sync.host_id, "host_gone", at)
+    await write_events(tx, lost_event(d.sync.host_id, d.name, "host_gone", lost), at)
+    d.draining.extend(lost)
+
+
+async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
+    by_host = {d.sync.host_id: d for d in drafts}
+    claimed = [key for d in drafts for key in d.claimed()]
+    live = [key for d in drafts for key in d.live() if key not in d.claimed()]
+    hosts, incarnations = list(by_host), [d.sync.incarnation for d in by_host.values()]
+    offers = {
+        "hosts": hosts, "incarnations": incarnations, "jobs": [k.job_id for k in live],
+        "ranks": [k.rank for k in live], "epochs": [k.epoch for k in live], "now": at,
+        "claimed_jobs": [k.job_id for k in claimed], "claimed_ranks": [k.rank for k in claimed],
+        "claimed_epochs": [k.epoch for k in claimed],
+    }  # fmt: skip
+    here = {"hosts": hosts, "incarnations": incarnations}
+    _, rows, preempts, found, secrets, seats = await tx.last(
+        ("commit_for_good", None), ("offer_tasks", offers), ("read_preempts", here), ("read_offered_jobs", here),
+        ("read_offered_secrets", here), ("read_offered_seats", here),
+    )  # fmt: skip
+    for row in [row for row in rows if not row["barrier"]]:
+        key = TaskKey(row["job_id"], row["rank"], row["epoch"])
+        claim = ClaimRow(key=key, attempt=row["attempt"], lease_ttl_seconds=row["lease_ttl_seconds"])
+        by_host[row["host_id"]].claims.append(claim)
+    _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
+    for row in preempts:
+        by_host[row["host_id"]].preempts.append(_preempt(row))
+
+
+def _give_offers(rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]) -> None:
+    """After the commit: what is made of the rows holds up nobody who waits for their locks."""
+    offered = {row["job_id"] for row in rows}
+    jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found if row["id"] in offered}
+    secrets = {row["job_id"]: row["secrets"] for row in hidden}
+    places: dict[str, list[Seat]] = {}
+    for row in found_seats:
+        places.setdefault(row["job_id"], []).append(msgspec.convert(row, Seat))
+    seats = {job_id: tuple(ranks) for job_id, ranks in places.items()}
+    for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
+        d = by_host[row["host_id"]]
+        task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)
+        offer = TaskOffer(
+            task=task, job=jobs[task.job_id], secrets=secrets.get(task.job_id, {}), seats=seats.get(task.job_id, ())
+        )
+        d.offers.append(offer)
+
+
+def _preempt(row: dict[str, Any]) -> PreemptRow:
+    return order_preempt(
+        TaskKey(row["job_id"], row["rank"], row["epoch"]),
+        cause=Cause(row["drain_cause"]), reason=row["drain_reason"] or "", hard=row["drain_hard"],
+        operator_stop=row["drain_operator_stop"], trigger_rank=row["trigger_rank"],
+    )  # fmt: skip

@@ -1,0 +1,322 @@
+"""Webhooks in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.core.webhooks.values import (
+    ABOUT_HOOKS,
+    DeliveryBatch,
+    DeliveryRecord,
+    DeliveryState,
+    DueDelivery,
+    JobSummary,
+    Subscription,
+    Tried,
+    WebhookRecord,
+    WebhookState,
+)
+from holdfast.moves.rows import NewEvent
+from holdfast.moves.webhook_events import dead_letter_event, hook_event, no_delivery, no_webhook
+from holdfast.store.port.webhooks import NewWebhook, WebhookChange, WebhookTarget
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.postgres.moves import write_events
+
+
+class WebhooksPart:
+    """The part of the store that keeps webhooks and their deliveries. Hooks are locked in id order, before deliveries."""
+
+    session: Session
+
+    async def create_webhook(self, new: NewWebhook, *, now: datetime | None = None) -> WebhookRecord:
+        """See `WebhookStore.create_webhook`."""
+
+        async def work(tx: Tx) -> WebhookRecord:
+            at = await tx.now(now)
+            params = {"id": new.id, "name": new.name, "url": new.url, "secret": new.secret, "events": list(new.events),
+                      "project": new.project, "now": at}  # fmt: skip
+            made = await tx.one("insert_webhook", params)
+            hook = await _read(tx, new.id)
+            if made is not None:
+                await write_events(tx, [hook_event("created", hook, "was created", events=list(new.events))], at)
+            return hook
+
+        return await self.session.transact(work)
+
+    async def list_webhooks(self) -> list[WebhookRecord]:
+        """See `WebhookStore.list_webhooks`."""
+        return [msgspec.convert(row, WebhookRecord) for row in await self.session.rows("list_webhooks", {"id": None})]
+
+    async def get_webhook(self, webhook_id: str) -> WebhookRecord:
+        """See `WebhookStore.get_webhook`."""
+        return await self.session.single(lambda tx: _read(tx, webhook_id))
+
+    async def get_webhook_target(self, webhook_id: str, *, now: datetime | None = None) -> WebhookTarget:
+        """See `WebhookStore.get_webhook_target`."""
+        rows = await self.session.rows("read_webhook_target", {"id": webhook_id, "now": now})
+        if not rows:
+            raise no_webhook(webhook_id)
+        return WebhookTarget(url=rows[0]["url"], secrets=_secrets(rows[0]))
+
+    async def change_webhook(
+        self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
+    ) -> WebhookRecord:
+        """See `WebhookStore.change_webhook`."""
+
+        async def work(tx: Tx) -> WebhookRecord:
+            before = await _lock(tx, webhook_id)
+            fields = {n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET}
+            after = msgspec.structs.replace(before, **fields)
+            if after != before:
+                await tx.run("write_webhook", {"id": webhook_id, "name": after.name, "url": after.url,
+                                               "events": list(after.events), "project": after.project})  # fmt: skip
+                text = f"was changed: {', '.join(sorted(fields))}"
+                await write_events(tx, [hook_event("changed", after, text, changed=sorted(fields))], await tx.now(now))
+            return await _read(tx, webhook_id)
+
+        return await self.session.transact(work)
+
+    async def rotate_webhook(
+        self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
+    ) -> WebhookRecord:
+        """See `WebhookStore.rotate_webhook`."""
+
+        async def work(tx: Tx) -> WebhookRecord:
+            at = await tx.now(now)
+            hook = await _lock(tx, webhook_id)
+            await tx.run("rotate_webhook", {"id": webhook_id, "secret": secret, "grace": grace_seconds, "now": at})
+            event = hook_event("changed", hook, "has a new secret", changed=["secret"], grace_seconds=grace_seconds)
+            await write_events(tx, [event], at)
+            return await _read(tx, webhook_id)
+
+        return await self.session.transact(work)
+
+    async def pause_webhook(self, webhook_id: str, reason: str, *, now: datetime | None = None) -> WebhookRecord:
+        """See `WebhookStore.pause_webhook`."""
+
+        async def work(tx: Tx) -> WebhookRecord:
+            hook = await _lock(tx, webhook_id)
+            events = await _pause(tx, hook, reason)
+            await write_events(tx, events, await tx.now(now))
+            return await _read(tx, webhook_id)
+
+        return await self.session.transact(work)
+
+    async def resume_webhook(self, webhook_id: str, *, now: datetime | None = None) -> WebhookRecord:
+        """See `WebhookStore.resume_webhook`."""
+
+        async def work(tx: Tx) -> WebhookRecord:
+            at = await tx.now(now)
+            hook = await _lock(tx, webhook_id)
+            if hook.state is not WebhookState.ACTIVE:
+                await tx.run("resume_webhook", {"id": webhook_id})
+                await tx.run("hurry_deliveries", {"id": webhook_id, "now": at})
+                await write_events(tx, [hook_event("resumed", hook, "was resumed")], at)
+            return await _read(tx, webhook_id)
+
+        return await self.session.transact(work)
+
+    async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
+        """See `WebhookStore.delete_webhook`."""
+
+        async def work(tx: Tx) -> None:
+            hook = await _lock(tx, webhook_id)
+            await tx.run("delete_webhook", {"id": webhook_id})
+            await write_events(tx, [hook_event("deleted", hook, "was deleted")], await tx.now(now))
+
+        await self.session.transact(work)
+
+    # ---- collecting
+
+    async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
+        """See `WebhookStore.list_subscriptions`."""
+        rows = await self.session.rows("list_subscriptions", {"max": max_pending})
+        return [msgspec.convert(row, Subscription) for row in rows]
+
+    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
+        """See `WebhookStore.summarize_jobs`."""
+        if not job_ids:
+            return {}
+        rows = await self.session.rows("summarize_jobs", {"ids": sorted(job_ids)})
+        return {row["id"]: msgspec.convert(row, JobSummary) for row in rows}
+
+    async def write_deliveries(self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None) -> list[str]:
+        """See `WebhookStore.write_deliveries`."""
+        steps = [{"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches]
+        if not steps:
+            return []
+
+        async def work(tx: Tx) -> list[str]:
+            moved = {row["id"] for row in await tx.rows("move_cursors", {"rows": to_json(steps)})}
+            rows = [
+                {"webhook_id": b.webhook_id, **{n: getattr(d, n) for n in d.__struct_fields__}}
+                for b in batches if b.webhook_id in moved for d in b.deliveries
+            ]  # fmt: skip
+            if rows:
+                at = await tx.now(now)
+                made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
+                await tx.run("promote_lanes", {**_lanes(made), "now": at})
+            return sorted(moved)
+
+        return await self.session.transact(work)
+
+    # ---- sending
+
+    async def list_due(
+        self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
+    ) -> list[DueDelivery]:
+        """See `WebhookStore.list_due`."""
+        rows = await self.session.rows("list_due", {"per_hook": per_hook, "flying": list(flying), "now": now})
+        found = []
+        for row in rows:
+            secrets = _secrets(row)
+            del row["secret"], row["old_secret"]
+            found.append(DueDelivery(secrets=secrets, **row))
+        return found
+
+    async def record_tries(self, tries: Sequence[Tried], *, now: datetime | None = None) -> list[str]:
+        """See `WebhookStore.record_tries`."""
+        if not tries:
+            return []
+
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            ids = sorted({tried.webhook_id for tried in tries})
+            hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", {"ids": ids})}
+            applied = await tx.rows("record_tries", {"rows": to_json(list(tries)), "now": at})
+            over = [row for row in applied if row["state"] != DeliveryState.PENDING]
+            if over:
+                await tx.run("promote_lanes", {**_lanes(over), "now": at})
+            events = [
+                dead_letter_event(hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"])
+                for row in applied
+                if row["state"] == DeliveryState.DEAD and not row["event_kind"].startswith(ABOUT_HOOKS)  # HOOK-3
+            ]
+            done = {row["id"] for row in applied}
+            reasons = {t.webhook_id: t.pause for t in tries if t.pause is not None and t.delivery_id in done}
+            for hook_id, reason in sorted(reasons.items()):
+                events += await _pause(tx, hooks[hook_id], reason)
+            await write_events(tx, events, at)
+            return sorted(done)
+
+        return await self.session.transact(work)
+
+    # ---- looking, and sending again
+
+    async def list_deliveries(
+        self,
+        webhook_id: str,
+        *,
+        states: Sequence[DeliveryState] = (),
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[DeliveryRecord]:
+        """See `WebhookStore.list_deliveries`."""
+        params = {
+            "webhook_id": webhook_id,
+            "states": [str(s) for s in states] or None,
+            "before": before,
+            "limit": limit,
+        }
+
+        async def work(tx: Tx) -> list[DeliveryRecord]:
+            await _read(tx, webhook_id)
+            return [msgspec.convert(row, DeliveryRecord) for row in await tx.rows("list_deliveries", params)]
+
+        return await self.session.single(work)
+
+    async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
+        """See `WebhookStore.get_delivery`."""
+        rows = await self.session.rows("get_delivery", {"webhook_id": webhook_id, "id": delivery_id})
+        if not rows:
+            raise no_delivery(webhook_id, delivery_id)
+        body = rows[0].pop("body")
+        return msgspec.convert(rows[0], DeliveryRecord), body
+
+    async def redeliver(self, webhook_id: str, delivery_id: str, *, now: datetime | None = None) -> DeliveryRecord:
+        """See `WebhookStore.redeliver`."""
+
+        async def work(tx: Tx) -> DeliveryRecord:
+            at = await tx.now(now)
+            await _lock(tx, webhook_id)
+            params = {"webhook_id": webhook_id, "id": delivery_id}
+            row = await tx.one("redeliver", {**params, "now": at})
+            if row is None:
+                raise no_delivery(webhook_id, delivery_id)
+            await _settle_lanes(tx, webhook_id, [row], at)
+            found = await tx.one("get_delivery", params)
+            assert found is not None
+            del found["body"]
+            return msgspec.convert(found, DeliveryRecord)
+
+        return await self.session.transact(work)
+
+    async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
+        """See `WebhookStore.redeliver_dead`."""
+
+        async def work(tx: Tx) -> int:
+            await _lock(tx, webhook_id)
+            rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
+            await _settle_lanes(tx, webhook_id, rows, await tx.now(now))
+            return len(rows)
+
+        return await self.session.transact(work)
+
+    async def count_deliveries(self) -> Mapping[str, int]:
+        """See `WebhookStore.count_deliveries`."""
+        (row,) = await self.session.rows("count_deliveries")
+        return row
+
+    async def prune_deliveries(self, history_days: float, *, limit: int = 1000, now: datetime | None = None) -> int:
+        """See `WebhookStore.prune_deliveries`."""
+
+        async def work(tx: Tx) -> int:
+            before = await tx.now(now) - timedelta(days=history_days)
+            return await tx.run("prune_deliveries", {"before": before, "limit": limit})
+
+        return await self.session.transact(work)
+
+
+async def _read(tx: Tx, webhook_id: str) -> WebhookRecord:
+    row = await tx.one("list_webhooks", {"id": webhook_id})
+    if row is None:
+        raise no_webhook(webhook_id)
+    return _hook(row)
+
+
+async def _lock(tx: Tx, webhook_id: str) -> WebhookRecord:
+    row = await tx.one("lock_webhooks", {"ids": [webhook_id]})
+    if row is None:
+        raise no_webhook(webhook_id)
+    return _hook(row)
+
+
+async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
+    """Pause a locked hook and return the event, unless it is paused."""
+    if hook.state is WebhookState.PAUSED:
+        return []
+    await tx.run("pause_webhook", {"id": hook.id, "reason": reason})
+    return [hook_event("paused", hook, f"was paused: {reason}", reason=reason)]
+
+
+async def _settle_lanes(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
+    """HOOK-1, after older deliveries of these lanes became pending again."""
+    lanes = _lanes([{"webhook_id": webhook_id, **row} for row in rows])
+    await tx.run("demote_lanes", lanes)
+    await tx.run("promote_lanes", {**lanes, "now": at})
+
+
+def _lanes(rows: Rows) -> dict[str, Any]:
+    return {"hooks": [row["webhook_id"] for row in rows], "lanes": [row["lane"] for row in rows]}
+
+
+def _hook(row: dict[str, Any]) -> WebhookRecord:
+    return msgspec.convert(row, WebhookRecord)
+
+
+def _secrets(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(secret for secret in (row["secret"], row["old_secret"]) if secret is not None)

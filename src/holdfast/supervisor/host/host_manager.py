@@ -1,0 +1,469 @@
+"""The host manager: one per machine of a supervised run. It dials the supervisor, and nothing outlives it.
+
+The process that is started here talks (ZeroMQ, the Unix socket of the processes); its child, the warden, forks, watches and
+kills. Each is a sub-reaper and ends everything should the other die.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import Unavailable, ValidationError
+from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.sweep import sweep
+from holdfast.process.syscalls import become_subreaper
+from holdfast.supervisor.host.idle_word import IdleWord
+from holdfast.supervisor.host.leftovers import end_leftovers, hold_folder
+from holdfast.supervisor.host.local_line import LocalLine, make_line_folder
+from holdfast.supervisor.host.processes import TendedProcesses
+from holdfast.supervisor.host.simulated import SimulatedProcesses
+from holdfast.supervisor.host.warden import FROZEN_SECONDS, KILL_LIMIT_SECONDS, fork_warden, kill_children, write_line
+from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
+from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage
+from holdfast.supervisor.line.priority import prefer_this_thread
+from holdfast.supervisor.line.session_host import HostSession
+from holdfast.wire.bus import Down, End, Forget, HostFacts, Launch, Send, Signal, Stop, Up, Usage, encode_message
+from holdfast.wire.bus_local import Alive, WardenRequest, decode_warden_answer, encode_local
+from holdfast.wire.frames import FrameReader, encode_frame
+
+if TYPE_CHECKING:
+    import zmq
+
+EXIT_WARDEN_DIED = 74
+_ALIVE_SECONDS = 1.0
+_AWAY_SECONDS = 5.0
+_KEY_SECONDS = 1.0
+_WARDEN_SECONDS = 2 * KILL_LIMIT_SECONDS + 5.0  # of its own limits there are two in a row
+_GOODBYE_SECONDS = 2.0
+_SIGNALLED_GOODBYE_SECONDS = (
+    0.5  # whoever sends TERM sends KILL soon, and at a drain the supervisor may be gone already
+)
+_FRAMES_PER_TURN = 512
+_OUTBOX_BYTES = 64 << 20  # beyond this processes wait until the supervisor has taken what they said
+_READ_BYTES = 1 << 20
+_TCP_TIMEOUT_MS = 10_000
+_DEFAULT_GRACE_SECONDS = 5.0
+_LONGEST_SEARCH_NOTE_SECONDS = 600.0
+
+
+class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run.
+
+    url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. key_file: where it was read,
+    to be read again until the supervisor is met. name: the machine's name as the script sees it. address: this machine's as
+    others reach it; found out when None. patience_seconds: how long to look for the supervisor at first. usage_seconds: between
+    samples; 0 is never. log_file: JSON lines of every start, end and sample; standard error when None. term_grace_seconds: for
+    where a TERM of this manager comes to all its processes, too, as at a drain of Holdfast: they have so long, and no second
+    TERM. When None they get one, and the supervisor's grace.
+    search_note_seconds: where no supervisor answers, this is said after so long, and then ever more rarely.
+    """
+
+    url: str
+    key: ManagerKey | None = None
+    key_file: str | None = None
+    name: str | None = None
+    address: str | None = None
+    labels: dict[str, str] = {}
+    gpus: int | None = None
+    patience_seconds: float = 600.0
+    usage_seconds: float = 30.0
+    log_file: str | None = None
+    term_grace_seconds: float | None = None
+    search_note_seconds: float = 30.0
+
+
+def dial(context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None) -> zmq.Socket[bytes]:
+    """A DEALER with an identity of its own that keeps trying to reach the supervisor.
+
+    Raises Unavailable for an address that can never be dialled.
+    """
+    import zmq
+
+    dealer = context.socket(zmq.DEALER)
+    dealer.routing_id = os.urandom(16)
+    dealer.linger = 0
+    # Nothing is queued while there is no supervisor: old heartbeats are of no use to the next one.
+    dealer.setsockopt(zmq.IMMEDIATE, 1)
+    dealer.setsockopt(zmq.RECONNECT_IVL, 100)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    dealer.setsockopt(zmq.TCP_MAXRT, _TCP_TIMEOUT_MS)
+    dealer.setsockopt(zmq.IPV6, int(needs_ipv6(url)))
+    if key is not None and key.client_secret:
+        dealer.curve_serverkey = key.server_public.encode()
+        dealer.curve_publickey = key.client_public.encode()
+        dealer.curve_secretkey = key.client_secret.encode()
+    try:
+        dealer.connect(url)
+    except zmq.ZMQError as error:
+        dealer.close()
+        raise Unavailable(f"{url!r} cannot be dialled ({error.strerror}); it should read tcp://ADDRESS:PORT") from error
+    return dealer
+
+
+def run_host_manager(config: ManagerConfig) -> int:
+    """Serve until told to end. Returns the exit code.
+
+    The calling process becomes the manager: it must be single-threaded and have no children of its own.
+    """
+    become_subreaper()
+    mark = f"supervised-{os.urandom(16).hex()}"
+    facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
+    dead = end_leftovers(KILL_LIMIT_SECONDS)
+    folder = make_line_folder()
+    with contextlib.suppress(OSError):  # no lock to be had there: then nobody ends what both of us leave
+        hold_folder(folder, mark)
+    warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
+    prefer_this_thread()  # after the fork: what runs here has the priority it would have without us
+    try:
+        manager = _HostManager(config, facts, mark, line, folder, warden_pid)
+        if dead:
+            manager.note("what managers had left that died with their wardens was ended", managers=dead)
+        try:
+            return manager.run()
+        finally:
+            manager.close()
+    finally:
+        line.close()
+        _bury_warden(warden_pid)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bury_warden(pid: int) -> None:
+    """Wait for the warden, which ends everything now; one that does not end itself in time (WARDEN-4) is ended, and what it had
+    parented with it.
+    """
+    give_up_at = time.monotonic() + _WARDEN_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() >= give_up_at:
+                os.kill(pid, signal.SIGKILL)
+                kill_children(KILL_LIMIT_SECONDS)
+                return
+            time.sleep(KILL_POLL_SECONDS)
+
+
+class _HostManager:
+    """The loop and what it holds."""
+
+    def __init__(
+        self,
+        config: ManagerConfig,
+        facts: HostFacts,
+        mark: str,
+        warden: socket.socket,
+        folder: str,
+        warden_pid: int,
+    ) -> None:
+        import zmq
+
+        self._zmq = zmq
+        self._config = config
+        self._mark = mark
+        self._warden = warden
+        self._warden_pid = warden_pid
+        self._warden_gone = self._mourned = False
+        self._unwritten = 0
+        self._unsent = bytearray()
+        self._reader = FrameReader()
+        self._log = os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if config.log_file else 2
+        self._wake_fd = self._take_signals()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._key = config.key
+        self._dealer = dial(self._context, config.url, config.key)
+        self._line = LocalLine(folder, lambda box, part: self._tended.take_part(box, part))
+        self._tended = TendedProcesses(self._line, self._ask_warden, self._say, self.note)
+        self._tended.hostname = facts.hostname
+        self._idle_word = IdleWord(os.environ)
+        self._simulated = SimulatedProcesses()
+        now = time.monotonic()
+        self._session = HostSession(
+            facts,
+            os.getpid(),
+            now=now,
+            patience_seconds=config.patience_seconds,
+            run=config.key.run if config.key is not None else "",
+            report=lambda: [*self._tended.report(), *self._simulated.report()],
+        )
+        self._alive_at = self._usage_at = self._turned_at = now
+        self._key_at = now + _KEY_SECONDS
+        self._warden_heard_at = self._warden_judge_at = now
+        self._end_at: float | None = None  # when to leave whatever still runs
+        self._kill_at: float | None = None  # when to end what was told to by others
+        self._bye_at: float | None = None
+        self._began_at, self._search_note_at = now, now + config.search_note_seconds
+        self.note("the host manager begins", url=config.url, host=facts.hostname, gpus=facts.gpus)
+
+    def note(self, sentence: str, **fields: object) -> None:
+        """Write one JSON line to the pid and resource log."""
+        words = {key: value for key, value in fields.items() if value is not None}
+        if self._unwritten:
+            words["lines_lost_before"] = self._unwritten
+        line = msgspec.json.encode({"at": time.time(), "from": "host-manager", "message": sentence, **words}) + b"\n"
+        self._unwritten = 0 if write_line(self._log, line) else self._unwritten + 1
+
+    # ---- the loop
+
+    def run(self) -> int:
+        """Turn until it is over."""
+        zmq = self._zmq
+        poller = zmq.Poller()
+        for entry in (self._dealer, self._warden, self._line.fileno(), self._wake_fd):
+            poller.register(entry, zmq.POLLIN)
+        while True:
+            now = time.monotonic()
+            self._tick(now)
+            if self._is_over(now):
+                break
+            self._send(now)
+            wait = max(0.0, self._next_at() - time.monotonic())
+            reading = not self._is_full()
+            poller.modify(self._line.fileno(), zmq.POLLIN if reading else 0)
+            if not self._mourned:
+                poller.modify(self._warden, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
+            ready = dict(poller.poll(int(wait * 1000) + 1))
+            if self._wake_fd in ready:
+                self._read_signals()
+            self._read_dealer()
+            if self._warden.fileno() in ready or self._warden in ready:
+                self._serve_warden()
+            if reading and self._line.fileno() in ready:
+                self._line.serve()
+            if self._warden_gone and not self._mourned:
+                self._mourned = True
+                poller.unregister(self._warden)
+                self._mourn_warden()
+            if self._session.rules is None and time.monotonic() >= self._key_at:
+                self._look_for_key(poller)
+        order = self._session.ending
+        assert order is not None
+        self.note("the host manager ends", reason=order.reason, code=order.code)
+        return order.code
+
+    def _tick(self, now: float) -> None:
+        session = self._session
+        for up in self._simulated.tick(now):
+            self._say(up)
+        session.tick(now)
+        self._idle_word.look(busy=bool(self._tended.living))
+        self._check_warden(now)
+        if now >= self._search_note_at:
+            self._tell_of_search(now)
+        if self._config.usage_seconds and now >= self._usage_at and session.link is not None:
+            self._usage_at = now + self._config.usage_seconds
+            self._sample()
+        if session.ending is not None and self._end_at is None:
+            self._begin_end(session.ending, now)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._tended.stop_all(0.0)
+
+    def _check_warden(self, now: float) -> None:
+        """WARDEN-4. A manager that was away itself lets the warden speak first."""
+        if self._warden_gone:
+            return
+        gap, self._turned_at = now - self._turned_at, now
+        if gap > _AWAY_SECONDS:
+            self._warden_judge_at = now + 2 * _ALIVE_SECONDS
+        if now >= self._alive_at:
+            self._alive_at = now + _ALIVE_SECONDS
+            self._ask_warden(Alive())
+        if now >= self._warden_judge_at and now - self._warden_heard_at > FROZEN_SECONDS:
+            self.note("the warden is frozen; it is killed")
+            os.kill(self._warden_pid, signal.SIGKILL)  # its end is heard on the line
+            self._warden_judge_at = float("inf")
+
+    def _look_for_key(self, poller: zmq.Poller) -> None:
+        """A file that was there before the script may have been another run's: dial anew with what it holds now."""
+        self._key_at = time.monotonic() + _KEY_SECONDS
+        path, key = self._config.key_file, self._key
+        if path is None:
+            return
+        try:
+            with open(path, "rb") as file:
+                fresh = parse_manager_key(file.read())
+        except (OSError, ValidationError):
+            return  # being written, or gone
+        if fresh == key:
+            return
+        self.note("the key file holds another run's key now; dialling with that")
+        dealer = dial(self._context, self._config.url, fresh)
+        poller.unregister(self._dealer)
+        self._dealer.close(linger=0)
+        poller.register(dealer, self._zmq.POLLIN)
+        self._dealer, self._key, self._session.run = dealer, fresh, fresh.run
+
+    def _next_at(self) -> float:
+        due = [self._session.next_at, self._alive_at, self._simulated.next_at]
+        due.append(self._search_note_at)
+        due += [at for at in (self._end_at, self._bye_at, self._kill_at) if at is not None]
+        return min(due)
+
+    def _tell_of_search(self, now: float) -> None:
+        """Who waits for a supervisor, under Holdfast for as long as the job lasts, must not look as if all were well."""
+        waited = now - self._began_at
+        self._search_note_at = now + min(max(waited, 1.0), _LONGEST_SEARCH_NOTE_SECONDS)
+        if self._session.rules is not None or self._session.ending is not None:
+            self._search_note_at = math.inf
+            return
+        self.note("no supervisor has answered yet", url=self._config.url, waited_seconds=round(waited))
+
+    def _is_full(self) -> bool:
+        link = self._session.link
+        return link is not None and link.queued_bytes > _OUTBOX_BYTES
+
+    def _begin_end(self, order: End, now: float) -> None:
+        self.note("told to end", reason=order.reason, code=order.code, processes=len(self._tended.living))
+        self._end_at = now + order.grace_seconds + KILL_LIMIT_SECONDS + _GOODBYE_SECONDS
+        if order.code == 128 + signal.SIGTERM and self._config.term_grace_seconds is not None:
+            self._kill_at = now + order.grace_seconds
+        else:
+            self._tended.stop_all(order.grace_seconds)
+        for up in self._simulated.end_all():
+            self._say(up)
+
+    def _is_over(self, now: float) -> bool:
+        """Everything has ended, the supervisor knows it (or cannot be told), nothing is left to do."""
+        if self._end_at is None:
+            return False
+        if self._bye_at is None:
+            if self._tended.living and now < self._end_at:
+                return False
+            order = self._session.ending
+            assert order is not None
+            self._session.say_bye(order.reason, order.code)
+            patience = _SIGNALLED_GOODBYE_SECONDS if order.code > 128 else _GOODBYE_SECONDS
+            self._bye_at = now + (patience if self._session.link is not None else 0.0)
+            return False
+        return self._session.settled or now >= self._bye_at
+
+    # ---- the supervisor
+
+    def _read_dealer(self) -> None:
+        zmq, now = self._zmq, time.monotonic()
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_FRAMES_PER_TURN):
+                for message in self._session.receive(self._dealer.recv(zmq.NOBLOCK), now):
+                    self._obey(message, now)
+
+    def _send(self, now: float) -> None:
+        zmq = self._zmq
+        for frame in self._session.take_frames(now):
+            with contextlib.suppress(zmq.Again):  # not connected: the session says it again
+                self._dealer.send(frame, zmq.NOBLOCK)
+
+    def _say(self, message: Up) -> None:
+        self._session.push_ordered(encode_message(message))
+
+    def _obey(self, message: Down, now: float) -> None:
+        answers = self._simulated.take(message, now)
+        if answers is not None:
+            for answer in answers:
+                self._say(answer)
+        elif isinstance(message, Send):
+            self._tended.send(message)
+        elif isinstance(message, Launch):
+            if self._end_at is None:
+                self._tended.launch(message)
+        elif isinstance(message, Signal):
+            self._tended.signal(message)
+        elif isinstance(message, Stop):
+            self._tended.stop(message)
+        elif isinstance(message, Forget):
+            self._tended.forget(message.groups)
+        elif isinstance(message, End):
+            self._session.end(message)
+
+    def _sample(self) -> None:
+        load, free, uses = read_usage([(p.group, p.rank, p.pid) for p in self._tended.living if p.pid])
+        self._session.push(encode_message(Usage(time.time(), load, free, uses)))
+        if uses:
+            self.note(
+                "usage",
+                load=load,
+                free_bytes=free,
+                processes=[[use.group, use.rank, round(use.cpu_seconds, 1), use.rss_bytes] for use in uses],
+            )
+
+    # ---- the warden
+
+    def _ask_warden(self, request: WardenRequest) -> None:
+        if not self._warden_gone:
+            self._unsent += encode_frame(encode_local(request))
+            self._flush_warden()
+
+    def _flush_warden(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._warden.send(self._unsent[: 1 << 16])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._warden_gone = True
+
+    def _serve_warden(self) -> None:
+        self._flush_warden()
+        try:
+            data = self._warden.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._warden_gone = True
+            return
+        self._warden_heard_at = time.monotonic()
+        for frame in self._reader.feed(data):
+            self._tended.take_answer(decode_warden_answer(frame))
+
+    def _mourn_warden(self) -> None:
+        """WARDEN-4: what the warden parented is ours now, and ends."""
+        survivors: list[int] = []
+        try:
+            survivors = sweep(self._mark, kill_limit_seconds=KILL_LIMIT_SECONDS)
+        except OSError as error:  # all of them are below us: the next line ends them without a look
+            self.note("the process table cannot be read", error=str(error))
+        kill_children(KILL_LIMIT_SECONDS)
+        self.note("the warden died; its processes were ended", survivors=survivors or None)
+        self._tended.write_off()
+        self._session.end(End(self._session.run, EXIT_WARDEN_DIED, "the warden of the host manager died", 0.0))
+
+    # ---- signals and the end
+
+    def _take_signals(self) -> int:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        return read_fd
+
+    def _read_signals(self) -> None:
+        for number in os.read(self._wake_fd, 4096):
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                name = signal.Signals(number).name
+                if self._session.ending is not None:
+                    self._tended.stop_all(0.0)  # asked twice: at once
+                self._session.end(
+                    End(self._session.run, 128 + number, f"the host manager got {name}", self._find_term_grace())
+                )
+
+    def _find_term_grace(self) -> float:
+        if self._config.term_grace_seconds is not None:
+            return self._config.term_grace_seconds
+        rules = self._session.rules
+        return rules.kill_grace_seconds if rules is not None else _DEFAULT_GRACE_SECONDS
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self._line.close()
+        self._idle_word.close()
+        self._dealer.close(linger=200)
+        self._context.term()

@@ -1,0 +1,215 @@
+"""The manager's Unix socket: user processes dial it, name themselves, and exchange messages with the script.
+
+LOCAL-1  A process is believed to be who its secret says; the folder is this user's alone.
+LOCAL-2  What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped, counted and reported.
+LOCAL-3  What a process sent before it ended is read before its end is told.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.errors import ValidationError
+from holdfast.supervisor.host.leftovers import FOLDER_PREFIX
+from holdfast.wire.bus_local import Enter, FromProcess, Part, decode_from_process, encode_local
+from holdfast.wire.frames import FrameReader, encode_frame
+
+MAILBOX_BYTES = 256 << 20
+_READ_BYTES = 1 << 20
+_BACKLOG = 512
+_MAX_FOLDER_BYTES = 96  # the kernel takes 107 for the whole address
+
+
+def make_line_folder() -> str:
+    """A folder (0700) for the socket, in /tmp where the usual place has a name too long for a socket's address."""
+    folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
+    if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp")
+    return folder
+
+
+class Mailbox:
+    """What one process says and is told, whether it dialled already or not."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.queue: deque[bytes] = deque()
+        self.queued_bytes = 0
+        self.dropped = 0
+        self._skipping = False  # the rest of a message that was dropped
+        self.callers: list[_Caller] = []
+
+    def post(self, data: bytes, part: int, last: bool) -> bool:
+        """Queue a part for the process; False where the message was dropped for it (LOCAL-2)."""
+        if part and self._skipping:
+            return True  # counted already
+        self._skipping = False
+        if self.queued_bytes + len(data) > MAILBOX_BYTES and self.queue:
+            self.dropped += 1
+            self._skipping = not last
+            return False
+        frame = encode_frame(encode_local(Part(data, part, last)))
+        self.queue.append(frame)
+        self.queued_bytes += len(frame)
+        if self.callers:
+            self.callers[-1].flush()
+        return True
+
+
+class _Caller:
+    """One connection."""
+
+    def __init__(self, line: LocalLine, talk: socket.socket) -> None:
+        self.line = line
+        self.talk = talk
+        self.reader = FrameReader()
+        self.mailbox: Mailbox | None = None
+        self.writing = memoryview(b"")
+
+    def flush(self) -> None:
+        """Hand over what waits, as far as the process takes it."""
+        box = self.mailbox
+        if box is None or box.callers[-1] is not self:
+            return
+        try:
+            while self.writing or box.queue:
+                if not self.writing:
+                    frame = box.queue.popleft()
+                    box.queued_bytes -= len(frame)
+                    self.writing = memoryview(frame)
+                sent = self.talk.send(self.writing)
+                self.writing = self.writing[sent:]
+        except BlockingIOError:
+            self.line.want(self, write=True)
+            return
+        except OSError:
+            return  # its end is read by `read`
+        self.line.want(self, write=False)
+
+    def read(self) -> bool:
+        """Take what was sent. False once it hung up or broke the rules."""
+        try:
+            data = self.talk.recv(_READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        if not data:
+            return False
+        try:
+            for frame in self.reader.feed(data):
+                self._take(decode_from_process(frame))
+        except (ValidationError, msgspec.MsgspecError, LookupError):
+            self.line.refused += 1
+            return False
+        return True
+
+    def _take(self, message: FromProcess) -> None:
+        if isinstance(message, Enter):
+            box = self.line.boxes[message.token]  # LOCAL-1
+            self.mailbox = box
+            box.callers.append(self)
+            self.flush()
+        elif self.mailbox is None:
+            raise ValidationError("it speaks before it named itself")
+        else:
+            self.line.deliver(self.mailbox, message)
+
+
+class LocalLine:
+    """The listening socket and everyone who called. `epoll` is the one of this module; nest `fileno()` in any poll."""
+
+    def __init__(self, folder: str, deliver: Callable[[Mailbox, Part], None]) -> None:
+        self.deliver = deliver
+        self.boxes: dict[str, Mailbox] = {}
+        self.refused = 0
+        self.path = f"{folder}/line"
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listening.bind(self.path)
+        self._listening.listen(_BACKLOG)
+        self._callers: dict[int, _Caller] = {}
+        self._poll = select.epoll()
+        self._poll.register(self._listening.fileno(), select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Readable when `serve` has something to do."""
+        return self._poll.fileno()
+
+    def add(self, token: str) -> Mailbox:
+        """Make the mailbox of a process that is about to start."""
+        box = self.boxes[token] = Mailbox(token)
+        return box
+
+    def serve(self) -> None:
+        """Do everything that is possible without waiting."""
+        for fd, events in self._poll.poll(0):
+            if fd == self._listening.fileno():
+                self._accept()
+                continue
+            caller = self._callers.get(fd)
+            if caller is None:
+                continue
+            if events & select.EPOLLOUT:
+                caller.flush()
+            if events & ~select.EPOLLOUT and not caller.read():
+                self._hang_up(caller)
+
+    def drain(self, box: Mailbox) -> None:
+        """Read what an ended process still had sent (LOCAL-3) and forget it."""
+        self._accept()
+        for caller in list(self._callers.values()):
+            if caller.mailbox is None and not caller.read():
+                self._hang_up(caller)
+        for caller in list(box.callers):
+            while caller in box.callers:
+                if not _has_more(caller.talk) or not caller.read():
+                    self._hang_up(caller)
+        self.boxes.pop(box.token, None)
+
+    def want(self, caller: _Caller, *, write: bool) -> None:
+        """Have the poll look for room to write, or not."""
+        mask = select.EPOLLIN | (select.EPOLLOUT if write else 0)
+        self._poll.modify(caller.talk.fileno(), mask)
+
+    def close(self) -> None:
+        """Hang up on everybody. Whoever made the folder removes it."""
+        for caller in list(self._callers.values()):
+            self._hang_up(caller)
+        self._listening.close()
+        self._poll.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                talk, _ = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                return  # no descriptor left; who waits in the queue is served later
+            talk.setblocking(False)
+            os.set_inheritable(talk.fileno(), False)
+            self._callers[talk.fileno()] = _Caller(self, talk)
+            self._poll.register(talk.fileno(), select.EPOLLIN)
+
+    def _hang_up(self, caller: _Caller) -> None:
+        self._callers.pop(caller.talk.fileno(), None)
+        self._poll.unregister(caller.talk.fileno())
+        caller.talk.close()
+        box = caller.mailbox
+        if box is not None and caller in box.callers:
+            box.callers.remove(caller)
+
+
+def _has_more(talk: socket.socket) -> bool:
+    """Something to read now, the end of the stream included."""
+    poll = select.poll()
+    poll.register(talk.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,248 @@
+"""A host manager's processes: from the supervisor's orders to the warden's line, and back.
+
+MANAGE-1  A rank of a group is started once, whatever is said again.
+MANAGE-2  How a process ended is kept until the script lets go of its group, so that a script that was dead learns it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from holdfast.supervisor.host.local_line import LocalLine, Mailbox
+from holdfast.supervisor.line.keys import KEY_VARIABLE
+from holdfast.supervisor.script.groups import name_process
+from holdfast.supervisor.script.run_config import RUN_VARIABLE
+from holdfast.wire.bus import (
+    Deliver,
+    Dropped,
+    Ending,
+    Exited,
+    GroupReport,
+    Launch,
+    Launched,
+    LaunchFailed,
+    Running,
+    Send,
+    Signal,
+    Signalled,
+    Stop,
+    Unstarted,
+    Up,
+)
+from holdfast.wire.bus_local import (
+    SOCKET_VARIABLE,
+    TOKEN_VARIABLE,
+    NotStarted,
+    Part,
+    SignalDone,
+    SignalTree,
+    Start,
+    Started,
+    StopTree,
+    TreeEnded,
+    Turned,
+    WardenAnswer,
+    WardenRequest,
+)
+
+
+class TendedProcess:
+    """One rank on this host."""
+
+    __slots__ = ("box", "ended", "group", "key", "name", "pid", "rank", "started_at", "unstarted")
+
+    def __init__(self, key: int, group: int, rank: int, name: str, box: Mailbox) -> None:
+        self.key = key
+        self.group = group
+        self.rank = rank
+        self.name = name
+        self.box = box
+        self.pid = 0
+        self.started_at = 0.0
+        self.ended: Ending | None = None
+        self.unstarted: Unstarted | None = None
+
+    @property
+    def over(self) -> bool:
+        """It ended, or never began."""
+        return self.ended is not None or self.unstarted is not None
+
+
+class TendedProcesses:
+    """All ranks on this host.
+
+    ask: a request for the warden. say: a message for the supervisor, in order with user messages.
+    """
+
+    def __init__(
+        self,
+        line: LocalLine,
+        ask: Callable[[WardenRequest], None],
+        say: Callable[[Up], None],
+        note: Callable[..., None],
+    ) -> None:
+        self._line = line
+        self._ask = ask
+        self._say = say
+        self._note = note
+        self._by_key: dict[int, TendedProcess] = {}
+        self._by_token: dict[str, TendedProcess] = {}
+        self._groups: dict[int, dict[int, TendedProcess]] = {}
+        self._next_key = 1
+        self.hostname = ""
+
+    # ---- orders
+
+    def launch(self, launch: Launch) -> None:
+        """Start what is not known yet (MANAGE-1)."""
+        group = self._groups.setdefault(launch.group, {})
+        for local in range(launch.count):
+            rank = launch.first_rank + local
+            if rank in group:
+                continue
+            name = name_process(launch.name, rank, launch.world_size)
+            token = secrets.token_hex(16)
+            process = TendedProcess(self._next_key, launch.group, rank, name, self._line.add(token))
+            self._next_key += 1
+            group[rank] = self._by_key[process.key] = self._by_token[token] = process
+            log = launch.log
+            if log is not None:
+                log = name_process(log.replace("{name}", name), rank, launch.world_size)
+                log = log.replace("{hostname}", self.hostname)
+            env = {**_inherited(os.environ), **launch.env, **_describe_rank(launch, rank, local, name)}
+            env |= {SOCKET_VARIABLE: self._line.path, TOKEN_VARIABLE: token}
+            words = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+            self._ask(Start(process.key, launch.args, words, launch.cwd, log))
+
+    def signal(self, order: Signal) -> None:
+        """Pass a signal on; the warden says how many it reached."""
+        keys = [process.key for process in self._meant(order.group, order.ranks)]
+        if keys:
+            self._ask(SignalTree(order.request, keys, order.number, order.whole_group))
+        else:
+            self._say(Signalled(order.request, 0))
+
+    def stop(self, order: Stop) -> None:
+        """TERM, grace, KILL."""
+        keys = [process.key for process in self._meant(order.group, order.ranks)]
+        if keys:
+            self._ask(StopTree(keys, order.grace_seconds))
+
+    def send(self, message: Send) -> None:
+        """Put a message into the mailboxes it is for."""
+        for process in self._meant(message.group, None if message.rank is None else [message.rank]):
+            if not process.box.post(message.data, message.part, message.last):
+                self._say(Dropped(process.group, process.rank, 1))
+
+    def forget(self, groups: Iterable[int]) -> None:
+        """Let go of what is over in these groups; what still runs is ended."""
+        for number in groups:
+            for process in self._groups.pop(number, {}).values():
+                if not process.over:
+                    self._ask(StopTree([process.key], 0.0))
+
+    def stop_all(self, grace_seconds: float) -> None:
+        """End everything."""
+        keys = [process.key for process in self._by_key.values()]
+        if keys:
+            self._ask(StopTree(keys, grace_seconds))
+
+    def _meant(self, group: int, ranks: list[int] | None) -> list[TendedProcess]:
+        found = self._groups.get(group, {})
+        chosen = found.values() if ranks is None else [found[rank] for rank in ranks if rank in found]
+        return [process for process in chosen if not process.over]
+
+    @property
+    def living(self) -> list[TendedProcess]:
+        """Those that are not over."""
+        return list(self._by_key.values())
+
+    # ---- what the warden says
+
+    def take_answer(self, answer: WardenAnswer) -> None:
+        """Pass on what happened."""
+        if isinstance(answer, SignalDone):
+            self._say(Signalled(answer.request, answer.reached))
+            return
+        if isinstance(answer, Turned):
+            return
+        process = self._by_key.get(answer.key)
+        if process is None:
+            return
+        if isinstance(answer, Started):
+            process.pid, process.started_at = answer.pid, time.time()
+            self._say(Launched(process.group, [Running(process.rank, answer.pid, process.started_at)]))
+            self._note("process started", process=process.name, pid=answer.pid)
+        elif isinstance(answer, NotStarted):
+            process.unstarted = Unstarted(process.rank, answer.reason)
+            self._close(process)
+            self._say(LaunchFailed(process.group, [process.unstarted]))
+            self._note("process failed to start", process=process.name, reason=answer.reason)
+        else:
+            self._take_end(process, answer)
+
+    def _take_end(self, process: TendedProcess, answer: TreeEnded) -> None:
+        process.ended = Ending(
+            process.rank, answer.exit_code, answer.signal, answer.runtime_seconds, answer.max_rss_bytes
+        )
+        self._line.drain(process.box)  # LOCAL-3
+        self._close(process)
+        self._say(Exited(process.group, [process.ended]))
+        self._note(
+            "process ended",
+            process=process.name,
+            pid=process.pid,
+            exit_code=answer.exit_code,
+            signal=answer.signal,
+            runtime_seconds=round(answer.runtime_seconds, 3),
+            max_rss_bytes=answer.max_rss_bytes,
+            survivors=answer.survivors or None,
+        )
+
+    def _close(self, process: TendedProcess) -> None:
+        self._line.boxes.pop(process.box.token, None)
+        self._by_token.pop(process.box.token, None)
+        self._by_key.pop(process.key, None)
+
+    def write_off(self) -> None:
+        """The warden died, and with it everything: say so of all that ran."""
+        for process in list(self._by_key.values()):
+            self._take_end(process, TreeEnded(process.key, None, 9, 0.0, 0, []))
+
+    def take_part(self, box: Mailbox, part: Part) -> None:
+        """A process said something."""
+        process = self._by_token.get(box.token)
+        if process is not None:
+            self._say(Deliver(process.group, process.rank, part.data, part.part, part.last))
+
+    def report(self) -> list[GroupReport]:
+        """Everything known, for `Hello` (MANAGE-2)."""
+        return [
+            GroupReport(
+                group=number,
+                running=[Running(p.rank, p.pid, p.started_at) for p in group.values() if p.pid],
+                ended=[p.ended for p in group.values() if p.ended is not None],
+                unstarted=[p.unstarted for p in group.values() if p.unstarted is not None],
+            )
+            for number, group in self._groups.items()
+        ]
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The manager's environment without what is the manager's or the script's alone: no process needs the keys of the run."""
+    return {name: value for name, value in environ.items() if name not in (KEY_VARIABLE, RUN_VARIABLE)}
+
+
+def _describe_rank(launch: Launch, rank: int, local: int, name: str) -> dict[str, str]:
+    """torchrun's names, and ours."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(launch.per_host),
+        "GROUP_RANK": str(rank // launch.per_host if launch.per_host else 0),
+        "HOLDFAST_PROCESS": name,
+    }

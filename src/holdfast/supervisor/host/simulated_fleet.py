@@ -1,0 +1,218 @@
+"""Many simulated hosts in one process, over the real wire: each has its own connection, session and heartbeat.
+
+A thousand real managers would need a thousand processes. Here every host is a DEALER and a `HostSession`; only what runs on
+it is pretended (`simulated.py`). Used by tests and benchmarks of scale.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import signal
+import time
+from typing import Any
+
+import zmq
+
+from holdfast.process.spawn import raise_descriptor_limit
+from holdfast.supervisor.host.host_manager import dial
+from holdfast.supervisor.host.simulated import SimulatedProcesses
+from holdfast.supervisor.line.keys import ManagerKey
+from holdfast.supervisor.line.session_host import HostSession
+from holdfast.wire.bus import End, HostFacts, Up, encode_message
+
+_MAX_SOCKETS = 65_000
+_FRAMES_PER_TURN = 64
+_GOODBYE_SECONDS = 1.0
+_MAX_EVENTS = 4096
+_DIALLING = 64
+_DIAL_SECONDS = 0.05
+_POLLIN = int(zmq.POLLIN)  # the enum's own `&` takes longer than all else that a message takes here
+
+
+class _SimulatedHost:
+    __slots__ = ("bye_at", "dealer", "due", "fd", "processes", "session")
+
+    def __init__(self, dealer: zmq.Socket[bytes], session: HostSession, processes: SimulatedProcesses) -> None:
+        self.dealer = dealer
+        fd = dealer.get(zmq.FD)
+        assert isinstance(fd, int)
+        self.fd = fd
+        self.session = session
+        self.processes = processes
+        self.bye_at: float | None = None
+        self.due = 0.0
+
+    def say(self, messages: list[Up]) -> None:
+        """Queue messages for the supervisor."""
+        push = self.session.push_ordered
+        for message in messages:
+            push(encode_message(message))
+
+    def read(self, now: float) -> None:
+        """Take everything that waits, up to a limit."""
+        for _ in range(_FRAMES_PER_TURN):
+            if not self.take(now):
+                return
+
+    def take(self, now: float) -> bool:
+        """Take one frame; False when none waits."""
+        try:
+            frame = self.dealer.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        for message in self.session.receive(frame, now):
+            answers = self.processes.take(message, now)
+            if answers:
+                self.say(answers)
+            elif isinstance(message, End):
+                self.session.end(message)
+        return True
+
+    def step(self, now: float) -> bool:
+        """Do what is due and send what there is; False once this host is over."""
+        session = self.session
+        if now >= self.processes.next_at:
+            self.say(self.processes.tick(now))
+        session.tick(now)
+        if session.ending is not None and self.bye_at is None:
+            self.bye_at = now + _GOODBYE_SECONDS
+            self.say(self.processes.end_all())
+            session.say_bye(session.ending.reason, session.ending.code)
+        self.send(now)
+        if self.bye_at is not None and (session.settled or now >= self.bye_at):
+            return False
+        self.due = min(session.next_at, self.processes.next_at, self.bye_at or float("inf"))
+        return True
+
+    def settle(self, now: float) -> None:
+        """Leave the socket so that its descriptor speaks up at the next message.
+
+        Sending may have taken its word for what came meanwhile, and it says everything once only.
+        """
+        while not self.dealer.closed and _has_input(self.dealer):
+            self.take(now)
+            self.send(now)
+
+    def send(self, now: float) -> None:
+        """Send what there is."""
+        for frame in self.session.take_frames(now):
+            try:
+                self.dealer.send(frame, zmq.NOBLOCK)
+            except zmq.Again:
+                pass  # not connected yet: the session says it again
+
+
+def _has_input(dealer: zmq.Socket[bytes]) -> bool:
+    events = dealer.get(zmq.EVENTS)
+    return isinstance(events, int) and bool(events & _POLLIN)
+
+
+class SimulatedFleet:
+    """The loop over all of them."""
+
+    def __init__(self, url: str, key: ManagerKey | None, count: int, name: str, patience: float) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+        raise_descriptor_limit()  # each host takes two
+        self._poll = select.epoll()
+        self._hosts: dict[int, _SimulatedHost] = {}
+        self._heap: list[tuple[float, int]] = []
+        self._wake_fd = self._take_signals()
+        self._poll.register(self._wake_fd, select.EPOLLIN)
+        self._url, self._key, self._name, self._patience = url, key, name, patience
+        self._count = count
+        self._made = 0
+        self._unmet: set[int] = set()
+
+    def _dial_some(self, now: float) -> None:
+        """Dial the next few. All at once would be a storm of handshakes in which heartbeats drown."""
+        self._unmet = {fd for fd in self._unmet if fd in self._hosts and self._hosts[fd].session.link is None}
+        while self._made < self._count and len(self._unmet) < _DIALLING:
+            processes = SimulatedProcesses()
+            session = HostSession(
+                HostFacts(hostname=f"{self._name}-{os.getpid()}-{self._made}", cpus=1),
+                os.getpid(),
+                now=now,
+                patience_seconds=self._patience,
+                run=self._key.run if self._key is not None else "",
+                report=processes.report,
+            )
+            host = _SimulatedHost(dial(self._context, self._url, self._key), session, processes)
+            self._hosts[host.fd] = host
+            self._unmet.add(host.fd)
+            self._made += 1
+            self._poll.register(host.fd, select.EPOLLIN | select.EPOLLET)
+            heapq.heappush(self._heap, (now, host.fd))
+
+    def run(self) -> int:
+        """Turn until every host is over; the exit code of the last."""
+        code = 0
+        while self._hosts or self._made < self._count:
+            now = time.monotonic()
+            if self._made < self._count:
+                self._dial_some(now)
+            while self._heap and self._heap[0][0] <= now:
+                _, fd = heapq.heappop(self._heap)
+                host = self._hosts.get(fd)
+                if host is None:
+                    continue
+                if host.due > now:
+                    heapq.heappush(self._heap, (host.due, fd))
+                    continue
+                if host.session.may_be_silent(now):
+                    host.read(now)
+                code = self._step(host, now, code)
+                host.settle(now)
+            wait = max(0.0, self._heap[0][0] - time.monotonic()) if self._heap else 0.1
+            wait = min(wait, _DIAL_SECONDS) if self._made < self._count else wait
+            for fd, _ in self._poll.poll(wait, _MAX_EVENTS):
+                if fd == self._wake_fd:
+                    self._end_all()
+                    continue
+                host = self._hosts.get(fd)
+                if host is not None:
+                    self._serve(host)
+        self._context.term()
+        return code
+
+    def _serve(self, host: _SimulatedHost) -> None:
+        now = time.monotonic()
+        host.take(now)
+        host.send(now)
+        host.settle(now)
+        if host.session.ending is not None:
+            host.due = now
+            heapq.heappush(self._heap, (now, host.fd))
+
+    def _step(self, host: _SimulatedHost, now: float, code: int) -> int:
+        if host.step(now):
+            heapq.heappush(self._heap, (max(host.due, now + 0.001), host.fd))
+            return code
+        self._poll.unregister(host.fd)
+        del self._hosts[host.fd]
+        host.dealer.close(linger=200)
+        order: Any = host.session.ending
+        return int(order.code) or code
+
+    def _take_signals(self) -> int:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        return read_fd
+
+    def _end_all(self) -> None:
+        number = os.read(self._wake_fd, 4096)[0]
+        now = time.monotonic()
+        self._made = self._count
+        for host in self._hosts.values():
+            host.session.end(End("", 128 + number, "the simulated hosts were told to end", 0.0))
+            host.due = now
+            heapq.heappush(self._heap, (now, host.fd))
+
+
+def run_simulated_fleet(url: str, key: ManagerKey | None, count: int, name: str, patience: float) -> int:
+    """Be `count` simulated hosts until the supervisor ends them. Returns an exit code as a manager's would be."""
+    return SimulatedFleet(url, key, count, name, patience).run()

@@ -1,0 +1,1 @@
+"""The line between a policy script and its hosts: sockets, sessions, keys."""

@@ -1,0 +1,92 @@
+"""Who may come in: CURVE keys judged by ZAP, and a count of those who were turned away below our own frames."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+from collections import Counter
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from holdfast.supervisor.line.keys import RunKeys
+
+logger = logging.getLogger("holdfast.supervisor")
+
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_ACCEPT_FAILED
+)
+_EVENTS_PER_TURN = 1000
+
+
+class Gate:
+    """The ZAP handler and the monitor of one ROUTER, both polled by the bus's thread."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: RunKeys) -> None:
+        self.refused: Counter[str] = Counter()
+        self.disconnects = 0
+        self.zap: zmq.Socket[bytes] | None = None
+        self._allowed = b""
+        if keys.server_secret:
+            self._allowed = z85.decode(keys.client_public)
+            self.zap = context.socket(zmq.REP)
+            self.zap.linger = 0
+            self.zap.bind(_ZAP_ENDPOINT)
+            router.curve_server = True
+            router.curve_secretkey = keys.server_secret.encode()
+            router.curve_publickey = keys.server_public.encode()
+            router.setsockopt(zmq.ZAP_DOMAIN, b"holdfast")
+        self.monitor = router.get_monitor_socket(_WATCHED)
+
+    def answer_zap(self) -> None:
+        """Judge every handshake that waits."""
+        assert self.zap is not None
+        while True:
+            try:
+                request = self.zap.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            version, number, mechanism = request[0], request[1], request[5] if len(request) > 5 else b""
+            known = mechanism == b"CURVE" and len(request) > 6 and request[6] == self._allowed
+            if not known:
+                self.refused["unknown key"] += 1
+            status, text = (b"200", b"OK") if known else (b"400", b"unknown key")
+            self.zap.send_multipart([version, number, status, text, b"manager" if known else b"", b""])
+
+    def read_monitor(self) -> None:
+        """Count the handshakes that failed, the connections that went and those that could not be taken."""
+        for _ in range(_EVENTS_PER_TURN):
+            try:
+                found = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if found["event"] == zmq.EVENT_DISCONNECTED:
+                self.disconnects += 1
+            elif found["event"] == zmq.EVENT_ACCEPT_FAILED:
+                self._count_unaccepted(found["value"])
+            elif found["event"] != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # that one is ZAP's refusal, counted there
+                self.refused["handshake"] += 1
+
+    def _count_unaccepted(self, error: int) -> None:
+        why = "no descriptor" if error in (errno.EMFILE, errno.ENFILE) else "accept"
+        if why == "no descriptor" and not self.refused[why]:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            logger.error(
+                "managers wait outside: each takes a descriptor, and of the %d this process may have (ulimit -n) none is left",
+                limit,
+            )
+        self.refused[why] += 1
+
+    def close(self, router: zmq.Socket[bytes]) -> None:
+        """Let go of both sockets."""
+        router.disable_monitor()
+        self.monitor.close(linger=0)
+        if self.zap is not None:
+            self.zap.close()

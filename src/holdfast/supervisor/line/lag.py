@@ -1,0 +1,94 @@
+"""How far behind the reading of the bus is: a frame to oneself, over the same road as everybody's.
+
+What a host said may wait in the kernel while ZeroMQ's own thread waits for a core. The ROUTER then has nothing to give, and
+nothing to give looks like silence: of the whole fleet, all at once. So before somebody is called silent the bus sends itself
+a frame over the same port, the same encryption and the same thread. Once it is back, all that came before it was sent has been
+read, however long that took. An idle fleet pays for one such frame a second, which also tells the status how the reading fares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+
+import zmq
+
+from holdfast.supervisor.line.keys import RunKeys
+
+_STAMP = struct.Struct("!Qd")
+_INTERVAL_SECONDS = 1.0
+# A frame that takes longer is lost, or its road is closed: it proves nothing any more, and losses must still be seen.
+LONGEST_LAG_SECONDS = 30.0
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_INF = float("inf")
+
+
+class LagProbe:
+    """One DEALER that talks to the ROUTER of its own context. All of it belongs to the bus's thread."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys) -> None:
+        self.identity = os.urandom(16)
+        self.seconds = 0.0  # of the last one, or of the one on its way where that is longer already
+        self._number = 0
+        self._asked_at: float | None = None  # when the one on its way was sent
+        self._read_until = -_INF
+        self._trusted = False  # one has come back, so the next will too
+        self._next_at = 0.0
+        self._dealer = context.socket(zmq.DEALER)
+        self._dealer.routing_id = self.identity
+        self._dealer.linger = 0
+        self._dealer.setsockopt(zmq.IPV6, int(":" in bind))
+        if keys.server_public:
+            self._dealer.curve_serverkey = keys.server_public.encode()
+            self._dealer.curve_publickey = keys.client_public.encode()
+            self._dealer.curve_secretkey = keys.client_secret.encode()
+        where = _ANYWHERE.get(bind, bind)
+        self._dealer.connect(f"tcp://[{where}]:{port}" if ":" in where else f"tcp://{where}:{port}")
+
+    def ask(self, now: float) -> None:
+        """Send one, unless one is on its way."""
+        if self._asked_at is not None:
+            return
+        self._number += 1
+        with contextlib.suppress(zmq.Again):  # not even that can be sent: then nothing is learned
+            self._dealer.send(_STAMP.pack(self._number, now), zmq.NOBLOCK)
+            self._asked_at = now
+
+    def take(self, frame: bytes, now: float) -> None:
+        """One came back. Whoever knows the identity could send one too: only the one on its way counts."""
+        if self._asked_at is None or frame != _STAMP.pack(self._number, self._asked_at):
+            return
+        self.seconds = now - self._asked_at
+        self._read_until = self._asked_at
+        self._trusted = True
+        self._asked_at = None
+
+    def turn(self, now: float, doubtful: bool) -> None:
+        """Send what is due; `doubtful` when somebody seems silent."""
+        asked = self._asked_at
+        if asked is not None:
+            self.seconds = max(self.seconds, now - asked)
+            if now - asked > LONGEST_LAG_SECONDS:
+                self._asked_at, self._trusted = None, False
+        if doubtful or now >= self._next_at:
+            self._next_at = now + _INTERVAL_SECONDS
+            self.ask(now)
+
+    def read_until(self, now: float) -> float:
+        """Everything that came before this instant was read, as far as is known."""
+        return self._read_until if self._trusted else now
+
+    @property
+    def waiting(self) -> bool:
+        """True while one is on its way that will come back."""
+        return self._trusted and self._asked_at is not None
+
+    @property
+    def next_at(self) -> float:
+        """When `turn` has something to do at the latest."""
+        return self._next_at
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._dealer.close()

@@ -1,0 +1,292 @@
+"""The supervisor's side of the bus, sans I/O: every manager's session, its liveness and its loss.
+
+FLEET-1  A host is lost when nothing of it was heard for `loss_seconds`; it is given up for good, and told to end whenever
+         it speaks again.
+FLEET-2  Expiry looks only at who was heard longest ago: all share one limit, so the order of hearing is the order of
+         expiry, and a healthy fleet costs nothing.
+FLEET-3  After a stall of the supervisor itself nobody is judged before they had time to be heard again.
+FLEET-4  A frame of another run, an unknown session, or nobody's making changes nothing and is counted.
+FLEET-5  Silence ends where the reading does: what may have come and was not read yet is no silence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.errors import TooLarge, ValidationError
+from holdfast.supervisor.line.session_link import Link
+from holdfast.wire.bus import (
+    FLAG_DOWN,
+    FLAG_RESEND,
+    HEADER_BYTES,
+    VERSION,
+    Bye,
+    End,
+    Hello,
+    HostFacts,
+    Up,
+    Welcome,
+    Who,
+    decode_header,
+    decode_up,
+    encode_body,
+    encode_header,
+    encode_message,
+)
+
+HEARTBEAT_SECONDS = 1.0
+MISSES = 3
+# The last of the missed heartbeats is due exactly at the limit; a loop's jitter must not decide between life and death.
+SLACK_SECONDS = 0.25
+KILL_GRACE_SECONDS = 5.0
+_MAX_GIVEN_UP = 100_000
+# Managers spoken to in one turn: a word to all of a large fleet must not keep those waiting who have something to say.
+_BURST = 2048
+_INF = float("inf")
+_STALL_SECONDS = 2.0  # more than the loop ever sleeps
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The timing of one context. loss_seconds is what both sides call silence."""
+
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    loss_seconds: float = HEARTBEAT_SECONDS * MISSES + SLACK_SECONDS
+    orphan_grace_seconds: float = 0.0
+    kill_grace_seconds: float = KILL_GRACE_SECONDS
+
+
+class Peer:
+    """One manager that was welcomed. `host` is the shell's: the handle it was given to."""
+
+    __slots__ = ("beat", "dirty", "facts", "heard_at", "host", "identity", "link", "pid", "spoke_at", "welcome")
+
+    def __init__(self, identity: bytes, link: Link, welcome: bytes, hello: Hello, now: float) -> None:
+        self.identity = identity
+        self.link = link
+        self.welcome = welcome
+        self.facts: HostFacts = hello.facts
+        self.pid = hello.pid
+        self.beat: bytes | None = None  # its last heartbeat: the next is most likely the same bytes
+        self.heard_at = now
+        self.spoke_at = now
+        self.dirty = False
+        self.host: object | None = None
+
+
+class Fleet:
+    """All managers of one context. One thread owns it."""
+
+    def __init__(self, run: str, epoch: int, rules: Rules, make_session: Callable[[], int], now: float) -> None:
+        self.run = run
+        self.epoch = epoch
+        self.rules = rules
+        self.refused: Counter[str] = Counter()
+        self.peers: OrderedDict[bytes, Peer] = OrderedDict()  # the one heard longest ago first
+        self.out: list[tuple[bytes, bytes]] = []
+        self.came: list[tuple[Peer, Hello]] = []  # welcomed since the shell looked last
+        self.left: list[bytes] = []  # given up, came back, and said goodbye since the shell looked last
+        self.resent = 0
+        self._spoken: OrderedDict[bytes, Peer] = OrderedDict()
+        self._given_up: OrderedDict[bytes, bytes] = OrderedDict()
+        self._make_session = make_session
+        self._dirty: list[Peer] = []
+        self._ticked_at = now
+        self._judge_at = now
+
+    # ---- what comes in
+
+    def take_beat(self, identity: bytes, frame: bytes, now: float) -> bool:
+        """Take a heartbeat that is the same as the one before, at the price of a comparison. False for all else."""
+        peer = self.peers.get(identity)
+        if peer is None or frame != peer.beat:
+            return False
+        peer.heard_at = now
+        self.peers.move_to_end(identity)
+        return True
+
+    def receive(self, identity: bytes, frame: bytes, now: float) -> tuple[Peer, list[Up]] | None:
+        """Take a frame; the messages to act on, each for the first and only time, and whose they are."""
+        try:
+            header = decode_header(frame)
+            peer = self.peers.get(identity)
+            if peer is None or header.session != peer.link.session:
+                self._receive_stranger(identity, frame, header.session, now)
+                return None
+            peer.heard_at = now
+            self.peers.move_to_end(identity)
+            if len(frame) == HEADER_BYTES and not header.flags & FLAG_RESEND:
+                peer.beat = frame
+            act, replies = peer.link.take_header(header, len(frame), now)
+            for reply in replies:
+                self._speak(peer, reply, now)
+            if peer.link.queued and not peer.dirty:
+                self._mark(peer)  # the window may have opened
+            return (peer, decode_up(frame)) if act else None
+        except TooLarge:
+            self.refused["oversized"] += 1
+        except ValidationError:
+            self.refused["malformed"] += 1
+        return None
+
+    def _receive_stranger(self, identity: bytes, frame: bytes, session: int, now: float) -> None:
+        given_up = self._given_up.get(identity)
+        if given_up is not None:  # FLEET-1
+            self.refused["given up"] += 1
+            self.out.append((identity, given_up))
+            if any(isinstance(message, Bye) for message in decode_up(frame)):
+                self.left.append(identity)
+            return
+        if session:
+            self.refused["session"] += 1
+            self.out.append((identity, self._seal_unnumbered(0, encode_message(Who(self.run)))))
+            return
+        for message in decode_up(frame) or (None,):
+            if not isinstance(message, Hello):
+                self.refused["malformed"] += 1
+            elif message.version != VERSION:
+                self.refused["version"] += 1
+            elif message.run not in ("", self.run):  # FLEET-4
+                self.refused["run"] += 1
+            else:
+                self._welcome(identity, message, now)
+
+    def _welcome(self, identity: bytes, hello: Hello, now: float) -> None:
+        peer = self.peers.get(identity)
+        if peer is None:
+            session = self._make_session()
+            rules = self.rules
+            welcome = Welcome(
+                self.run,
+                self.epoch,
+                session,
+                rules.heartbeat_seconds,
+                rules.loss_seconds,
+                rules.orphan_grace_seconds,
+                rules.kill_grace_seconds,
+            )
+            frame = self._seal_unnumbered(session, encode_message(welcome))
+            peer = Peer(identity, Link(session, FLAG_DOWN), frame, hello, now)
+            self.peers[identity] = peer
+            self._spoken[identity] = peer
+            self.came.append((peer, hello))
+        else:
+            peer.heard_at = now
+            self.peers.move_to_end(identity)
+        self._speak(peer, peer.welcome, now)
+
+    # ---- what goes out
+
+    def push(self, peer: Peer, message: bytes) -> None:
+        """Say something to one manager."""
+        peer.link.push(message)
+        if not peer.dirty:
+            self._mark(peer)
+
+    def push_ordered(self, peer: Peer, message: bytes) -> None:
+        """Say something that must not overtake user messages."""
+        peer.link.push_ordered(message)
+        if not peer.dirty:
+            self._mark(peer)
+
+    def _mark(self, peer: Peer) -> None:
+        peer.dirty = True
+        self._dirty.append(peer)
+
+    def take_outgoing(self, now: float) -> list[tuple[bytes, bytes]]:
+        """What to send now, as (identity, frame); `has_more` tells whether that was all."""
+        out, self.out = self.out, []
+        dirty, self._dirty = self._dirty[:_BURST], self._dirty[_BURST:]
+        spoken = self._spoken
+        for peer in dirty:
+            peer.dirty = False
+            identity = peer.identity
+            if identity not in spoken:
+                continue  # given up meanwhile
+            for frame in peer.link.take_frames(now):
+                out.append((identity, frame))
+            peer.spoke_at = now
+            spoken.move_to_end(identity)
+        return out
+
+    @property
+    def has_more(self) -> bool:
+        """True while somebody is to be spoken to."""
+        return bool(self._dirty)
+
+    def give_up(self, peer: Peer, code: int, reason: str) -> None:
+        """Forget a manager and tell it to end, now and whenever it speaks again."""
+        self.bar(peer.identity, code, reason)
+        if self.peers.pop(peer.identity, None) is not None:
+            self._spoken.pop(peer.identity, None)
+            self.out.append((peer.identity, self._given_up[peer.identity]))
+
+    def bar(self, identity: bytes, code: int, reason: str) -> None:
+        """Have a manager told to end should it ever speak."""
+        order = End(self.run, code, reason, self.rules.kill_grace_seconds)
+        self._given_up[identity] = self._seal_unnumbered(0, encode_message(order))
+        if len(self._given_up) > _MAX_GIVEN_UP:
+            self._given_up.popitem(last=False)
+
+    def dismiss(self, peer: Peer) -> None:
+        """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
+        if self.peers.pop(peer.identity, None) is not None:
+            self._spoken.pop(peer.identity, None)
+            self.out.append((peer.identity, peer.link.make_heartbeat()))
+
+    def _speak(self, peer: Peer, frame: bytes, now: float) -> None:
+        self.out.append((peer.identity, frame))
+        peer.spoke_at = now
+        self._spoken.move_to_end(peer.identity)
+
+    def _seal_unnumbered(self, session: int, message: bytes) -> bytes:
+        return encode_header(session, 0, 0, FLAG_DOWN) + encode_body([message])
+
+    # ---- time
+
+    def tick(self, now: float, read_until: float | None = None) -> list[Peer]:
+        """Send what is due and return who fell silent (not given up yet). Read everything there is to read first.
+
+        read_until: everything that had come by then was read; None is now.
+        """
+        gap, self._ticked_at = now - self._ticked_at, now
+        if gap > _STALL_SECONDS:  # FLEET-3
+            self._judge_at = max(self._judge_at, now + self.rules.heartbeat_seconds + SLACK_SECONDS)
+        self._send_heartbeats(now)
+        lost: list[Peer] = []
+        if now >= self._judge_at:
+            limit = (now if read_until is None else min(now, read_until)) - self.rules.loss_seconds  # FLEET-5
+            for peer in self.peers.values():  # FLEET-2
+                if peer.heard_at > limit:
+                    break
+                lost.append(peer)
+        return lost
+
+    def _send_heartbeats(self, now: float) -> None:
+        limit = now - self.rules.heartbeat_seconds
+        due: list[Peer] = []
+        for peer in self._spoken.values():
+            if peer.spoke_at > limit or len(due) == _BURST:
+                break
+            due.append(peer)
+        for peer in due:
+            frames = peer.link.take_resends(now)
+            self.resent += len(frames)
+            for frame in frames or (peer.link.make_heartbeat(),):
+                self._speak(peer, frame, now)
+
+    @property
+    def speak_at(self) -> float:
+        """When `tick` has something to send at the latest; infinity when there is nobody."""
+        if not self._spoken:
+            return _INF
+        return next(iter(self._spoken.values())).spoke_at + self.rules.heartbeat_seconds
+
+    @property
+    def silent_at(self) -> float:
+        """When the one heard longest ago has been silent for too long; infinity when there is nobody."""
+        if not self.peers:
+            return _INF
+        return max(next(iter(self.peers.values())).heard_at + self.rules.loss_seconds, self._judge_at)

@@ -1,0 +1,224 @@
+"""The host manager's side of the bus, sans I/O: finds its supervisor, keeps the session, notices its silence.
+
+MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of any other are refused.
+SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
+SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be heard again.
+OUTBOX-1  What was not acknowledged is said again in the next session, so that a script that was dead learns it.
+
+The shell hands in frames and the time, carries out the messages `receive` returns, sends what `take_frames` returns, and
+calls `tick` at `next_at` at the latest, having read all there is to read before: whoever was frozen must not take its own
+sleep for the other's silence. Once `ending` is set the shell ends its processes, calls `say_bye` and goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from holdfast.errors import TooLarge, ValidationError
+from holdfast.supervisor.line.session_link import Link
+from holdfast.wire.bus import (
+    FLAG_DOWN,
+    FLAG_RESEND,
+    HEADER_BYTES,
+    VERSION,
+    Bye,
+    Down,
+    End,
+    GroupReport,
+    Hello,
+    HostFacts,
+    Welcome,
+    Who,
+    decode_down,
+    decode_header,
+    encode_body,
+    encode_header,
+    encode_message,
+)
+
+HELLO_SECONDS = 1.0
+_SLACK_SECONDS = 0.25
+_FIRST_HELLO_SECONDS = 0.05  # the first is often said before the connection stands
+EXIT_ORPHANED = 70  # the supervisor fell silent
+EXIT_NO_SUPERVISOR = 71  # none was found within the patience
+
+
+class HostSession:
+    """One manager, from its start to its exit."""
+
+    def __init__(
+        self,
+        facts: HostFacts,
+        pid: int,
+        *,
+        now: float,
+        patience_seconds: float,
+        run: str = "",
+        report: Callable[[], list[GroupReport]] = list,
+    ) -> None:
+        self.facts = facts
+        self.run = run
+        self.link: Link | None = None
+        self.rules: Welcome | None = None
+        self.ending: End | None = None
+        self.orphaned = False
+        self.refused: Counter[str] = Counter()
+        self._pid = pid
+        self._report = report
+        self._give_up_at = now + patience_seconds
+        self._heard_at = now
+        self._ticked_at = now
+        self._judge_at = now
+        self._spoke_at = now - HELLO_SECONDS
+        self._hello_at: float | None = now  # when to say it next; None while a session lasts
+        self._hello_seconds = _FIRST_HELLO_SECONDS
+        self._beat: bytes | None = None  # the last heartbeat of this session: the next is most likely the same bytes
+        self._early: list[bytes] = []
+        self._out: list[bytes] = []
+
+    # ---- what goes out
+
+    def push(self, message: bytes) -> None:
+        """Say something; kept until acknowledged."""
+        if self.link is None:
+            self._early.append(message)
+        else:
+            self.link.push(message)
+
+    def push_ordered(self, message: bytes) -> None:
+        """Say something that must not overtake user messages."""
+        if self.link is None:
+            self._early.append(message)
+        else:
+            self.link.push_ordered(message)
+
+    def say_bye(self, reason: str, code: int) -> None:
+        """The last word."""
+        self.push_ordered(encode_message(Bye(reason, code)))
+
+    @property
+    def settled(self) -> bool:
+        """True when the supervisor has acknowledged everything said."""
+        return self.link is None or not self.link.unacknowledged
+
+    def take_frames(self, now: float) -> list[bytes]:
+        """What to send now."""
+        frames, self._out = self._out, []
+        if self.link is not None and self.link.queued:
+            frames += self.link.take_frames(now)
+        if frames:
+            self._spoke_at = now
+        return frames
+
+    # ---- what comes in
+
+    def receive(self, frame: bytes, now: float) -> list[Down]:
+        """Take a frame; return the messages to carry out, each for the first and only time."""
+        if frame == self._beat:
+            self._hear(now)
+            return []
+        try:
+            header = decode_header(frame, FLAG_DOWN)
+            link = self.link
+            if header.sequence == 0 and len(frame) > HEADER_BYTES:
+                for message in decode_down(frame):
+                    self._take_unnumbered(message, now)
+                return []
+            if link is None or header.session != link.session:
+                self.refused["session"] += 1
+                return []
+            self._hear(now)
+            if len(frame) == HEADER_BYTES and not header.flags & FLAG_RESEND:
+                self._beat = frame
+            act, replies = link.take_header(header, len(frame), now)
+            self._out += replies
+            return decode_down(frame) if act else []
+        except TooLarge:
+            self.refused["oversized"] += 1
+        except ValidationError:
+            self.refused["malformed"] += 1
+        return []
+
+    def _take_unnumbered(self, message: Down, now: float) -> None:
+        if not isinstance(message, Welcome | Who | End):
+            self.refused["malformed"] += 1
+        elif self.run and message.run != self.run:  # MEET-1
+            self.refused["run"] += 1
+        elif isinstance(message, Welcome):
+            self._welcome(message, now)
+        elif isinstance(message, Who):
+            self._hear(now)
+            self._hello_at = min(self._hello_at or now, now)
+        else:
+            self._hear(now)
+            self.end(message)
+
+    def _welcome(self, welcome: Welcome, now: float) -> None:
+        self.run = welcome.run
+        self._hear(now)
+        if self.link is not None and self.link.session == welcome.session:
+            return
+        kept, self._early = self._early, []
+        if self.link is not None:
+            kept = self.link.take_back() + kept  # OUTBOX-1
+        self.rules = welcome
+        self.link = Link(welcome.session)
+        self._beat = None
+        self._hello_at = None
+        self._hello_seconds = _FIRST_HELLO_SECONDS
+        for message in kept:
+            self.link.push_ordered(message)
+        self._out.append(self.link.make_heartbeat())
+
+    def _hear(self, now: float) -> None:
+        self._heard_at = now
+        self.orphaned = False
+
+    # ---- time
+
+    def end(self, order: End) -> None:
+        """Begin the end; the first order stands."""
+        if self.ending is None:
+            self.ending = order
+
+    def tick(self, now: float) -> None:
+        """Do what is due. Read everything there is to read first."""
+        if self._hello_at is not None and now >= self._hello_at:
+            hello = Hello(VERSION, self.run, self.facts, self._pid, self._report())
+            self._out.append(encode_header(0, 0, 0) + encode_body([encode_message(hello)]))
+            self._hello_at = now + self._hello_seconds
+            self._hello_seconds = min(HELLO_SECONDS, self._hello_seconds * 2)
+        rules = self.rules
+        if rules is None:
+            if now >= self._give_up_at:
+                self.end(End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
+            return
+        gap, self._ticked_at = now - self._ticked_at, now
+        if gap > 2 * rules.heartbeat_seconds:  # SILENCE-2: what was sent meanwhile is not in our hands yet
+            self._judge_at = now + rules.heartbeat_seconds + _SLACK_SECONDS
+        if now >= self._judge_at and now - self._heard_at >= rules.silence_seconds:
+            self.orphaned = True
+            if now - self._heard_at >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
+                silence = f"the supervisor was silent for {now - self._heard_at:.1f} s"
+                self.end(End(self.run, EXIT_ORPHANED, silence, rules.kill_grace_seconds))
+        if self.link is not None and now - self._spoke_at >= rules.heartbeat_seconds:
+            self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
+
+    @property
+    def next_at(self) -> float:
+        """When `tick` has something to do at the latest."""
+        rules = self.rules
+        if rules is None:
+            due = self._give_up_at
+        else:
+            due = self._spoke_at + rules.heartbeat_seconds
+            if self.ending is None:
+                silent_at = self._heard_at + rules.silence_seconds
+                due = min(due, max(self._judge_at, silent_at + rules.orphan_grace_seconds * self.orphaned))
+        return due if self._hello_at is None else min(due, self._hello_at)
+
+    def may_be_silent(self, now: float) -> bool:
+        """True where it is worth reading the socket before `tick`."""
+        rules = self.rules
+        return rules is not None and now - self._heard_at > rules.silence_seconds / 2

@@ -1,0 +1,1 @@
+"""Inside a supervised job: ranks, and the messages of their processes."""

@@ -1,0 +1,196 @@
+"""Rank 0 of a supervised job: the parent of the policy script and of the host manager of the script's own machine.
+
+FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n. Whatever the host manager still runs is ended
+         before, and soon: the other managers take the script's silence for its death after a few seconds, and an end that
+         came later than theirs would look as if they had failed by themselves.
+FIRST-2  While the script lives its own machine cannot be replaced, so its host manager is started again, however it ended,
+         unless the script gave the host back (exit 0) or the job is being stopped.
+FIRST-3  A TERM is the drain's, whose sender has told every process here already: nothing is passed on, and the manager's
+         processes have their whole grace.
+FIRST-4  Neither child outlives this process, not even where its guardian died with it and nobody is left to clear the tree:
+         a script that went on would meet the next attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.process.syscalls import set_parent_death_signal
+from holdfast.supervisor.line.keys import KEY_VARIABLE
+from holdfast.supervisor.member.member import Member
+from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, write_given
+
+AGAIN_SECONDS = 1.0
+LONGEST_AGAIN_SECONDS = 30.0
+_GOOD_SECONDS = 60.0  # a manager that lived this long starts the counting of the delays afresh
+_FAREWELL_SECONDS = 0.5  # a manager that the script told to end is about to
+_TERM_SECONDS = 1.5
+_KILL_SECONDS = 2.0
+EXIT_NOT_FOUND = 127
+EXIT_NOT_EXECUTABLE = 126
+LOG_FILE = "host-manager.jsonl"
+_ENDINGS = {70: "the script was silent", 72: "it was replaced", 73: "it had been given up", 74: "its warden died"}
+
+
+def run_first_rank(
+    member: Member, command: Sequence[str], environ: Mapping[str, str], *, gpus: int, metrics: str = ""
+) -> int:
+    """Run the script and a host manager until the script has ended. Returns the exit code.
+
+    environ: what both inherit. metrics: where the script's context serves metrics, `PORT` or `ADDRESS:PORT`.
+    """
+    work = environ.get("HOLDFAST_WORK") or None
+    folder = Path(tempfile.mkdtemp(prefix=".supervise-", dir=work))
+    try:
+        keys = member.make_keys()
+        given = GivenRun(
+            keys=keys, port=member.port, address=member.address, hosts=member.hosts, metrics=metrics,
+            term_grace_seconds=member.term_grace_seconds or 0.0,
+        )  # fmt: skip
+        write_given(folder / "run.json", given)
+        manager = [
+            sys.executable,
+            "-P",
+            "-m",
+            "holdfast",
+            "host-manager",
+            member.url,
+            "--gpus",
+            str(gpus),
+            "--wait",
+            "inf",
+        ]
+        manager += ["--log-file", str((Path(work) if work else folder) / LOG_FILE)]
+        for option, word in (("--name", member.machine), ("--advertise", member.own_address)):
+            manager += [option, word] if word is not None else []
+        for name, value in member.labels.items():
+            manager += ["--label", f"{name}={value}"]
+        if member.term_grace_seconds is not None:
+            manager += ["--term-grace", str(member.term_grace_seconds)]
+        first = _FirstRank(
+            folder,
+            command,
+            {**environ, RUN_VARIABLE: str(folder / "run.json")},
+            manager,
+            {**environ, KEY_VARIABLE: msgspec.json.encode(keys.for_managers()).decode()},
+        )
+        return first.run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _FirstRank:
+    """The two children and what happens to them. `folder` is the script's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        manager: Sequence[str],
+        manager_environ: Mapping[str, str],
+    ) -> None:
+        self._folder = folder
+        self._command = list(command)
+        self._environ = environ
+        self._manager_command = list(manager)
+        self._manager_environ = manager_environ
+        self._manager: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+        self._again_at: float | None = 0.0  # when to start the manager; None while it runs, or is not wanted
+        self._delay = AGAIN_SECONDS
+        self._stopping = False
+        self._wake_fd = self._take_signals()
+
+    def run(self) -> int:
+        """Both, until the script has ended; the exit code."""
+        self._wait(0.0)
+        if self._stopping:  # told before there was a script to be told
+            return 128 + signal.SIGTERM
+        try:
+            script = self._start(self._command, self._environ)
+        except OSError as error:
+            _say(f"the script cannot be started: {error}")
+            return EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
+        while script.poll() is None:
+            self._look_after_manager()
+            waits = self._again_at is not None and not self._stopping
+            self._wait((self._again_at or 0.0) - time.monotonic() if waits else None)
+        shutil.rmtree(self._folder, ignore_errors=True)  # at once: of the rest a drain's KILL may be the end
+        self._end_manager()
+        code = script.returncode
+        return code if code >= 0 else 128 - code
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+
+        def die_with_parent() -> None:  # FIRST-4; this process has one thread, so code may run between fork and exec
+            set_parent_death_signal(signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(EXIT_NOT_EXECUTABLE)
+
+        return subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+
+    # ---- the host manager
+
+    def _look_after_manager(self) -> None:
+        now = time.monotonic()
+        if self._manager is not None and self._manager.poll() is not None:
+            code = self._manager.returncode
+            self._manager = None
+            if code != 0 and not self._stopping:  # FIRST-2
+                if now - self._began > _GOOD_SECONDS:
+                    self._delay = AGAIN_SECONDS
+                self._again_at = now + self._delay
+                why = _ENDINGS.get(code, f"signal {-code}" if code < 0 else "")
+                _say(
+                    f"the host manager of the script's own machine ended with {code}{f' ({why})' if why else ''}; the "
+                    f"script runs here, so the machine stays and another is started in {self._delay:g} s"
+                )
+                self._delay = min(self._delay * 2, LONGEST_AGAIN_SECONDS)
+        if self._again_at is not None and now >= self._again_at and not self._stopping:
+            self._again_at = None
+            self._began = now
+            self._manager = self._start(self._manager_command, self._manager_environ)
+
+    def _end_manager(self) -> None:
+        """FIRST-1. A drain's KILL comes from whoever drains. INT, not TERM: nobody has told the processes (FIRST-3)."""
+        steps = ((None, _FAREWELL_SECONDS), (signal.SIGINT, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS))
+        for number, seconds in steps:
+            if self._manager is None or self._manager.poll() is not None:
+                return
+            if number is not None:
+                self._manager.send_signal(number)
+            deadline = time.monotonic() + seconds
+            while self._manager.poll() is None and (self._stopping or time.monotonic() < deadline):
+                self._wait(None if self._stopping else deadline - time.monotonic())
+
+    # ---- signals
+
+    def _take_signals(self) -> int:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        return read_fd
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until a child ended, a signal came, or the time is over."""
+        ready, _, _ = select.select([self._wake_fd], [], [], None if seconds is None else max(0.0, seconds))
+        if ready and set(os.read(self._wake_fd, 4096)) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+            self._stopping = True  # FIRST-3
+
+
+def _say(sentence: str) -> None:
+    print(f"holdfast: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""One rank of a job that `holdfast supervise` submitted: what its agent tells it, and what it becomes.
+
+SEED-1  Every rank derives the keys of its attempt from the job's seed; the seed, and the words meant for the rank itself
+          (its rank, the rendezvous, which is the supervisor's port), are in no environment that anything below it inherits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.run_seed import SEED_VARIABLE
+from holdfast.errors import ValidationError
+from holdfast.supervisor.line.keys import RunKeys, derive_keys
+from holdfast.supervisor.script.run_config import is_loopback
+
+TERM_MARGIN_SECONDS = 2.0  # what a manager keeps of the job's grace to say how its processes ended
+_FOR_THE_RANK = frozenset(
+    [
+        SEED_VARIABLE, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+        "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
+    ]
+)  # fmt: skip
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+class _Peer(msgspec.Struct, frozen=True):
+    rank: int
+    address: str
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of one attempt.
+
+    hosts: how many ranks there are. address, port: where rank 0's script listens. machine, own_address, labels: the host's, as
+    Holdfast knows it. grace_seconds: what the job has between TERM and KILL.
+    """
+
+    rank: int
+    hosts: int
+    job_id: str
+    attempt: int
+    seed: bytes
+    address: str
+    port: int
+    machine: str | None = None
+    own_address: str | None = None
+    labels: dict[str, str] = {}
+    grace_seconds: float | None = None
+
+    @property
+    def url(self) -> str:
+        """What its host manager dials: on rank 0's own machine loopback, since an advertised address may lead here only from
+        elsewhere.
+        """
+        where = self.address
+        if self.rank == 0 and not is_loopback(where):
+            where = "::1" if ":" in where else "127.0.0.1"
+        return f"tcp://[{where}]:{self.port}" if ":" in where else f"tcp://{where}:{self.port}"
+
+    @property
+    def term_grace_seconds(self) -> float | None:
+        """What processes have between TERM and KILL at a drain: nearly all of the job's grace, so that they can save."""
+        grace = self.grace_seconds
+        return None if grace is None else max(grace - TERM_MARGIN_SECONDS, grace / 2)
+
+    def make_keys(self) -> RunKeys:
+        """The keys of this attempt."""
+        return derive_keys(self.seed, self.job_id, self.attempt)
+
+
+def read_member(environ: Mapping[str, str]) -> Member:
+    """Read what the agent says.
+
+    Raises:
+        ValidationError: this is no rank of a supervised job.
+    """
+    try:
+        return Member(
+            rank=int(environ["RANK"]),
+            hosts=int(environ["WORLD_SIZE"]),
+            job_id=environ["HOLDFAST_JOB_ID"],
+            attempt=int(environ["HOLDFAST_ATTEMPT"]),
+            seed=bytes.fromhex(environ[SEED_VARIABLE]),
+            address=environ["MASTER_ADDR"],
+            port=int(environ["MASTER_PORT"]),
+            machine=environ.get("HOLDFAST_HOST_NAME") or None,
+            own_address=_find_address(environ),
+            labels=msgspec.convert(json.loads(environ.get("HOLDFAST_HOST_LABELS") or "{}"), dict[str, str]),
+            grace_seconds=float(environ["HOLDFAST_GRACE"]) if environ.get("HOLDFAST_GRACE") else None,
+        )
+    except KeyError as error:
+        raise ValidationError(
+            f"{error.args[0]} is not set: `supervised-member` is what the ranks of a job run that was submitted by "
+            "`holdfast supervise`",
+            field=str(error.args[0]),
+        ) from None
+    except (ValueError, OSError, msgspec.MsgspecError) as error:
+        # The words of the error may hold the seed.
+        raise ValidationError(
+            "the environment of this rank cannot be read; is its agent of another version?"
+        ) from error
+
+
+def _find_address(environ: Mapping[str, str]) -> str | None:
+    """This rank's host as the others reach it: as its agent advertises it, which it cannot find out by itself."""
+    rank = int(environ["RANK"])
+    if rank == 0:
+        return environ["MASTER_ADDR"]
+    text = environ.get("HOLDFAST_PEERS") or ""
+    if not text and environ.get("HOLDFAST_PEERS_FILE"):
+        text = Path(environ["HOLDFAST_PEERS_FILE"]).read_text()
+    peers = msgspec.json.decode(text or "[]", type=list[_Peer])
+    return next((peer.address for peer in peers if peer.rank == rank), None)
+
+
+def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
+    """What the script, the host managers and their processes inherit (SEED-1). `gpus`: of each rank.
+
+    A rank with one device sees those of all ranks on its host, for scripts that take device LOCAL_RANK; its host manager
+    offers its own alone.
+    """
+    kept = {name: value for name, value in environ.items() if name not in _FOR_THE_RANK}
+    for name in _DEVICES:
+        devices = kept.get(name, "").split(",")
+        place = environ.get("LOCAL_RANK", "")
+        if gpus == 1 and len(devices) > 1 and place.isdigit() and int(place) < len(devices):
+            kept[name] = devices[int(place)]
+    return kept

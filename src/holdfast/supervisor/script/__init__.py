@@ -1,0 +1,1 @@
+"""What a policy script holds: the context, hosts, processes, futures."""

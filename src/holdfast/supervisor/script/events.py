@@ -1,0 +1,94 @@
+"""What happened, as structured events: to the log, to listeners, and to a file of JSON lines where one is named."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import ValidationError
+from holdfast.supervisor.script.futures import Callbacks
+
+logger = logging.getLogger("holdfast.supervisor")
+
+_LOSSES = frozenset({"messages dropped"})  # what a script must hear of that lets nothing be logged
+_CLOSE_SECONDS = 1.0
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened. at: Unix seconds. facts: names and values that differ by kind."""
+
+    at: float
+    kind: str
+    facts: dict[str, str | int | float]
+
+
+class EventLog:
+    """Where events go. `say` never blocks and never raises: the bus's thread calls it.
+
+    EVENT-1  A terminal that is paused, a pipe that nobody reads, a full disk or a slow listener holds up no heartbeat: whatever
+             writes is another thread's.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.count = 0
+        self._failed = False  # to write, which is said once
+        self._listeners: list[Callable[[Event], object]] = []
+        self._callbacks = Callbacks()
+        try:
+            self._file = open(path, "ab", buffering=0) if path is not None else None  # noqa: SIM115  closed by `close`
+        except OSError as error:
+            raise ValidationError(
+                f"the file of events {path} cannot be written: {error.strerror}", field="event_file"
+            ) from error
+        self._callbacks.begin()
+
+    def listen(self, listener: Callable[[Event], object]) -> None:
+        """Call `listener(event)` for every event from now on, in a thread of its own."""
+        self._listeners.append(listener)
+
+    def say(self, kind: str, **facts: str | int | float) -> None:
+        """Something happened."""
+        self.count += 1
+        level = logging.WARNING if kind in _LOSSES else logging.INFO
+        if self._file is not None or self._listeners or logger.isEnabledFor(level):
+            self._callbacks.run_soon(self._pass_on, (level, Event(at=time.time(), kind=kind, facts=facts)))
+
+    def _pass_on(self, said: tuple[int, Event]) -> None:
+        level, event = said
+        logger.log(level, "%s: %s", event.kind, " ".join(f"{name}={value}" for name, value in event.facts.items()))
+        if self._file is not None and not self._file.closed:
+            try:
+                self._file.write(_encode(event) + b"\n")
+            except OSError as error:
+                if not self._failed:
+                    logger.warning("the file of events cannot be written: %s", error)
+                self._failed = True
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener for events raised")
+
+    def close(self) -> None:
+        """Close the file, once what was said before is written; whoever cannot write in a second is not waited for."""
+        written = threading.Event()
+        self._callbacks.run_soon(self._finish, written)
+        written.wait(_CLOSE_SECONDS)
+
+    def _finish(self, written: threading.Event) -> None:
+        if self._file is not None:
+            self._file.close()
+        written.set()
+
+
+def _encode(event: Event) -> bytes:
+    try:
+        return msgspec.json.encode(event)
+    except UnicodeEncodeError:  # a path of odd bytes in a reason
+        return json.dumps(msgspec.structs.asdict(event)).encode()

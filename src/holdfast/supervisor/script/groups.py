@@ -1,0 +1,195 @@
+"""Processes and process groups, as the policy script holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import msgspec
+
+from holdfast.supervisor.line.values import encode_value
+from holdfast.supervisor.script.futures import Future
+from holdfast.supervisor.script.inbox import Filter, Gather, Inbox, receive_one
+from holdfast.wire.bus import cut_parts
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.script.hosts import Host
+    from holdfast.supervisor.script.roster_crew import CrewRoster
+
+DEFAULT_GRACE_SECONDS = 5.0
+
+
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group runs: kept with the state, so that a script that comes back can start the same again."""
+
+    args: list[str]
+    processes_per_host: int = 1
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    name: str = "p{rank}"
+    log: str | None = None
+    simulate: bool = False
+
+
+def name_process(pattern: str, rank: int, world_size: int) -> str:
+    """Fill `{rank}` in, padded with zeros to the width of the last rank."""
+    return pattern.replace("{rank}", str(rank).zfill(len(str(max(0, world_size - 1)))))
+
+
+class Process:
+    """One rank of a group. Its futures fail with `HostLost` when its host goes."""
+
+    __slots__ = ("__weakref__", "_inbox", "_pid", "_returncode", "group", "host", "local_rank", "rank")
+
+    def __init__(self, group: ProcessGroup, host: Host, rank: int, local_rank: int) -> None:
+        self.group = group
+        self.host = host
+        self.rank = rank
+        self.local_rank = local_rank
+        self._pid: Future[int] = Future("pid", self, shared=True)
+        self._returncode: Future[int] = Future("returncode", self, shared=True)
+        self._inbox = Inbox(rank)
+
+    @property
+    def world_size(self) -> int:
+        """Processes in the group."""
+        return self.group.world_size
+
+    @property
+    def processes_per_host(self) -> int:
+        """Processes of the group on each host."""
+        return self.group.spec.processes_per_host
+
+    @property
+    def name(self) -> str:
+        """The group's name pattern with the rank filled in."""
+        return name_process(self.group.spec.name, self.rank, self.group.world_size)
+
+    @property
+    def logfile(self) -> str | None:
+        """Where its output goes, on its host (`{hostname}` in it is known once a manager has come); None is the manager's own output."""
+        log = self.group.spec.log
+        if log is None:
+            return None
+        log = name_process(log.replace("{name}", self.name), self.rank, self.group.world_size)
+        return log if self.host.facts is None else log.replace("{hostname}", self.host.facts.hostname)
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.host}"
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name} rank {self.rank}/{self.group.world_size} {self._returncode!r}>"
+
+    def pid(self) -> Future[int]:
+        """Its pid on its host. Fails with `ProcessFailedToStart` where the program could not be run."""
+        return self._pid
+
+    def returncode(self) -> Future[int]:
+        """How it ended, once its whole tree is gone: the exit code, or minus the signal that ended it.
+
+        What the first process leaves running when it exits gets TERM at once and KILL 2 s later. Fails with
+        `ProcessFailedToStart`, and with `HostLost` when nobody can know any more.
+        """
+        return self._returncode
+
+    def send(self, message: Any) -> None:
+        """Send a value (see `encode_value` for what may be in it); it waits there until the process takes it.
+
+        Raises:
+            HostLost: at once, when the host is lost already.
+            ValidationError: the value holds something that cannot be sent.
+        """
+        if self.host._reason is not None:
+            raise self.host._make_error()
+        self.group._roster.post_send(self.group, self, cut_parts(encode_value(message)))
+
+    def recv(self, filter: Filter | None = None) -> Future[Any]:
+        """A future for the next message that `filter` takes (any, when None); others wait for another `recv`.
+
+        The filter may be called in the bus's thread: it must be short and must not wait. Fails with `ProcessEnded` or
+        `HostLost` when the process is over and no such message came.
+        """
+        return receive_one(self._inbox, filter, "a message", self)
+
+    def signal(self, sig: int, group: bool = True) -> Future[int]:
+        """Send a signal to its process group (or, `group=False`, to it alone).
+
+        The future's value is 1, or 0 where it had ended already.
+        """
+        return self.group._roster.signal([self], int(sig), group)
+
+    def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Future[int]:
+        """TERM to its whole tree, KILL after the grace. Returns `returncode()`."""
+        self.group._roster.stop([self], grace_seconds)
+        return self._returncode
+
+
+class ProcessGroup(Sequence[Process]):
+    """Processes started together, rank by rank: rank = index of the host × processes per host + local rank."""
+
+    def __init__(self, roster: CrewRoster, number: int, hosts: Sequence[Host], spec: GroupSpec) -> None:
+        self._roster = roster
+        self.number = number
+        self.hosts = tuple(hosts)
+        self.spec = spec
+        per_host = spec.processes_per_host
+        self.world_size = len(self.hosts) * per_host
+        self._processes = [
+            Process(self, host, index * per_host + local, local)
+            for index, host in enumerate(self.hosts)
+            for local in range(per_host)
+        ]
+        self._open = self.world_size
+
+    @property
+    def name(self) -> str:
+        """The name pattern."""
+        return self.spec.name
+
+    def find_processes(self, index: int) -> list[Process]:
+        """Those on the host with that index."""
+        per_host = self.spec.processes_per_host
+        return self._processes[index * per_host : (index + 1) * per_host]
+
+    def __repr__(self) -> str:
+        return f"<ProcessGroup {self.spec.name} of {self.world_size} on {len(self.hosts)} hosts>"
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    @overload
+    def __getitem__(self, index: int) -> Process: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Process]: ...
+    def __getitem__(self, index: int | slice) -> Process | list[Process]:
+        return self._processes[index]
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(self._processes)
+
+    def signal(self, sig: int, group: bool = True) -> Future[int]:
+        """Send a signal to all in one call. The future's value is how many were there to get it."""
+        return self._roster.signal(self._processes, int(sig), group)
+
+    def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
+        """TERM to all trees, KILL after the grace. Returns every `returncode()`."""
+        self._roster.stop(self._processes, grace_seconds)
+        return [process._returncode for process in self._processes]
+
+    def broadcast(self, message: Any) -> None:
+        """Send a value to every process: encoded once, one message per host. Hosts that are lost are passed over."""
+        self._roster.post_broadcast(self, cut_parts(encode_value(message)))
+
+    def gather(self, filter: Filter | None = None) -> Future[list[Any]]:
+        """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot come.
+
+        Where it fails, is cancelled, or times out and is dropped, what it had taken of the others waits for the next `recv`.
+        """
+        return Gather([process._inbox for process in self._processes], filter).begin("a message each", self)
+
+    def forget(self) -> None:
+        """Let go of a group that is over: managers and state stop remembering how it ended.
+
+        What still runs of it is killed, without a grace, and its pending futures fail with `ProcessEnded`.
+        """
+        self._roster.forget(self)

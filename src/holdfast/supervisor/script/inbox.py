@@ -1,0 +1,344 @@
+"""Messages of one process that wait for the script, and the script's waits for them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from holdfast.errors import ValidationError
+from holdfast.supervisor.line.values import decode_value, encode_value
+from holdfast.supervisor.script.futures import Future
+from holdfast.supervisor.script.message_future import Received, return_soon, take_returns
+from holdfast.wire.bus import Assembler
+
+MAX_WAITING_MESSAGES = 10_000
+MAX_WAITING_BYTES = 256 << 20
+
+Filter = Callable[[Any], Any]
+# Shared by all inboxes: each use is a few instructions, and there are thousands of them.
+_lock = threading.Lock()
+_turns = itertools.count(1)  # of messages that waits took (INBOX-4)
+_MIN_WAITS = 16  # below that nobody looks for waits that are over
+_WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
+
+
+class Target(Protocol):
+    """Where one message goes."""
+
+    accept: Filter | None  # None takes any
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits for it any more: the script has dropped the future, or it is done."""
+
+    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+        """Take it, from the process of that index; False when it is not wanted any more. turn: of one that had come back."""
+
+    def fail(self, error: BaseException) -> None:
+        """It will not come."""
+
+
+class _One:
+    """A single future as a target, for as long as somebody has it (INBOX-3)."""
+
+    __slots__ = ("_future", "accept")
+
+    def __init__(self, future: Received, accept: Filter | None) -> None:
+        self._future = weakref.ref(future)
+        self.accept = accept
+
+    @property
+    def over(self) -> bool:
+        future = self._future()
+        return future is None or future.done()
+
+    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+        future = self._future()
+        if future is None:
+            return False
+        future.turn = turn or next(_turns)
+        return future.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        future = self._future()
+        if future is not None:
+            future.set_exception(error)
+
+
+class Gather:
+    """One message from each of many; the future's value is the list of them, in the order of the processes.
+
+    Where it fails, is cancelled or dropped, what it had taken goes back to the front of the buffers it came from.
+    """
+
+    def __init__(self, inboxes: Sequence[Inbox], accept: Filter | None) -> None:
+        self.accept = accept
+        self._inboxes = inboxes
+        self._left = len(inboxes)
+        self._values: dict[int, Any] = {}
+        self._future: weakref.ref[Future[Any]] = weakref.ref(Future())
+
+    def begin(self, about: str, whom: Any) -> Future[list[Any]]:
+        """Wait for all of them."""
+        future = Received(about, whom, self)
+        self._future = weakref.ref(future, lambda _: return_soon(Gather._undo, self))
+        if not self._inboxes:
+            future.set_result([])
+        take_returns()
+        for at in range(0, len(self._inboxes), _WAITS_AT_ONCE):
+            if self.over:
+                break
+            self._wait_for(self._inboxes[at : at + _WAITS_AT_ONCE])
+        return future
+
+    def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
+        """Most have neither a message nor another wait: those are told of at the price of a look each."""
+        alone = (self,)
+        with _lock:
+            others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]
+        for inbox in others:
+            inbox.wait(self)
+
+    @property
+    def over(self) -> bool:
+        """True once nobody waits for it any more."""
+        future = self._future()
+        return future is None or future.done()
+
+    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+        """Take one; the last completes it. Inboxes call it one at a time, under their lock."""
+        future = self._future()
+        if future is None or future.done():
+            return False
+        self._values[index] = value
+        self._left -= 1
+        if self._left == 0 and future.set_result([self._values[at] for at in range(len(self._inboxes))]):
+            self._values = {}
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """One that will not come fails the whole."""
+        future = self._future()
+        if future is not None and future.set_exception(error):
+            return_soon(Gather._undo, self)
+
+    def cancel(self, future: Future[Any]) -> None:
+        """The future was cancelled."""
+        self._undo()
+
+    def give_back(self, value: list[Any], turn: int = 0) -> None:
+        """It was complete when whoever awaited it had just stopped."""
+        for inbox, message in zip(self._inboxes, value, strict=True):
+            inbox.give_back(message)
+
+    def _undo(self) -> None:
+        with _lock:
+            taken, self._values = self._values, {}
+        for index, value in taken.items():
+            self._inboxes[index].give_back(value)
+
+
+class Inbox:
+    """A bounded buffer with filters. Any thread may wait; the bus's thread fills it.
+
+    INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to two, never to none.
+    INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never silently.
+    INBOX-3  A wait whose future nobody has any more (it timed out, say) takes nothing.
+    INBOX-4  Messages that waits had taken and nobody looked at are the first again, in the order in which they had come.
+    """
+
+    __slots__ = ("_assembler", "_bytes", "_end", "_index", "_messages", "_returned", "_waits", "dropped")
+
+    def __init__(self, index: int = 0) -> None:
+        """`index`: whose messages they are, among those of one gather."""
+        self._index = index
+        self._assembler: Assembler | None = None
+        self._messages: deque[bytes] | None = None
+        self._returned: list[int] | None = None  # the turns of those that came back: the first ones in the buffer
+        self._bytes = 0
+        # A script waits for thousands of processes at once, mostly with one wait for each: they share one tuple. What is made for
+        # each is looked at by the garbage collector as well.
+        self._waits: tuple[Target, ...] = ()
+        self._end: BaseException | None = None
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._messages) if self._messages is not None else 0
+
+    def wait(self, target: Target) -> None:
+        """Give `target` the first message that it accepts, one that waits already before one that comes."""
+        take_returns()
+        with _lock:
+            if self._messages is not None and self._take_waiting(target, self._messages):
+                return
+            if self._end is None:
+                self._waits += (target,)
+                count = len(self._waits)
+                if count >= _MIN_WAITS and count & (count - 1) == 0:  # at 16, 32 and so on
+                    self._drop_over()
+                return
+            end = self._end
+        target.fail(end)
+
+    def wait_alone(self, alone: tuple[Target]) -> bool:
+        """Have one wait where nothing is there to be taken and nobody else waits. The caller has the lock."""
+        if self._messages is not None or self._waits or self._end is not None:
+            return False
+        self._waits = alone
+        return True
+
+    def _take_waiting(self, target: Target, messages: deque[bytes]) -> bool:
+        """Give it the first one in the buffer that it accepts. False where it still has to wait."""
+        for at, data in enumerate(messages):
+            try:
+                value = decode_value(data)
+            except ValidationError as error:
+                self._remove(at)
+                target.fail(error)
+                return True
+            try:
+                wanted = target.accept is None or target.accept(value)
+            except Exception as error:
+                target.fail(error)
+                return True
+            if wanted:
+                turn = self._returned[at] if self._returned is not None and at < len(self._returned) else 0
+                # Where it was cancelled, or failed as a whole, the message stays.
+                if target.settle(self._index, value, turn):
+                    self._remove(at)
+                return True
+        return False
+
+    def add_part(self, data: bytes, part: int, last: bool) -> bool:
+        """Take a part of a message. False when something was dropped for it."""
+        if part or not last:
+            if self._assembler is None:
+                self._assembler = Assembler()
+            whole = self._assembler.add(data, part, last)
+            if whole is None:
+                return True
+            data, self._assembler = whole, None
+        return self._add(data)
+
+    def _add(self, data: bytes) -> bool:
+        with _lock:
+            if self._waits and self._match(data):
+                return True
+            if self._messages is None:
+                self._messages = deque()
+            self._messages.append(data)
+            self._bytes += len(data)
+            fits = True
+            while len(self._messages) > MAX_WAITING_MESSAGES or (
+                self._bytes > MAX_WAITING_BYTES and len(self._messages) > 1
+            ):
+                self._remove(0)
+                self.dropped += 1
+                fits = False
+        return fits
+
+    def _match(self, data: bytes) -> bool:
+        """Hand a message to the oldest wait that takes it (INBOX-1). False where there is none."""
+        try:
+            value = decode_value(data)
+        except ValidationError as error:
+            return self._fail_oldest(error)
+        at = 0
+        while at < len(self._waits):
+            target = self._waits[at]
+            if target.accept is not None:
+                try:
+                    if not target.over and not target.accept(value):
+                        at += 1
+                        continue
+                except Exception as error:
+                    self._drop_wait(at)
+                    target.fail(error)
+                    continue
+            self._drop_wait(at)
+            if target.settle(self._index, value):  # else it was cancelled: on to the next
+                return True
+        return False
+
+    def _fail_oldest(self, error: ValidationError) -> bool:
+        """What no script can read is told to whoever would have got it."""
+        self._drop_over()
+        if not self._waits:
+            return False
+        target = self._waits[0]
+        self._drop_wait(0)
+        target.fail(error)
+        return True
+
+    def _drop_wait(self, at: int) -> None:
+        self._waits = self._waits[:at] + self._waits[at + 1 :]
+
+    def _drop_over(self) -> None:
+        self._waits = tuple(wait for wait in self._waits if not wait.over)
+
+    def _remove(self, at: int) -> None:
+        assert self._messages is not None
+        self._bytes -= len(self._messages[at])
+        del self._messages[at]
+        if self._returned is not None and at < len(self._returned):
+            del self._returned[at]
+            self._returned = self._returned or None
+        if not self._messages:
+            self._messages = None
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Forget the wait of a cancelled future."""
+        with _lock:
+            self._drop_over()
+
+    def give_back(self, value: Any, turn: int = 0) -> None:
+        """Take back a message that nobody saw: it is the first again (INBOX-4)."""
+        data = encode_value(value)
+        with _lock:
+            if self._waits and self._match(data):
+                return
+            if self._messages is None:
+                self._messages = deque()
+            if self._returned is None:
+                self._returned = []
+            at = bisect_left(self._returned, turn)
+            self._returned.insert(at, turn)
+            self._messages.insert(at, data)
+            self._bytes += len(data)
+
+    def end(self, error: BaseException) -> None:
+        """No more will come: fail every wait, now and later. What is in the buffer stays."""
+        with _lock:
+            if self._end is not None:
+                return
+            self._end = error
+            waits, self._waits = self._waits, ()
+        for target in waits:
+            target.fail(error)
+
+
+def has_doubled(before: int, now: int) -> bool:
+    """Whether a growing count is to be told again: it came to 1, 2, 4 and so on, or passed it."""
+    return now.bit_length() > before.bit_length()
+
+
+def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
+    """A future for one message."""
+    future = Received(about, whom, inbox)
+    inbox.wait(_One(future, accept))
+    return future
+
+
+def _begin_anew() -> None:
+    """In a forked child: a thread that it does not have may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

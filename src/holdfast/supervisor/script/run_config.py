@@ -1,0 +1,84 @@
+"""What Holdfast gives a policy script that it runs: the port its managers dial, this attempt's keys, how many hosts there are.
+
+`holdfast supervise` runs the script with a file named in the environment; `Context` takes what is in it over what the script
+says, so that a script written for another cluster runs unchanged.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import ValidationError
+from holdfast.supervisor.line.keys import RunKeys, write_private
+
+RUN_VARIABLE = "HOLDFAST_SUPERVISOR_RUN"
+ANYWHERE = ("*", "0.0.0.0", "::")
+
+
+class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of a supervised job, as its script's context needs it.
+
+    port, address: where managers dial; the address is this machine's as the other hosts reach it. hosts: how many the job has.
+    term_grace_seconds: what processes have when their manager gets TERM. metrics: where to serve metrics, `PORT` or
+    `ADDRESS:PORT`; empty where not.
+    """
+
+    keys: RunKeys
+    port: int
+    address: str
+    hosts: int
+    term_grace_seconds: float = 0.0
+    metrics: str = ""
+
+    def choose_bind(self, bind: str) -> str:
+        """The address to listen on, which this machine's own manager reaches as well as the other hosts' do.
+
+        One that the script names is another machine's tomorrow, and the advertised one need not be any of this machine's own.
+        """
+        if is_loopback(self.address) and bind not in ANYWHERE:
+            return "127.0.0.1" if self.address == "localhost" else self.address
+        return "::" if ":" in self.address else "0.0.0.0" if bind not in ANYWHERE else bind
+
+
+def is_loopback(address: str) -> bool:
+    """True for this machine's own addresses that no other reaches."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def write_given(path: Path, given: GivenRun) -> None:
+    """Write it for the script (0600: it holds the run's secret keys)."""
+    write_private(path, msgspec.json.encode(given) + b"\n")
+
+
+def read_given(environ: Mapping[str, str]) -> GivenRun | None:
+    """What Holdfast gives the script of this process; None where it runs none.
+
+    Raises:
+        ValidationError: the file is not there or is no such file.
+    """
+    name = environ.get(RUN_VARIABLE)
+    if not name:
+        return None
+    try:
+        return msgspec.json.decode(Path(name).read_bytes(), type=GivenRun)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ValidationError(
+            f"{RUN_VARIABLE} names {name}, which cannot be read ({error}); `holdfast supervise` writes it for the script alone",
+            field=RUN_VARIABLE,
+        ) from error
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """`PORT` on loopback, or `ADDRESS:PORT`. Raises ValidationError."""
+    address, colon, port = text.rpartition(":")
+    whole = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if not whole or (colon and not address):
+        raise ValidationError(f"{text!r} is neither PORT nor ADDRESS:PORT", field="metrics_port")
+    return address.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)

@@ -1,0 +1,253 @@
+"""The state folder: what a script that is started again must know of the one before.
+
+STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle leaves the one before.
+STATE-2  One script per folder: an flock, which the kernel lets go of however its holder dies.
+STATE-3  What could not be written is written as soon as it can be, whether anything changes meanwhile or not.
+
+What managers know (pids, returncodes) they tell again when they come back; the file holds the keys, the port, the handles
+and what groups are made of. A group that no manager got is launched again from it; a process that no file knows is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import Conflict, Unavailable, ValidationError
+from holdfast.supervisor.line.keys import RunKeys, write_private
+from holdfast.supervisor.script.failures import ProcessEnded
+from holdfast.supervisor.script.groups import GroupSpec, ProcessGroup
+from holdfast.supervisor.script.hosts import Demand, Host
+from holdfast.supervisor.script.roster import HostRoster
+from holdfast.supervisor.script.roster_crew import CrewRoster
+from holdfast.wire.bus import HostFacts
+
+logger = logging.getLogger("holdfast.supervisor")
+
+REATTACH_SECONDS = 10.0  # managers look for the script every second; one that was only slow must not be given up
+STATE_FILE = "run.json"
+LOCK_FILE = "run.lock"
+_SAVE_SECONDS = 0.1
+_RETRY_SECONDS = 1.0
+
+
+class HostState(msgspec.Struct, frozen=True, kw_only=True):
+    """One handle. identity "" is one that waits; reason is why it is lost."""
+
+    number: int
+    demand: Demand
+    identity: str = ""
+    facts: HostFacts | None = None
+    reason: str | None = None
+
+
+class GroupState(msgspec.Struct, frozen=True, kw_only=True):
+    """One group: its hosts by number, and how those ended that did."""
+
+    number: int
+    spec: GroupSpec
+    hosts: list[int]
+    returncodes: dict[int, int] = {}
+
+
+class RunState(msgspec.Struct, kw_only=True):
+    """A run, over the life of several scripts."""
+
+    run: str
+    keys: RunKeys
+    port: int
+    epoch: int = 0
+    next_host: int = 0
+    hosts: list[HostState] = []
+    groups: list[GroupState] = []
+    excluded: dict[str, str] = {}
+
+    @staticmethod
+    def begin(keys: RunKeys, port: int) -> RunState:
+        """A run that begins."""
+        return RunState(run=keys.run, keys=keys, port=port)
+
+    def check(self) -> None:
+        """Raises LookupError or ValueError where it contradicts itself: a file that somebody has edited."""
+        numbers = set()
+        for host in self.hosts:
+            bytes.fromhex(host.identity)
+            numbers.add(host.number)
+        for group in self.groups:
+            size = len(group.hosts) * group.spec.processes_per_host
+            if not numbers.issuperset(group.hosts) or any(not 0 <= rank < size for rank in group.returncodes):
+                raise LookupError(f"group {group.number} names hosts or ranks that are not there")
+
+    def revive(self, roster: HostRoster, crew: CrewRoster) -> None:
+        """Make the handles of the earlier script again. Before the bus starts."""
+        hosts: dict[int, Host] = {}
+        for state in self.hosts:
+            host = hosts[state.number] = Host(state.number, state.demand)
+            host._facts = state.facts
+            host._identity = bytes.fromhex(state.identity)
+            if state.reason is not None:
+                host._lose(state.reason)
+            elif state.facts is not None:
+                host._hostname.set_result(state.facts.hostname)
+        roster.excluded.update(self.excluded)
+        for group_state in self.groups:
+            members = [hosts[number] for number in group_state.hosts]
+            group = ProcessGroup(crew, group_state.number, members, group_state.spec)
+            crew.adopt_group(group)
+            for rank, code in group_state.returncodes.items():
+                process = group[rank]
+                crew._settle(process)
+                process._returncode.set_result(code)
+                process._inbox.end(ProcessEnded(f"process {process.name} had ended with {code}"))
+            for host in members:
+                if host._reason is not None:
+                    crew.take_loss(host, host._make_error())
+        for host in hosts.values():
+            roster.adopt(host)
+
+    def update(self, roster: HostRoster, crew: CrewRoster) -> None:
+        """Read the present from the handles. They change meanwhile: each is read once, copies are made first.
+
+        Ends before hosts: what has ended had a manager, so the file never tells of an end on a host that still waits for one.
+        """
+        groups = list(crew.groups.values())
+        self.groups = [_describe_group(group) for group in groups]
+        used = {host.number for group in groups for host in group.hosts}
+        hosts = list(roster.hosts.values())
+        self.hosts = [_describe_host(host) for host in hosts if host._reason is None or host.number in used]
+        self.next_host = max((host.number + 1 for host in hosts), default=self.next_host)
+        self.excluded = dict(roster.excluded)
+
+
+def _describe_host(host: Host) -> HostState:
+    return HostState(
+        number=host.number,
+        demand=host._demand,
+        identity=host._identity.hex(),
+        facts=host._facts,
+        reason=host._reason,
+    )
+
+
+def _describe_group(group: ProcessGroup) -> GroupState:
+    codes = {}
+    for process in group:
+        future = process.returncode()
+        if future.done() and future.exception() is None:
+            codes[process.rank] = future.result()
+    return GroupState(
+        number=group.number, spec=group.spec, hosts=[host.number for host in group.hosts], returncodes=codes
+    )
+
+
+class StateFolder:
+    """The folder, locked, and the thread that writes the file soon after something changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Make and lock it (0700). Raises Conflict when another script has it."""
+        self.path = path.absolute()
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ValidationError(
+                f"the state folder {self.path} cannot be used: {error.strerror}", field="state_dir"
+            ) from error
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock_fd)
+            raise Conflict(
+                f"another script uses the state folder {self.path}; stop it, or name another folder"
+            ) from None
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._saving = threading.Lock()
+        self._closed = False
+        self._held: tuple[RunState, HostRoster, CrewRoster] | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
+
+    def load(self) -> RunState | None:
+        """The run that was left here; None where there is none. Raises ValidationError where it cannot be read."""
+        try:
+            data = (self.path / STATE_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValidationError(
+                f"{self.path / STATE_FILE} cannot be read: {error.strerror}", field="state_dir"
+            ) from error
+        try:
+            state = msgspec.json.decode(data, type=RunState)
+            state.check()
+            return state
+        except (msgspec.MsgspecError, ValueError, LookupError) as error:
+            raise ValidationError(
+                f"{self.path / STATE_FILE} cannot be read ({error}); remove it to begin a new run", field="state_dir"
+            ) from error
+
+    def keep(self, state: RunState, roster: HostRoster, crew: CrewRoster) -> None:
+        """Begin to write whenever something changed."""
+        self._held = (state, roster, crew)
+        self._thread.start()
+
+    def mark(self) -> None:
+        """Something changed."""
+        self._wake.set()
+
+    def save(self) -> None:
+        """Write it now. Raises Unavailable where the disk does not take it."""
+        if self._held is None:
+            return
+        with self._saving:
+            if self._closed:
+                return
+            state, roster, crew = self._held
+            state.update(roster, crew)
+            try:
+                write_private(self.path / STATE_FILE, msgspec.json.encode(state))
+            except OSError as error:
+                raise Unavailable(f"the state folder {self.path} cannot be written: {error.strerror}") from error
+
+    def _run(self) -> None:
+        failed = False
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            if self._closed:
+                return
+            try:
+                self.save()
+                failed = False
+            except Exception as error:
+                if not failed:
+                    logger.error("%s; until it can, a script that is started again may not find its hosts", error)
+                failed = True
+                self._wake.set()  # STATE-3
+            self._ended.wait(_RETRY_SECONDS if failed else _SAVE_SECONDS)
+
+    def remove(self) -> None:
+        """The run is over."""
+        with self._saving:
+            self._closed = True
+            for name in (STATE_FILE, "manager-key"):
+                (self.path / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        with self._saving:
+            self._closed = True
+        self._wake.set()
+        self._ended.set()
+        with contextlib.suppress(OSError):
+            os.close(self._lock_fd)
+
+    def disown(self) -> None:
+        """In a forked child (FORK-1): the lock is of the file that parent and child have opened once, and lasts for both."""
+        os.close(self._lock_fd)

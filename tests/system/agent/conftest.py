@@ -1,0 +1,140 @@
+"""A host for tests: a real guardian with a real agent under it, against the fake controller, in a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.guardian.home import read_group_homes
+from holdfast.process.sweep import sweep
+from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
+
+RUN_HOST = """
+import sys
+from holdfast.agent.config import read_config, run_host
+sys.exit(run_host(read_config(sys.argv[1])))
+"""
+
+
+class Host:
+    """One host under test."""
+
+    def __init__(self, folder: Path, url: str, *, environment: Mapping[str, str] | None = None, **fields: Any) -> None:
+        self.folder = folder
+        self._environment = environment or {}
+        token_file = folder / "join-token"
+        token_file.write_text(JOIN_TOKEN)
+        self.config = AgentConfig(
+            url=url, state_dir=str(folder / "state"), name="testhost", join_token_file=str(token_file), **fields
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+        self.journal = folder / "journal.txt"
+
+    def start(self) -> Host:
+        path = self.folder / "config.json"
+        path.write_bytes(msgspec.json.encode(self.config))
+        with open(self.journal, "ab") as journal:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUN_HOST, str(path)], stdin=subprocess.DEVNULL, stdout=journal, stderr=journal,
+                env={**os.environ, **self._environment},
+            )  # fmt: skip
+        return self
+
+    @property
+    def guardian_pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def agent_pid(self, *, but: int = 0) -> int:
+        """The agent's pid, once there is one that is not `but`."""
+
+        def find() -> int:
+            path = f"/proc/{self.guardian_pid}/task/{self.guardian_pid}/children"
+            for word in Path(path).read_text().split():
+                with contextlib.suppress(OSError):
+                    if b"holdfast.agent\0" in Path(f"/proc/{word}/cmdline").read_bytes() and int(word) != but:
+                        return int(word)
+            return 0
+
+        pid: int = poll(find)
+        return pid
+
+    def said(self, words: str) -> bool:
+        return words in self.journal.read_text()
+
+    def stop(self) -> int:
+        """TERM, and wait."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def end(self) -> None:
+        """Whatever happened: nothing of it runs afterwards."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        mark = Path(self.config.state_dir) / "mark"
+        if mark.exists():
+            homes = read_group_homes(Path(self.config.state_dir))
+            assert sweep(mark.read_text().strip(), group_homes=homes) == []
+
+
+def poll(find: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """Wait until `find` finds something."""
+    give_up_at = time.monotonic() + seconds
+    while not (found := find()):
+        assert time.monotonic() < give_up_at, f"not within {seconds} s"
+        time.sleep(0.01)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def controller() -> FakeController:
+    return FakeController()
+
+
+@pytest.fixture
+def url(controller: FakeController) -> Iterator[str]:
+    with serve(controller) as address:
+        yield address
+
+
+@pytest.fixture
+def make_host(tmp_path: Path, url: str) -> Iterator[Callable[..., Host]]:
+    hosts: list[Host] = []
+
+    def make(address: str | None = None, **fields: Any) -> Host:
+        folder = tmp_path / f"host{len(hosts)}"
+        folder.mkdir()
+        host = Host(folder, address or url, **fields)
+        hosts.append(host)
+        return host
+
+    yield make
+    for host in hosts:
+        host.end()
+        if os.environ.get("SHOW_JOURNAL"):
+            print(host.journal.read_text())
+
+
+@pytest.fixture
+def host(make_host: Callable[..., Host]) -> Host:
+    return make_host().start()

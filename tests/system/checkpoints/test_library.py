@@ -1,0 +1,249 @@
+"""`holdfast.checkpoint` and `holdfast.on_drain` in processes of their own, without an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.uplink.transfers import find_saved, open_newest, remove_up_to
+from holdfast.wire.beat import decode_beat
+from tests.system.cluster import clean_environment
+from tests.system.proxy import wait_until
+
+TASK = "job:0:1"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[socket.socket]:
+    """The agent's end of the beat socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "beats"))
+        listening.settimeout(10)
+        yield listening
+
+
+def run(code: str, *, cwd: Path, inside: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script, inside of a task whose spool is `inside`."""
+    if inside is not None:
+        env = {"HOLDFAST_TASK": TASK, "HOLDFAST_CHECKPOINT_OUT": str(inside), **env}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, env=clean_environment(**env), capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def test_a_save_is_one_whole_file_and_one_datagram(tmp_path: Path, spool: Path, agent: socket.socket) -> None:
+    (tmp_path / "weights").write_bytes(b"from a file")
+    done = run(
+        """
+        import holdfast
+        print(holdfast.checkpoint.save(b"first", step=1), holdfast.checkpoint.save(bytearray(b"second"), step=2),
+              holdfast.checkpoint.save("weights", step=3))
+        open("weights", "w").write("changed afterwards")
+        """,
+        cwd=tmp_path, inside=spool, HOLDFAST_BEAT_SOCKET=str(tmp_path / "beats"),
+    )  # fmt: skip
+    assert done.stdout == "True True True\n", done.stderr
+    assert names(spool) == ["checkpoint.3"]  # the last one wins
+    assert (spool / "checkpoint.3").read_bytes() == b"from a file"
+    for _ in range(3):
+        beat = decode_beat(agent.recv(4096))
+        assert (beat.task, beat.checkpoint, beat.step) == (TASK, True, None)
+
+
+def test_outside_of_holdfast_nothing_happens(tmp_path: Path) -> None:
+    done = run(
+        """
+        import holdfast, os, signal
+        holdfast.on_drain(lambda: print("never"))
+        print(holdfast.checkpoint.load(), holdfast.checkpoint.path(), holdfast.checkpoint.step(), holdfast.checkpoint.save(b"x"))
+        print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, os.listdir("."))
+        print(holdfast.checkpoint.save(b"kept", local="here"), holdfast.checkpoint.load(local="here"), os.listdir("."))
+        """,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "None None None False\nTrue []\nTrue b'kept' ['here']\n", done.stderr
+
+
+def test_a_disk_that_is_full_costs_the_save_and_not_the_job(tmp_path: Path, spool: Path) -> None:
+    """RLIMIT_FSIZE stands for the full disk: the write fails in its middle."""
+    (spool / "checkpoint.1").write_bytes(b"the one before")
+    done = run(
+        """
+        import holdfast, resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        print(holdfast.checkpoint.save(b"x" * 100_000, step=2), holdfast.checkpoint.save(b"x" * 100_000, step=3))
+        """,
+        cwd=tmp_path, inside=spool,
+    )  # fmt: skip
+    assert done.stdout == "False False\n"
+    assert done.stderr.count("a checkpoint could not be kept") == 1
+    assert names(spool) == ["checkpoint.1"]
+    assert (spool / "checkpoint.1").read_bytes() == b"the one before"
+
+
+def test_what_is_no_checkpoint_is_said_at_once(tmp_path: Path) -> None:
+    done = run("import holdfast; holdfast.checkpoint.save({'a': 1})", cwd=tmp_path)
+    assert "TypeError: a checkpoint is bytes or the path of a file, not dict" in done.stderr
+
+
+def end_by_term(code: str, cwd: Path, *, terms: int = 1) -> tuple[int, str]:
+    """Run a script in a session of its own, TERM its whole group once it said "ready"; its exit status and output."""
+    env = clean_environment(HOLDFAST_TASK=TASK, HOLDFAST_CHECKPOINT_OUT=str(cwd))
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", textwrap.dedent(code)], cwd=cwd, env=env, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(terms):
+            os.killpg(process.pid, signal.SIGTERM)
+        rest = process.stdout.read()
+        return process.wait(30), rest
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_the_hook_runs_once_and_the_signal_ends_the_process(tmp_path: Path) -> None:
+    code = """
+        import signal, time
+        import holdfast
+        signal.signal(signal.SIGTERM, lambda *_: print("the handler before"))
+        holdfast.on_drain(lambda: (print("first"), time.sleep(0.2)))
+        @holdfast.on_drain
+        def second():
+            raise ValueError("of the user's own")
+        holdfast.on_drain(lambda: print("third"))
+        print("ready")
+        while True:
+            time.sleep(0.01)
+        """
+    status, output = end_by_term(code, tmp_path, terms=3)
+    assert status == -signal.SIGTERM
+    lines = [line for line in output.splitlines() if line in ("first", "third", "the handler before")]
+    assert lines == ["first", "third", "the handler before"]
+    assert "of the user's own" in output
+
+
+def test_a_handler_before_it_may_decide_the_exit(tmp_path: Path) -> None:
+    code = """
+        import signal, sys, time
+        import holdfast
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+        holdfast.on_drain(lambda: print("saved"))
+        print("ready")
+        time.sleep(60)
+        """
+    assert end_by_term(code, tmp_path) == (5, "saved\n")
+
+
+def test_a_function_that_exits_does_not_keep_the_others_from_saving(tmp_path: Path) -> None:
+    code = """
+        import sys, time
+        import holdfast
+        holdfast.on_drain(lambda: sys.exit(7))
+        holdfast.on_drain(lambda: print("saved"))
+        holdfast.on_drain(lambda: sys.exit(8))
+        print("ready")
+        time.sleep(60)
+        """
+    assert end_by_term(code, tmp_path) == (7, "saved\n")
+
+
+def test_a_thread_is_told_that_it_cannot_be_called_there(tmp_path: Path, spool: Path) -> None:
+    done = run(
+        """
+        import threading
+        import holdfast
+        def late():
+            try:
+                holdfast.on_drain(print)
+            except ValueError as error:
+                print(error)
+        thread = threading.Thread(target=late)
+        thread.start()
+        thread.join()
+        """,
+        cwd=tmp_path, inside=spool,
+    )  # fmt: skip
+    assert done.stdout == "call holdfast.on_drain in the main thread: only there does Python take signals\n", (
+        done.stderr
+    )
+
+
+def test_children_do_not_save(tmp_path: Path) -> None:
+    """A data loader's workers inherit the handler, and TERM goes to the whole group: one saves."""
+    code = """
+        import multiprocessing, os, time
+        import holdfast
+        holdfast.on_drain(lambda: open(f"saved-{os.getpid()}", "w").close())
+        context = multiprocessing.get_context("fork")
+        begun = context.Barrier(4)  # a signal that comes while Python is still forking is lost on the child
+        def work():
+            begun.wait()
+            time.sleep(60)
+        workers = [context.Process(target=work) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        begun.wait()
+        print("ready")
+        for worker in workers:
+            worker.join()
+        time.sleep(60)
+        """
+    status, _ = end_by_term(code, tmp_path)
+    assert status == -signal.SIGTERM
+    assert len(names(tmp_path)) == 1
+
+
+def test_the_newest_save_is_found_and_a_newer_one_is_not_removed_with_it(spool: Path) -> None:
+    for name in (".checkpoint.9.123.456", "notes", "checkpoint.x", "checkpoint.1.2"):
+        (spool / name).write_bytes(b"not one")
+    (spool / "checkpoint.link").symlink_to("/etc/passwd")
+    assert open_newest(spool) is None
+
+    def put(name: str, data: bytes) -> None:
+        before = {path: at for at, _, path in find_saved(spool)}
+        part = spool / ".part"
+
+        def later() -> bool:  # a clock of coarse ticks: until the new one is the newest
+            part.write_bytes(data)
+            part.rename(spool / name)
+            return find_saved(spool)[-1][0] > max(before.values(), default=0)
+
+        wait_until(later)
+
+    put("checkpoint.30", b"thirty")
+    put("checkpoint", b"without a step")
+    first = open_newest(spool)
+    assert first is not None
+    assert (first.step, first.size) == (None, 14)
+    put("checkpoint", b"newer")
+    remove_up_to(spool, first)
+    assert os.pread(first.fd, 100, 0) == b"without a step"  # what is being sent stays what it was
+    first.close()
+    assert [path.name for _, _, path in find_saved(spool)] == ["checkpoint"]

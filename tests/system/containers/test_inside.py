@@ -1,0 +1,149 @@
+"""Who inside a container is told to stop, and in which order, shown on plain processes that stand for one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.agent.containers.inside import Inside, catches_term, find_others
+from holdfast.agent.containers.plan import name_container
+from holdfast.core.ids import TaskKey
+from holdfast.process.table import ProcessEntry, read_entry
+from tests.system.agent.conftest import is_running, poll
+
+KEY = TaskKey("job", 0, 1)
+# A first process that does nothing, with a main program that has a child. What handles TERM takes a second of its own over it.
+FAMILY = """
+import os, signal, sys, time
+def slowly(*_):
+    os.write(1, b"term %d\\n" % os.getpid())
+    sys.stdin.read(1)
+    os._exit(0)
+def wait(handles):
+    signal.signal(signal.SIGTERM, slowly if handles else signal.SIG_DFL)
+    os.write(1, b"up %d\\n" % os.getpid())
+    while True:
+        time.sleep(1000)
+if os.fork() == 0:
+    if os.fork() == 0:
+        wait("child" in sys.argv)
+    wait("main" in sys.argv)
+wait(False)
+"""
+
+
+def find_parent(pid: int) -> int:
+    found = read_entry(pid)
+    return found.ppid if found is not None else 0
+
+
+class Family:
+    """The three processes; main and child are found by their words."""
+
+    def __init__(self, marks: dict[str, str], *handle: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", "-c", FAMILY, *handle], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **marks},
+        )  # fmt: skip
+        self.first = self.process.pid
+        pids = [self.read("up") for _ in range(3)]
+        (self.main,) = [pid for pid in pids if find_parent(pid) == self.first]
+        (self.child,) = [pid for pid in pids if find_parent(pid) == self.main]
+
+    def read(self, word: str) -> int:
+        """The pid that says this word next."""
+        assert self.process.stdout is not None
+        said, pid = self.process.stdout.readline().split()
+        assert said == word
+        return int(pid)
+
+    def let_go(self) -> None:
+        """Whoever handles TERM has finished."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@pytest.fixture
+def make_family() -> Iterator[Callable[..., Family]]:
+    made: list[Family] = []
+
+    def make(marks: dict[str, str] | None = None, *handle: str) -> Family:
+        given = {"HOLDFAST_TASK": str(KEY), "HOLDFAST_HOST": "abcd"} if marks is None else marks
+        made.append(Family(given, *handle))
+        return made[-1]
+
+    yield make
+    for family in made:
+        for pid in (family.child, family.main, family.first):
+            if is_running(pid):
+                os.kill(pid, signal.SIGKILL)
+        family.process.wait(10)
+        assert family.process.stdout is not None
+        family.process.stdout.close()
+
+
+def inside(family: Family) -> Inside:
+    return Inside(name_container("abcd", KEY), family.first, with_init=True)
+
+
+def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(make_family: Callable[..., Family]) -> None:
+    """TELL-1."""
+    family = make_family(None, "child")
+    box = inside(family)
+    assert not box.may_tell_main()
+    assert family.read("term") == family.child
+    assert not box.may_tell_main()
+    family.let_go()
+    poll(box.may_tell_main)
+    assert is_running(family.main), "it is the runtime that tells it"
+
+
+def test_a_main_program_that_handles_it_is_told_with_the_others(make_family: Callable[..., Family]) -> None:
+    """TELL-1."""
+    family = make_family(None, "main", "child")
+    box = inside(family)
+    assert box.may_tell_main()
+    assert family.read("term") == family.child
+    assert box.may_tell_main(), "and nobody is told twice"
+    assert catches_term(family.main)
+    assert not catches_term(family.first)
+
+
+def test_who_handles_nothing_holds_nobody_up(make_family: Callable[..., Family]) -> None:
+    family = make_family(None)
+    assert inside(family).may_tell_main()
+    poll(lambda: not is_running(family.child))
+
+
+@pytest.mark.parametrize(
+    "marks", [{"HOLDFAST_TASK": "job:0:2", "HOLDFAST_HOST": "abcd"}, {"HOLDFAST_TASK": "odd", "HOLDFAST_HOST": "abcd"}, {}]
+)  # fmt: skip
+def test_processes_of_somebody_else_are_never_signalled(
+    make_family: Callable[..., Family], marks: dict[str, str]
+) -> None:
+    """TELL-2. An engine in another namespace of pids names one that is not ours here."""
+    family = make_family(marks, "child")
+    assert inside(family).may_tell_main()
+    assert is_running(family.child)
+    assert is_running(family.main)
+
+
+def entry(pid: int, parent: int, start: int) -> ProcessEntry:
+    return ProcessEntry(pid, parent, 1, start, True)
+
+
+def test_the_main_program_is_the_init_s_oldest_child() -> None:
+    """Pids wrap; an orphan that the init took in may have a lower one."""
+    table = {e.pid: e for e in (entry(90, 1, 5), entry(95, 90, 6), entry(3, 90, 8), entry(7, 95, 9), entry(60, 1, 1))}
+    others, main = find_others(table, 90, with_init=True)
+    assert main == 95
+    assert sorted(e.pid for e in others) == [3, 7]
+    others, main = find_others(table, 90, with_init=False)
+    assert main == 90
+    assert sorted(e.pid for e in others) == [3, 7, 95]
+    assert find_others({}, 90, with_init=True) == ([], 0)

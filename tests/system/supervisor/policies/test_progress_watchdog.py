@@ -1,0 +1,76 @@
+"""When the progress watchdog calls a run hung, and whom it names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "examples" / "policies"))
+from progress_watchdog import LEAST_SECONDS, TIMES_MEDIAN, Progress
+
+from tests.system.supervisor.policies.rig import run_policy
+
+# At the first attempt rank 1 stops after its sixth step. Before that both go through a section longer than a step may be.
+WORKER = """
+import os, sys, time
+from holdfast.supervisor import get_message_queue
+queue, rank = get_message_queue(), int(os.environ["RANK"])
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+open(f"{sys.argv[1]}/attempt{attempt}-{rank}", "w").close()
+for step in range(9):
+    if step == 3 and attempt == 0:
+        queue.send({"section": "eval"})
+        time.sleep(float(sys.argv[2]))
+        queue.send({"section": None})
+    if step == 6 and rank == 1 and attempt == 0:
+        time.sleep(6000)
+    time.sleep(0.02)
+    queue.send({"step": step})
+"""
+
+
+@pytest.mark.slow
+def test_a_hang_is_found_named_and_ended_and_a_section_is_none(tmp_path: Path) -> None:
+    words = ["--hosts", "2", "--local", "--least", "5", "--first", "60", "--", sys.executable, "-c", WORKER]
+    code, said = run_policy("progress_watchdog.py", tmp_path, *words, str(tmp_path), "6.5")
+    assert code == 0, said
+    assert "train1 on local-" in said.split("attempt 0: no progress for")[1], said
+    assert "at step 5" in said
+    assert "done after 1 restarts" in said
+    assert {file.name for file in tmp_path.glob("attempt*")} == {f"attempt{a}-{r}" for a in (0, 1) for r in (0, 1)}
+
+
+def make_progress(durations: list[float]) -> tuple[Progress, float]:
+    progress, now = Progress(0.0), 100.0
+    progress.take({"step": 0}, now)
+    for step, seconds in enumerate(durations, 1):
+        now += seconds
+        progress.take({"step": step}, now)
+    return progress, now
+
+
+def test_the_limit_follows_what_was_measured() -> None:
+    progress, _ = make_progress([20.0] * 9 + [500.0])
+    assert progress.limit_seconds() == TIMES_MEDIAN * 20.0
+    progress, _ = make_progress([0.1] * 9)
+    assert progress.limit_seconds() == LEAST_SECONDS
+
+
+def test_a_section_has_its_own_limit_and_is_no_step() -> None:
+    progress, now = make_progress([20.0] * 3)
+    progress.take({"section": "checkpoint"}, now + 1)
+    assert progress.limit_seconds() == 1800.0
+    progress.take({"section": None}, now + 1000)
+    assert progress.limit_seconds() == TIMES_MEDIAN * 20.0
+    assert progress.since == now + 1000
+    progress.take({"step": 4}, now + 1001)
+    assert list(progress.durations) == [20.0] * 3
+
+
+def test_what_is_no_report_changes_nothing() -> None:
+    progress, now = make_progress([20.0])
+    for message in ("hello", {"loss": 1.0}, None, 7):
+        progress.take(message, now + 5)
+    assert (progress.since, progress.step) == (now, 1)

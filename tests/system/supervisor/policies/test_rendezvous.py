@@ -1,0 +1,59 @@
+"""Every policy hands its ranks what torch's `env://` asks for: a script that runs under torchrun runs under each of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.supervisor.policies.fakes import FakeHost
+from tests.system.supervisor.policies.rig import run_policy
+
+WORKER = """
+import os, sys
+from pathlib import Path
+torchruns = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+Path(sys.argv[1], "rank" + os.environ["RANK"]).write_text(" ".join(os.environ.get(name, "missing") for name in torchruns))
+"""
+FOLDER = Path(__file__).resolve().parents[4] / "examples" / "policies"
+POLICIES = {
+    "debug_gather.py": ("--hosts", "2", "--after", "2"),
+    "elastic.py": ("--least", "2", "--most", "2", "--settle", "1"),
+    "health_checked_start.py": ("--hosts", "2", "--spares", "0"),
+    "memory_checkpoints.py": ("--hosts", "2"),
+    "progress_watchdog.py": ("--hosts", "2"),
+    "restart_on_failure.py": ("--hosts", "2"),
+    "spare_hosts.py": ("--hosts", "2", "--spares", "0"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ranks_find_where_to_meet(tmp_path: Path, policy: str) -> None:
+    words = [*POLICIES[policy], "--per-host", "2", "--local", "--", sys.executable, "-c", WORKER, str(tmp_path)]
+    code, said = run_policy(policy, tmp_path, *words)
+    assert code == 0, said
+    told = [(tmp_path / f"rank{rank}").read_text().split() for rank in range(4)]
+    assert [words[:4] for words in told] == [[str(rank), "4", str(rank % 2), "2"] for rank in range(4)]
+    places = {tuple(words[4:]) for words in told}
+    assert len(places) == 1, "all ranks are to meet at one place"
+    ((address, port),) = places
+    assert address != "missing"
+    assert int(port) > 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_next_start_meets_at_another_port(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """Else two runs that share a machine fail for ever, the second to come on the port of the first."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module(policy.removesuffix(".py"))
+    places = [module.find_rendezvous([FakeHost(4).come()]) for _ in range(20)]
+    assert {place["MASTER_ADDR"] for place in places} == {"10.0.0.4"}
+    assert len({place["MASTER_PORT"] for place in places}) > 1
+    assert all(29500 <= int(place["MASTER_PORT"]) < 30500 for place in places)
+
+
+def test_every_policy_is_among_them() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} - {"train_ddp.py"} == set(POLICIES)

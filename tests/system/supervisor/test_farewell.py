@@ -1,0 +1,28 @@
+"""The last words between a script that is done and its managers."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.supervisor import Context
+from holdfast.supervisor.script import context
+from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
+
+COUNT = 3
+
+
+@pytest.mark.slow
+def test_managers_read_that_they_were_heard_before_the_script_goes(
+    ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame that comes just before a connection ends is lost on whoever has not read it: that one waited 2 s for nothing."""
+    monkeypatch.setattr(context, "_HEARD_SECONDS", PATIENCE)
+    hosts, started = attach(ctx, managers, COUNT)
+    group = ctx.create_process_group(hosts, python("import time; time.sleep(6000)"))
+    for process in group:
+        process.pid().result(PATIENCE)
+    gate = ctx._bus.gate
+    before = gate.disconnects
+    assert ctx.shutdown()
+    assert gate.disconnects == before + COUNT, "a connection was closed under a manager that had not gone"
+    assert [manager.wait(PATIENCE) for manager in started] == [0] * COUNT

@@ -1,0 +1,121 @@
+"""Hundreds of simulated hosts in one process, over the real wire."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.supervisor import Context, wait
+from tests.system.proxy import wait_until
+from tests.system.supervisor.rig import PATIENCE, local_context
+
+
+@pytest.mark.slow
+def test_hundreds_of_simulated_hosts(ctx: Context) -> None:
+    hosts = ctx.request_hosts(300)
+    (pid,) = ctx.start_simulated_hosts(300)
+    group = ctx.create_process_group(hosts, ["echo"], processes_per_host=4, simulate=True)
+    assert wait([process.pid() for process in group], timeout=PATIENCE).not_done == set()
+    assert len({host.hostname().result(0) for host in hosts}) == 300
+    answers = group.gather()
+    group.broadcast({"step": 1})
+    assert answers.result(PATIENCE) == [{"step": 1}] * 1200
+    assert pid > 0
+    assert group.signal(10).result(PATIENCE) == 1200
+    brief = ctx.create_process_group(hosts, ["sleep", "0.1"], simulate=True)
+    failing = ctx.create_process_group(hosts, ["exit", "3"], simulate=True)
+    assert {process.returncode().result(PATIENCE) for process in brief} == {0}
+    assert {process.returncode().result(PATIENCE) for process in failing} == {3}
+    status = ctx.status()
+    assert (status.hosts_attached, status.hosts_lost, status.processes_running) == (300, 0, 1200)
+    ctx.return_hosts(hosts[:100])
+    assert {future.result(PATIENCE) for future in ctx.end(group[400:], 0.0)} == {-15}
+
+
+def find_zmq_threads() -> set[int]:
+    """ZeroMQ's threads that move bytes, of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name) for task in tasks if "/IO/" in (task / "comm").read_text()}
+
+
+@contextmanager
+def starved(thread: int) -> Iterator[None]:
+    """Give a thread next to no core: the last place in the queue for one that another process never leaves."""
+    core = min(os.sched_getaffinity(0))
+    everywhere = os.sched_getaffinity(thread)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as hog:
+        try:
+            os.sched_setaffinity(hog.pid, {core})
+            os.sched_setaffinity(thread, {core})
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            yield
+        finally:
+            hog.kill()
+            try:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            except PermissionError:  # without the hog it has the core for itself
+                pass
+            os.sched_setaffinity(thread, everywhere)
+
+
+@pytest.mark.slow
+def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path) -> None:
+    """BUS-2, FLEET-5: what the hosts say waits in the kernel, for far longer than they may be silent."""
+    before = find_zmq_threads()
+    with local_context(heartbeat=0.5, state_dir=tmp_path, orphan_grace=300) as ctx:
+        (thread,) = find_zmq_threads() - before
+        hosts = ctx.request_hosts(400)
+        (pid,) = ctx.start_simulated_hosts(400)
+        assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
+        with starved(thread):
+            wait_until(lambda: ctx.status().lag_seconds > 5.0, PATIENCE, what="the reading to fall behind")
+        wait_until(lambda: ctx.status().lag_seconds < 0.5, PATIENCE, what="the reading to catch up")
+        assert {host.lost_reason for host in hosts} == {None}
+        os.kill(pid, signal.SIGKILL)
+        silent = [host.time_connection_lost() for host in hosts]
+        assert wait(silent, timeout=PATIENCE).not_done == set(), "death is seen as ever"
+
+
+@contextmanager
+def descriptors(spare: int, hard: int | None = None) -> Iterator[None]:
+    """Leave this process so many descriptors, until it asks for more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, hard or before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+def test_a_shells_limit_of_descriptors_is_no_limit_of_hosts() -> None:
+    """And those whom this script starts have the limit that it was started with."""
+    with descriptors(60):
+        small = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        with local_context() as ctx:
+            hosts = ctx.request_hosts(150)
+            ctx.start_simulated_hosts(149)
+            (pid,) = ctx.start_local_managers(1)
+            assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == small
+
+
+@pytest.mark.slow
+def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(caplog: pytest.LogCaptureFixture) -> None:
+    with local_context() as ctx, caplog.at_level(logging.ERROR, "holdfast.supervisor"):
+        hosts = ctx.request_hosts(60)
+        with descriptors(40):
+            ctx.start_simulated_hosts(60)
+            wait_until(lambda: ctx.status().refused.get("no descriptor"), PATIENCE, what="the count of those outside")
+            assert not all(host.attached for host in hosts)
+        assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["managers wait outside"]

@@ -1,0 +1,250 @@
+"""Facts of an end, the environment, and commands carried out: pure parts and a fake line to the guardian."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
+from holdfast.agent.orders.commands import Commands, TaskPlaces
+from holdfast.agent.orders.environment import inherit_environment, make_task_environment
+from holdfast.agent.orders.exit_facts import make_facts
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.tasks import TaskTable
+from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.transfers import Transfers
+from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.endings.classify import classify
+from holdfast.core.ids import TaskKey
+from holdfast.core.lease import host_deadline
+from holdfast.core.watchdogs.verdicts import make_trip
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
+from holdfast.wire.guardian import Ack, Ended, Extend, Launch, Request, Stop
+
+KEY = TaskKey("job", 0, 1)
+STALL = make_trip(Watchdog.STALL, "still", {})
+PLAIN = {"trip": None, "kill_sent": False, "stop_asked": False, "host_stops": False, "log_tail": ""}
+
+
+def test_a_task_that_finished_before_the_kill_did_its_work() -> None:
+    """END-1."""
+    facts = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "trip": STALL})
+    assert facts.succeeded
+    facts = make_facts(Ended(key=KEY, exit_code=0, stopped=True), **{**PLAIN, "trip": STALL, "kill_sent": True})
+    assert not facts.succeeded
+    assert facts.trip == STALL
+    assert not facts.stopped  # END-2
+
+
+def test_lapsed_is_a_lost_lease() -> None:
+    facts = make_facts(Ended(key=KEY, signal=9, stopped=True, lapsed=True), **PLAIN)
+    assert facts.trip is not None
+    assert facts.trip.exit_code == 77
+    assert not facts.stopped
+
+
+def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
+    """END-3: a fork that failed is charged to the host, and a program that is not there to the job."""
+    for hosts_fault in (True, False):
+        ended = Ended(key=KEY, start_error="Resource temporarily unavailable", hosts_fault=hosts_fault)
+        facts = make_facts(ended, **PLAIN)
+        cause = classify(facts).cause
+        assert (facts.lost is not None, facts.start_error) == (hosts_fault, ended.start_error)
+        assert cause is (Cause.START_TIMEOUT if hosts_fault else Cause.NONZERO_EXIT)
+
+
+def test_a_host_that_stops_says_so_unless_the_controller_asked() -> None:
+    ended = Ended(key=KEY, exit_code=0, stopped=True)
+    assert make_facts(ended, **{**PLAIN, "host_stops": True}).stop_cause is Cause.HOST_DRAINED
+    assert make_facts(ended, **{**PLAIN, "host_stops": True, "stop_asked": True}).stop_cause is None
+    own = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "host_stops": True})
+    assert own.succeeded
+    assert own.stop_cause is None
+
+
+class Line(GuardianLink):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda answer: None, lambda: None)
+        self.said: list[Request] = []
+
+    def say(self, request: Request) -> None:
+        self.said.append(request)
+
+
+def order(key: TaskKey = KEY, **fields: object) -> LaunchOrder:
+    return LaunchOrder(key=key, attempt=1, name="n", queue="q", project="p", argv=["x"], **fields)  # type: ignore[arg-type]  # test fields
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TaskTable:
+    table = TaskTable(tmp_path)
+    table.open()
+    (tmp_path / "work").mkdir()
+    return table
+
+
+@pytest.fixture
+def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
+    places = TaskPlaces(host_mark="m", beat_socket="/b", work_folder=tmp_path / "work", inherited={"PATH": "/bin"})
+    return Commands(
+        table, line, places, changed=lambda: None, launched=lambda task: None, poked=lambda: None,
+        forgotten=lambda task: table.forget(task),
+        containers=ContainerDesk(tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None),
+        checkpoints=CheckpointDesk(table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)),
+    )  # fmt: skip
+
+
+def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line) -> None:
+    """LEASE-1, CMD-2."""
+    began = read_boottime() - 20.0
+    commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=300.0)]), started_at=began, newest=True)
+    launched = line.said.pop()
+    assert isinstance(launched, Launch)
+    assert launched.deadline == pytest.approx(began + 285.0)
+    commands.carry_out(SyncAnswer(renewed=[Renewed(key=KEY, ttl_seconds=100.0)]), started_at=began, newest=False)
+    assert line.said.pop() == Extend(deadlines=[(KEY, host_deadline(began, 100.0))])
+
+
+def test_a_launch_from_a_call_older_than_its_lease_is_not_done(
+    commands: Commands, line: Line, table: TaskTable
+) -> None:
+    """An agent that was stopped for a minute holds an answer from before."""
+    old = read_boottime() - 60.0
+    assert not commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=old, newest=True)
+    assert line.said == []
+    assert table.get(KEY) is None
+    assert commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=read_boottime(), newest=True)
+
+
+def test_an_overtaken_answer_gives_no_commands(commands: Commands, line: Line) -> None:
+    """SYNC-1."""
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=False)
+    assert line.said == []
+
+
+def test_stops_act_once_and_a_harder_one_again(commands: Commands, line: Line) -> None:
+    now = read_boottime()
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=now, newest=True)
+    line.said.clear()
+    soft = SyncAnswer(preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.PREEMPTED)])
+    hard = SyncAnswer(preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.USER_CANCELLED, hard=True)])
+    assert commands.carry_out(soft, started_at=now, newest=True)
+    assert not commands.carry_out(soft, started_at=now, newest=True)
+    assert commands.carry_out(hard, started_at=now, newest=True)
+    assert not commands.carry_out(hard, started_at=now, newest=True)
+    assert line.said == [Stop(key=KEY, grace_seconds=9.0), Stop(key=KEY, grace_seconds=0.0)]
+
+
+def test_an_end_on_record_is_acknowledged_and_never_launched_again(
+    commands: Commands, line: Line, table: TaskTable
+) -> None:
+    now = read_boottime()
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=now, newest=True)
+    task = table.get(KEY)
+    assert task is not None
+    commands.carry_out(SyncAnswer(acked=[KEY]), started_at=now, newest=True)
+    assert table.get(KEY) is not None  # it still runs: whoever acknowledged it is wrong
+    task.state = "ended"
+    line.said.clear()
+    commands.carry_out(SyncAnswer(acked=[KEY], launch=[order()]), started_at=now, newest=True)
+    assert line.said == [Ack(keys=[KEY])]
+
+
+def test_a_full_disk_is_the_hosts_fault(commands: Commands, table: TaskTable, tmp_path: Path) -> None:
+    (tmp_path / "tasks").rmdir()
+    (tmp_path / "tasks").write_text("no folder can be made here")
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
+    task = table.get(KEY)
+    assert task is not None
+    assert task.facts is not None
+    assert "could not prepare" in (task.facts.lost or "")
+    assert classify(task.facts).cause is Cause.START_TIMEOUT
+
+
+def test_the_user_cannot_override_what_holdfast_sets() -> None:
+    """ENV-2, ENV-3."""
+    wanted = order(env={"RANK": "9", "PYTHONUNBUFFERED": "", "CUDA_VISIBLE_DEVICES": "0"})
+    places = {"host_id": "h", "host_mark": "m", "beat_socket": "/b", "work_folder": "/w"}
+    env = make_task_environment(wanted, {}, host_gpus=4, **places)
+    assert (env["RANK"], env["PYTHONUNBUFFERED"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "", "")
+    env = make_task_environment(wanted, {}, host_gpus=0, **places)
+    assert env["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_what_a_service_manager_tells_the_agent_is_not_for_its_tasks() -> None:
+    told = {"NOTIFY_SOCKET": "/run/x", "STATE_DIRECTORY": "/var/lib/holdfast", "HOLDFAST_JOIN_TOKEN": "hfj_x"}
+    kept = inherit_environment({**told, "PATH": "/bin", "NCCL_DEBUG": "INFO"})
+    assert not told.keys() & kept.keys()
+    assert (kept["PATH"], kept["NCCL_DEBUG"]) == ("/bin", "INFO")
+
+
+def claim(commands: Commands, key: TaskKey = KEY, *, ago: float = 0.0) -> None:
+    answer = SyncAnswer(claim=[ClaimOrder(key=key, attempt=1, ttl_seconds=300.0)])
+    commands.carry_out(answer, started_at=read_boottime() - ago, newest=True)
+
+
+def test_a_claim_is_kept_until_its_launch(commands: Commands, line: Line) -> None:
+    """GANG-1: nothing is said to the guardian before the launch."""
+    claim(commands)
+    claim(commands)
+    assert [report.state for report in commands.claims.reports(read_boottime())] == ["claimed"]
+    assert line.said == []
+    answer = SyncAnswer(launch=[order(world_size=2, master_addr="10.0.0.7", master_port=23456)])
+    commands.carry_out(answer, started_at=read_boottime(), newest=True)
+    assert len(commands.claims) == 0
+    launched = line.said.pop()
+    assert isinstance(launched, Launch)
+    assert (launched.env["MASTER_ADDR"], launched.env["MASTER_PORT"]) == ("10.0.0.7", "23456")
+    claim(commands)
+    assert len(commands.claims) == 0, "what runs is not claimed"
+
+
+def test_a_stopped_or_lost_claim_is_forgotten_and_never_launched(
+    commands: Commands, table: TaskTable, line: Line
+) -> None:
+    other = TaskKey("other", 1, 1)
+    claim(commands)
+    claim(commands, other)
+    stop = PreemptOrder(key=KEY, grace_seconds=15.0, cause=Cause.SIBLING_DRAINED)
+    commands.carry_out(SyncAnswer(preempt=[stop], lost=[other]), started_at=read_boottime(), newest=True)
+    assert len(commands.claims) == 0
+    stub = table.get(KEY)
+    assert stub is not None
+    assert stub.facts is not None
+    assert (stub.state, stub.facts.stopped) == ("ended", True), "CMD-3: the stop is confirmed at once"
+    commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
+    assert line.said == []
+
+
+def test_no_place_is_kept_by_a_host_that_goes_or_for_a_lease_that_is_over(commands: Commands) -> None:
+    claim(commands, ago=301.0)
+    assert len(commands.claims) == 0
+    commands.closing = True
+    claim(commands)
+    assert len(commands.claims) == 0
+
+
+def test_ranks_that_are_stopped_together_are_told_of_together(commands: Commands, table: TaskTable) -> None:
+    keys = [TaskKey("gang", rank, 1) for rank in range(3)]
+    commands.carry_out(SyncAnswer(launch=[order(key) for key in keys]), started_at=read_boottime(), newest=True)
+    first, second, third = (table.get(key) for key in keys)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    first.state = "ended"
+    assert not table.ends_with_others(first), "it was not stopped: its end is news"
+    stops = [PreemptOrder(key=key, grace_seconds=15.0, cause=Cause.SIBLING_DRAINED) for key in keys]
+    commands.carry_out(SyncAnswer(preempt=stops), started_at=read_boottime(), newest=True)
+    second.state = "ended"
+    assert table.ends_with_others(second)
+    third.state = "ended"
+    assert not table.ends_with_others(third), "the last one waits for nobody"

@@ -1,0 +1,207 @@
+"""Logs and redaction: offsets stay true, secrets stay here, whatever the borders of chunks are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.agent.redact import Redactor
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.logs import STREAMS, LogShipper, StreamTail, read_log_tail
+from holdfast.core.ids import TaskKey
+from holdfast.core.settings.watch import WatchSettings
+from holdfast.errors import ValidationError
+from holdfast.process.syscalls import punch_hole
+from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
+
+KEY = TaskKey("job", 0, 1)
+
+
+def make_task(
+    folder: Path, *, key: TaskKey = KEY, keep_mb: float = 16.0, secrets: dict[str, str] | None = None
+) -> AgentTask:
+    order = LaunchOrder(
+        key=key, attempt=1, name="n", queue="q", project="p", argv=["x"], secrets=secrets or {},
+        watch=WatchSettings(log_keep_mb=keep_mb),
+    )  # fmt: skip
+    return AgentTask(key, folder, order, 0.0)
+
+
+def ship(tail: StreamTail, limit: int) -> bytes:
+    """Read until there is nothing more; returns what was sent and checks the offsets."""
+    sent = b""
+    while (upload := tail.read_upload(limit)) is not None:
+        assert upload.offset == tail.offset
+        sent += upload.data
+        tail.offset = upload.offset + len(upload.data)
+        if upload.ended:
+            break
+        assert upload.data
+    return sent
+
+
+@given(
+    st.lists(st.sampled_from(["abcd", "bcde", "dabc", "x", "ab", "cd", "\n"]), max_size=30),
+    st.integers(1, 9),
+    st.lists(st.integers(1, 12), max_size=8),
+)
+def test_no_secret_leaves_across_any_border(words: list[str], limit: int, writes: list[int]) -> None:
+    """REDACT-1: however the file grows and however it is cut, what is sent equals the whole file masked at once."""
+    import tempfile
+
+    data = "".join(words).encode()
+    secrets = {"A": "abcd", "B": "bcde"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        task = make_task(folder, secrets=secrets)
+        tail = StreamTail(task, "stdout")
+        sent, at = b"", 0
+        with open(folder / "stdout", "wb", buffering=0) as file:
+            for size in writes:
+                file.write(data[at : at + size])
+                at += size
+                sent += ship(tail, limit)
+            file.write(data[at:])
+        task.state = "ended"
+        sent += ship(tail, limit)
+    assert sent == Redactor(secrets.values()).mask(data)
+    assert b"abcd" not in sent
+    assert b"bcde" not in sent
+
+
+def test_short_values_are_no_secrets() -> None:
+    redactor = Redactor(["abc", "", "longer"])
+    assert redactor.mask(b"abc longer abc") == b"abc ****** abc"
+    assert redactor.mask_text("a longer story") == "a *** story"
+
+
+def test_a_stream_that_outruns_the_wire_is_cut_in_the_middle(tmp_path: Path) -> None:
+    task = make_task(tmp_path, keep_mb=1.0)
+    (tmp_path / "stdout").write_bytes(b"a" * (10 << 20))
+    tail = StreamTail(task, "stdout")
+    first = tail.read_upload(256 << 10)
+    assert first is not None
+    assert first.offset == 0
+    tail.offset = len(first.data)
+    second = tail.read_upload(256 << 10)
+    assert second is not None
+    assert second.offset == (10 << 20) - (1 << 19)
+
+
+def test_holes_are_never_shipped_as_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"a" * (4 << 20))
+    with open(path, "r+b") as file:
+        punch_hole(file.fileno(), 1 << 20, 2 << 20)
+    task = make_task(tmp_path)
+    task.state = "ended"
+    tail = StreamTail(task, "stdout")
+    chunks = {}
+    while (upload := tail.read_upload(300_000)) is not None:
+        chunks[upload.offset] = upload.data
+        tail.offset = upload.offset + len(upload.data)
+        if upload.ended:
+            break
+    assert b"\0" not in b"".join(chunks.values())
+    assert sum(map(len, chunks.values())) == 2 << 20
+    assert 3 << 20 in chunks
+
+
+def test_a_missing_file_ends_as_an_empty_stream(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    tail = StreamTail(task, "stderr")
+    assert tail.read_upload(100) is None
+    task.state = "ended"
+    upload = tail.read_upload(100)
+    assert upload is not None
+    assert (upload.data, upload.ended) == (b"", True)
+
+
+def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("somebody else's")
+    os.symlink(tmp_path / "target", tmp_path / "stdout")
+    task = make_task(tmp_path)
+    assert StreamTail(task, "stdout").read_upload(100) is None
+    assert read_log_tail(task) == ""
+
+
+def test_the_tail_is_redacted_and_short(tmp_path: Path) -> None:
+    task = make_task(tmp_path, secrets={"K": "topsecret"})
+    (tmp_path / "stderr").write_bytes(b"topsecret\n" * 5000 + b"\xff last words topsecret\n")
+    (tmp_path / "stdout").write_text("hello\n")
+    text = read_log_tail(task)
+    assert "secret" not in text
+    assert text.startswith("[stdout]\nhello\n[stderr]\n")
+    assert text.endswith("last words *********")
+    assert len(text) <= 16_384
+
+
+def test_a_disk_that_takes_nothing_is_survived_and_mentioned_once(tmp_path: Path, caplog: object) -> None:
+    table = TaskTable(tmp_path)
+    table.open()
+    order = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"])
+    task = table.add(order, 0.0)
+    (task.folder / "state.json").mkdir()  # nothing can be renamed onto it
+    for now in (1.0, 2.0):
+        table.save(task, now)
+        assert task.dirty
+    (task.folder / "state.json").rmdir()
+    table.save(task, 3.0)
+    assert not task.dirty
+    again = TaskTable(tmp_path).restore(KEY, 4.0)
+    assert again.order == order
+
+
+def test_a_job_id_that_is_a_path_is_refused(tmp_path: Path) -> None:
+    import pytest
+
+    from holdfast.errors import ValidationError
+
+    with pytest.raises(ValidationError):
+        TaskTable(tmp_path).folder_of(TaskKey("../../etc", 0, 1))
+
+
+class Refusing:
+    """A controller that takes the logs of every task but one."""
+
+    def __init__(self, refused: TaskKey) -> None:
+        self.refused = refused
+        self.taken: list[tuple[TaskKey, str, bytes]] = []
+
+    async def send_logs(self, uploads: list[LogUpload]) -> LogsAnswer:
+        """All of a call or nothing of it."""
+        if any(upload.key == self.refused for upload in uploads):
+            raise ValidationError("no such stream")
+        self.taken += [(upload.key, upload.stream, upload.data) for upload in uploads]
+        return LogsAnswer()
+
+
+async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path: Path) -> None:
+    """Both its streams lie in one call: the second must not be looked for after the first was given up."""
+    finished: list[TaskKey] = []
+    calls = Refusing(TaskKey("bad", 0, 1))
+    shipper = LogShipper(calls, lambda task: finished.append(task.key))  # type: ignore[arg-type]  # what it uses of the calls
+    for job_id in ("bad", "good"):
+        folder = tmp_path / job_id
+        folder.mkdir()
+        for stream in STREAMS:
+            (folder / stream).write_text(f"{job_id} {stream}")
+        task = make_task(folder, key=TaskKey(job_id, 0, 1))
+        task.state = "ended"
+        shipper.follow(task)
+    running = asyncio.create_task(shipper.run())
+    try:
+        async with asyncio.timeout(30):
+            while shipper.behind and not running.done():
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        outcome = (await asyncio.gather(running, return_exceptions=True))[0]
+    assert isinstance(outcome, asyncio.CancelledError)
+    assert sorted(key.job_id for key in finished) == ["bad", "good"]
+    good = TaskKey("good", 0, 1)
+    assert sorted(calls.taken) == [(good, "stderr", b"good stderr"), (good, "stdout", b"good stdout")]

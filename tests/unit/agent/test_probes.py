@@ -1,0 +1,222 @@
+"""Probes: what drivers say, what that means for one task, and drivers that say nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.probes import Probed
+from holdfast.agent.probes.amd import AmdReader, parse_amd_smi
+from holdfast.agent.probes.devices import Device, DeviceProcess, owns_devices, read_for_task
+from holdfast.agent.probes.real import RealProbe
+from holdfast.agent.probes.tree import TreeMeter, find_trees
+from holdfast.agent.probes.worker_client import ProbeWorker
+from holdfast.core.ids import TaskKey
+from holdfast.process.table import read_entry
+
+GB = 1 << 30
+KEY = TaskKey("job", 0, 1)
+Script = Callable[[list[dict[str, Any]]], None]
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+    path = tmp_path / "nvml.json"
+    monkeypatch.setenv("FAKE_NVML", str(path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    return lambda devices: (
+        (path.with_suffix(".part").write_text(json.dumps(devices)) and None)
+        or os.rename(path.with_suffix(".part"), path)
+    )
+
+
+def device(**fields: Any) -> dict[str, Any]:
+    return {"memory": {"total": 80 * GB, "used": 10 * GB}, "gpu": 50, "processes": [], "samples": [], **fields}
+
+
+def worker(**fields: Any) -> ProbeWorker:
+    return ProbeWorker(["--nvml", "tests.system.agent.fake_nvml", "--amd-root", "/nonexistent"], **fields)
+
+
+async def test_nvidia_per_process_readings(nvml: Script) -> None:
+    pid = os.getpid()
+    process = {"pid": pid, "usedGpuMemory": 3 * GB}
+    nvml([device(processes=[process], samples=[{"pid": pid, "timeStamp": 5, "smUtil": 70}]), device()])
+    asked = worker()
+    try:
+        probe = RealProbe(asked, guardian_pid=os.getppid())
+        probe.pids_are_ours = True
+        gpus = await probe.find_gpus()
+        assert [(g.index, g.model, g.memory_bytes) for g in gpus] == [
+            (0, "Fake 9000", 80 * GB),
+            (1, "Fake 9000", 80 * GB),
+        ]
+        nvml([device(processes=[process], samples=[{"pid": pid, "timeStamp": 9, "smUtil": 30}]), device()])
+        sampled = (await probe.sample([Probed(KEY, pid, (0,))]))[KEY]
+        found = sampled.reading.gpus[0]
+        assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (30.0, 3 * GB, False)
+        assert not sampled.owns_whole_box
+        direct = await asked.read()
+        assert direct is not None
+        assert direct[0].processes == [DeviceProcess(pid=pid, memory_bytes=3 * GB, utilisation_percent=0.0)]
+    finally:
+        await asked.close()
+
+
+async def test_nvidia_says_little(nvml: Script) -> None:
+    unavailable = {"pid": 5, "usedGpuMemory": (1 << 64) - 1}
+    nvml([
+        device(processes=[unavailable], samples="unsupported"),
+        device(gpu="unsupported", processes="unsupported"),
+        device(mig=[1, 1], gpu=0),
+    ])  # fmt: skip
+    asked = worker()
+    try:
+        found = await asked.read()
+        assert found is not None
+        assert found[0].processes == [DeviceProcess(pid=5)]
+        assert (found[1].utilisation_percent, found[1].processes) == (None, None)
+        assert (found[2].utilisation_percent, found[2].note) == (None, "MIG")
+    finally:
+        await asked.close()
+
+
+async def test_a_worker_that_hangs_is_killed_and_unknown(nvml: Script) -> None:
+    nvml([device()])
+    asked = worker(read_seconds=0.5)
+    asked._read_seconds = 20.0  # the first answer may take a while: an interpreter starts
+    try:
+        assert await asked.read()
+        asked._read_seconds = 0.3
+        pid = asked.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        assert await asked.read() is None
+        assert read_entry(pid) is None
+        assert asked.hung
+        assert await asked.read() is None  # the driver is left in peace for a while
+        asked._not_before = 0.0
+        asked._read_seconds = 20.0
+        assert await asked.read()
+        assert not asked.hung
+    finally:
+        await asked.close()
+
+
+async def test_a_worker_that_dies_is_unknown() -> None:
+    asked = ProbeWorker(["--no-such-option"])
+    assert await asked.read() is None
+    await asked.close()
+
+
+def test_what_a_device_says_about_a_task() -> None:
+    mine = DeviceProcess(pid=1, memory_bytes=5, utilisation_percent=40.0)
+    other = DeviceProcess(pid=2, memory_bytes=7, utilisation_percent=50.0)
+    whole = Device(index=0, memory_used_bytes=99, utilisation_percent=88.0, processes=[mine, other])
+    found = read_for_task(whole, {1}, pids_are_ours=True)
+    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (40.0, 5, False)
+    found = read_for_task(whole, {3}, pids_are_ours=True)
+    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (0.0, 0, False)
+    found = read_for_task(whole, {3}, pids_are_ours=False)  # a container: nothing can be said of the task alone
+    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, True)
+    silent = Device(index=0, processes=[DeviceProcess(pid=1), other])
+    found = read_for_task(silent, {1}, pids_are_ours=True)
+    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (None, None, False)
+    alone = Device(index=0, memory_used_bytes=99, utilisation_percent=88.0, processes=[DeviceProcess(pid=1)])
+    found = read_for_task(alone, {1}, pids_are_ours=True)
+    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, False)
+
+
+def test_who_owns_the_box() -> None:
+    devices = [Device(index=0, processes=[DeviceProcess(pid=1)]), Device(index=1)]
+    assert owns_devices(devices, (0, 1), {1}, pids_are_ours=True)
+    assert not owns_devices(devices, (0,), {1}, pids_are_ours=True)
+    assert not owns_devices(devices, (0, 1), {2}, pids_are_ours=True)
+    assert owns_devices(devices, (0, 1), {2}, pids_are_ours=False)
+
+
+def test_amd_from_sysfs(tmp_path: Path) -> None:
+    card = tmp_path / "sys/devices/pci/0000:03:00.0"
+    card.mkdir(parents=True)
+    files = {"vendor": "0x1002", "gpu_busy_percent": "37", "mem_info_vram_used": "1000", "mem_info_vram_total": "5000"}
+    for name, text in files.items():
+        (card / name).write_text(text + "\n")
+    drm = tmp_path / "sys/class/drm"
+    (drm / "card0").mkdir(parents=True)
+    (drm / "card0-HDMI-A-1").mkdir()
+    (drm / "card0/device").symlink_to(card)
+    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
+    node.mkdir(parents=True)
+    (node / "gpu_id").write_text("4711")
+    (node / "properties").write_text("location_id 768\ndomain 0\n")
+    process = tmp_path / "sys/class/kfd/kfd/proc/77"
+    process.mkdir(parents=True)
+    (process / "vram_4711").write_text("900")
+    found = AmdReader(str(tmp_path)).read()
+    assert [(d.index, d.vendor, d.utilisation_percent, d.memory_used_bytes) for d in found] == [(0, "amd", 37.0, 1000)]
+    assert found[0].processes == [DeviceProcess(pid=77, memory_bytes=900)]
+    with pytest.raises(FileNotFoundError):
+        AmdReader(str(tmp_path / "empty"))
+
+
+def test_amd_smi_in_any_shape() -> None:
+    usage = {"gpu": 0, "usage": {"gfx_activity": {"value": 12, "unit": "%"}}, "mem_usage": {"used_vram": {"value": 3}}}
+    assert parse_amd_smi([usage]) == {0: (12.0, 3 << 20)}
+    assert parse_amd_smi({"gpu_data": [usage]}) == {0: (12.0, 3 << 20)}
+    assert parse_amd_smi([{"gpu": 1, "usage": "N/A"}, 5, {"x": 1}]) == {1: (None, None)}
+    assert parse_amd_smi("junk") == {}
+
+
+def test_counters_of_a_tree_never_fall() -> None:
+    code = "import os, sys\nfor line in sys.stdin:\n    x = sum(i * i for i in range(3_000_000)); print(x, flush=True)"
+    parent = (
+        f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {code!r}])\np.wait()\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        meter = TreeMeter()
+
+        def read() -> Any:
+            return meter.read(find_trees({KEY: process.pid}, os.getpid())[KEY])
+
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        first = read()
+        assert first.cpu_seconds > 0.02
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        second = read()
+        assert second.cpu_seconds > first.cpu_seconds
+        process.stdin.close()  # the child goes, its share must not
+        process.wait(10)
+        third = read()
+        assert third.cpu_seconds is None  # nobody is left to be read
+        process.stdout.close()
+
+
+async def test_sampling_without_devices_reads_the_tree() -> None:
+    process = await asyncio.create_subprocess_exec("/bin/sleep", "30", start_new_session=True)
+    probe = RealProbe(guardian_pid=os.getpid())
+    try:
+        sampled = (await probe.sample([Probed(KEY, process.pid)]))[KEY]
+        assert sampled.reading.tree.cpu_seconds is not None
+        assert sampled.reading.tree.rss_bytes
+        assert sampled.reading.gpus == ()
+    finally:
+        process.kill()
+        await process.wait()
+        await probe.close()

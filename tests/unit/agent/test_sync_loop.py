@@ -1,0 +1,59 @@
+"""The sync loop's pace: an outage is tried again for ever, whatever the moment at which a retry falls due (SYNC-2)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from holdfast.agent.uplink import sync
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.wire.agent import SyncAnswer, SyncRequest, TaskReport
+
+
+class DeadController:
+    """Every call is refused at once."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """Nobody listens."""
+        self.called += 1
+        raise Unavailable("connection refused")
+
+
+class Taker:
+    """A host without tasks."""
+
+    def make_reports(self) -> list[TaskReport]:
+        """None."""
+        return []
+
+    def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
+        """No answer ever comes."""
+        raise AssertionError("a dead controller answered")
+
+    async def mend(self, error: HoldfastError) -> None:
+        """No refusal ever comes."""
+        raise AssertionError(error)
+
+
+async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process may be held up between any two lines: a retry that falls due just there must not be waited for by nobody."""
+    # The first retry is due 0.15 to 0.25 s after the failure: later than the next reading, before the one after it.
+    readings = itertools.count()
+    monkeypatch.setattr(sync, "read_boottime", lambda: 1000.0 + next(readings) * 0.14)
+    calls = DeadController()
+    loop = sync.SyncLoop(calls, Taker(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0)  # type: ignore[arg-type]  # what the loop uses of it
+    running = asyncio.create_task(loop.run())
+    try:
+        async with asyncio.timeout(20):
+            while calls.called < 3:
+                await asyncio.sleep(0.001)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,66 @@
+"""The desk of checkpoints without an agent: what a controller that is away costs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointDesk
+from holdfast.agent.uplink.transfers import Saved, Transfers, Wire
+from holdfast.core.ids import TaskKey
+from holdfast.errors import ValidationError
+
+SIZE = 8 << 20
+
+
+def bytes_read() -> int:
+    """What this process has read from files, ever."""
+    words = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(words["rchar"])
+
+
+class Away(Transfers):
+    """To a port where nobody listens; it counts its tries."""
+
+    def __init__(self, *, torn: bool = False) -> None:
+        super().__init__("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+        self.torn = torn
+        self.tries: list[str] = []
+
+    def upload(self, key: TaskKey, saved: Saved, sha256: str, wire: Wire) -> int:
+        self.tries.append(sha256)
+        if self.torn:
+            raise ValidationError("the bytes changed on their way", code="checksum_mismatch")
+        return super().upload(key, saved, sha256, wire)
+
+
+async def make_tries(transfers: Away, folder: Path, tries: int) -> int:
+    """How much was read for that many tries to send a checkpoint."""
+    table = TaskTable(folder)
+    table.open()
+    task = AgentTask(TaskKey("job", 0, 1), folder / "tasks" / "job.0.1", None, 0.0)
+    task.state = "running"
+    (task.folder / OUT_FOLDER).mkdir(parents=True)
+    (task.folder / OUT_FOLDER / "checkpoint.5").write_bytes(bytes(SIZE))
+    desk = CheckpointDesk(table, transfers)
+    before = bytes_read()
+    desk.poke(task)
+    async with asyncio.timeout(60):
+        while len(transfers.tries) < tries:
+            await asyncio.sleep(0.01)
+    await desk.close()
+    return bytes_read() - before
+
+
+async def test_a_checkpoint_is_read_once_while_the_controller_is_away(tmp_path: Path) -> None:
+    """A large one would keep a core and the disk busy beside the work, for as long as that lasts."""
+    transfers = Away()
+    read = await make_tries(transfers, tmp_path, 4)
+    assert len(set(transfers.tries)) == 1
+    assert SIZE <= read < 2 * SIZE
+
+
+async def test_one_that_was_refused_for_its_bytes_is_read_again(tmp_path: Path) -> None:
+    read = await make_tries(Away(torn=True), tmp_path, 3)
+    assert read >= 3 * SIZE

@@ -1,0 +1,292 @@
+"""The commands against a stub controller: what they send, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.cli.main import COMMANDS, cli
+from holdfast.wire.api import LogLine
+from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record
+
+
+def line(data: bytes, offset: int = 0, stream: str = "stdout", attempt: int = 1, gap: int = 0) -> LogLine:
+    return LogLine(attempt=attempt, rank=0, stream=stream, offset=offset, data=data, gap=gap)
+
+
+def ended(**fields: object) -> tuple[str, object]:
+    return "end", job_record(**{"state": "succeeded", "exit_code": 0, **fields})
+
+
+def follow(stub: Stub, *streams: bytes, cut: bool = False) -> None:
+    answers = [
+        Answer(body, kind="text/event-stream", cut=cut and i < len(streams) - 1) for i, body in enumerate(streams)
+    ]
+    stub.on(f"GET /v1/jobs/{JOB}/logs", *answers)
+    stub.on("POST /v1/jobs", Answer(job_record(state="queued", attempts=0), 201))
+
+
+# ---- submit
+def test_submit_prints_the_id_and_sends_what_the_flags_say(stub: Stub, tmp_path: Path) -> None:
+    stub.on("POST /v1/jobs", Answer(job_record(), 201))
+    secret = tmp_path / "key"
+    secret.write_text("s3cret\n")
+    done = stub.run(
+        "submit", "--name", "n", "--gpus", "2", "--memory", "4G", "--label", "a=b=c", "--env", "X=1", "--env", "HERE",
+        "--secret", f"K=@{secret}", "--time-limit", "2h", "--stall-timeout", "off", "--priority", "80",
+        "--", "python", "train.py", "--json", "-v",
+        env={"HERE": "yes"},
+    )  # fmt: skip
+    assert (done.exit_code, done.stdout) == (0, JOB + "\n"), done.stderr
+    spec = stub.requests[0].spec
+    assert spec.argv == ("python", "train.py", "--json", "-v")
+    assert (spec.gpus, spec.memory_bytes, spec.priority, spec.name) == (2, 4 << 30, 80, "n")
+    assert (spec.labels, spec.secrets) == ({"a": "b=c"}, {"K": "s3cret"})
+    assert (spec.env["X"], spec.env["HERE"]) == ("1", "yes")
+    # The stub is on loopback, so the job gets the `python` that was typed, and nothing else of the caller's shell.
+    assert spec.env["PATH"] == os.environ["PATH"]
+    assert "HOME" not in spec.env
+    assert (spec.time_limit_seconds, spec.stall_timeout_seconds) == (7200.0, "off")
+    assert spec.cwd == os.getcwd()  # the stub is on loopback
+    assert spec.idempotency_key
+    assert stub.requests[0].headers["Authorization"] == "Bearer secret"
+
+
+def test_a_file_and_flags_over_it(stub: Stub, tmp_path: Path) -> None:
+    stub.on("POST /v1/jobs", Answer(job_record(), 201))
+    toml = tmp_path / "job.toml"
+    toml.write_text('argv = ["a", "b"]\npriority = 10\ntime_limit = "1h"\ncwd = "/tmp"\n[env]\nA = "1"\nN = 7\n')
+    done = stub.run("submit", "--file", str(toml), "--priority", "20", "--env", "A=2", "--time-limit", "5m")
+    assert done.exit_code == 0, done.stderr
+    spec = stub.requests[0].spec
+    assert (spec.argv, spec.priority, spec.time_limit_seconds, spec.cwd) == (("a", "b"), 20, 300.0, "/tmp")
+    assert (spec.env["A"], spec.env["N"]) == ("2", "7")
+    yaml = tmp_path / "job.yaml"
+    yaml.write_text("shell: echo hi\nlabels:\n  team: x\n")
+    assert stub.run("submit", "--file", str(yaml)).exit_code == 0
+    assert (stub.requests[1].spec.shell, stub.requests[1].spec.labels) == ("echo hi", {"team": "x"})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["submit"], "no command given"),
+        (["submit", "--shell", "a", "--", "b"], "either a command or --shell"),
+        (["submit", "--memory", "4X", "--", "a"], "not a size"),
+        (["submit", "--priority", "900", "--", "a"], "priority"),
+        (["submit", "--secret", "hunter2", "--", "a"], "--secret needs"),
+        (["submit", "--file", "/nonexistent/job.toml"], "cannot be read"),
+        (["jbos"], "Did you mean `holdfast jobs`"),
+        (["jobs", "--nope"], "nope"),
+        (["show", ".."], "names nothing"),
+    ],
+)
+def test_usage_is_refused_in_plain_lines_before_anything_is_sent(stub: Stub, words: list[str], sentence: str) -> None:
+    done = stub.run(*words)
+    assert done.exit_code == (3 if words[0] == "show" else 2)
+    assert sentence in done.stderr
+    assert "hunter2" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 3
+    assert stub.requests == []
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_key(stub: Stub) -> None:
+    whole = Answer(job_record(), 201)
+    stub.on("POST /v1/jobs", Answer(job_record(), 201, cut=True), whole)
+    assert stub.run("submit", "--", "true").exit_code == 0
+    first, second = stub.requests
+    assert first.spec.idempotency_key == second.spec.idempotency_key
+
+
+# ---- endings
+@pytest.mark.parametrize(
+    ("status", "code", "ending"),
+    [(422, "validation_error", 2), (404, "not_found", 3), (409, "conflict", 4), (401, "unauthorized", 5),
+     (403, "forbidden", 5), (413, "too_large", 2), (500, "error", 1)],
+)  # fmt: skip
+def test_problems_become_exit_codes(stub: Stub, status: int, code: str, ending: int) -> None:
+    problem = {"status": status, "code": code, "detail": "what happened; what to do", "title": "T"}
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(problem, status, kind="application/problem+json"))
+    done = stub.run("show", JOB)
+    assert (done.exit_code, done.stdout) == (ending, "")
+    assert done.stderr.startswith("holdfast: what happened; what to do")
+    as_json = stub.run("show", JOB, "--json")
+    assert json.loads(as_json.stderr)["code"] == code
+    assert (as_json.exit_code, as_json.stdout) == (ending, "")
+
+
+def test_nobody_there_is_six_and_says_where_it_looked() -> None:
+    with socket.socket() as taken:  # bound and never listening: the port refuses
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        stub = Stub(url=url)
+        done = stub.run("jobs")
+    assert done.exit_code == 6
+    assert url in done.stderr
+    assert "holdfast up" in done.stderr
+
+
+def test_no_controller_known(tmp_path: Path) -> None:
+    env = {**clean_environment(), "HOLDFAST_URL": None, "HOLDFAST_TOKEN": None, "XDG_CONFIG_HOME": str(tmp_path)}
+    environ = {k: v for k, v in {**os.environ, **env}.items() if v is not None}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "holdfast.cli", "jobs"], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 6
+    assert "no controller found" in done.stderr
+
+
+# ---- run
+def test_run_streams_bytes_and_exits_with_the_code(stub: Stub) -> None:
+    raw = bytes(range(256))
+    follow(stub, events(("state", job_record()), ("log", line(raw)), ("log", line(b"err\n", stream="stderr")), ended()))
+    done = stub.run("run", "--", "true")
+    assert done.exit_code == 0
+    assert done.stdout_bytes == raw
+    assert done.stderr_bytes == b"err\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [({"state": "failed", "exit_code": 3}, 3), ({"state": "failed", "exit_code": 76}, 76),
+     ({"state": "failed", "exit_code": 137}, 137), ({"state": "failed", "exit_code": None}, 1),
+     ({"state": "failed", "exit_code": 0}, 1), ({"state": "cancelled", "exit_code": None}, 1)],
+)  # fmt: skip
+def test_run_exit_codes(stub: Stub, fields: dict[str, object], code: int) -> None:
+    follow(stub, events(ended(**fields)))
+    done = stub.run("run", "--", "x")
+    assert done.exit_code == code
+    assert f"holdfast show {JOB}" in done.stderr
+
+
+def test_run_goes_on_after_a_lost_connection(stub: Stub) -> None:
+    follow(stub, events(("log", line(b"one "))), events(("log", line(b"one two")), ended()), cut=True)
+    done = stub.run("run", "--", "x")
+    assert (done.exit_code, done.stdout) == (0, "one two")
+
+
+def test_run_tells_of_a_requeue(stub: Stub) -> None:
+    follow(
+        stub,
+        events(
+            ("state", job_record()),
+            ("state", job_record(state="waiting", reason="stalled for 120 s")),
+            ("state", job_record(state="queued", reason="its back-off is over")),
+            ("state", job_record(attempts=2)),
+            ended(attempts=2),
+        ),
+    )
+    done = stub.run("run", "--", "x")
+    assert "requeued after attempt 1: stalled for 120 s" in done.stderr
+    assert done.stderr.count("requeued") == 1
+    assert "attempt 2 is running" in done.stderr
+
+
+def test_run_detached_prints_the_id(stub: Stub) -> None:
+    follow(stub)
+    done = stub.run("run", "--detach", "--", "x")
+    assert (done.exit_code, done.stdout.strip()) == (0, JOB)
+
+
+# ---- lists
+def test_json_lists_hold_what_scripts_read(stub: Stub) -> None:
+    stub.on(
+        "GET /v1/jobs", Answer({"items": [job_record()], "next": "c1"}), Answer({"items": [job_record()], "next": None})
+    )
+    jobs = json.loads(stub.run("jobs", "--all", "--json").stdout)
+    assert [j["id"] for j in jobs] == [JOB, JOB]
+    assert "cursor=c1" in stub.requests[1].path
+    attempt = {"job_id": JOB, "number": 1, "parent": None, "epoch": 1, "state": "ended", "outcome": "failed",
+               "cause": "stalled", "exit_code": 76, "reason": "r", "host": "h", "reserved_at": "2026-01-01T00:00:00Z"}  # fmt: skip
+    stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": [attempt], "next": None}))
+    (found,) = json.loads(stub.run("attempts", JOB, "--json").stdout)
+    wanted = {"number", "outcome", "cause", "exit_code", "host", "epoch", "reason", "started_at", "ended_at"}
+    assert wanted <= found.keys()
+
+
+def test_tables_fit_eighty_columns_and_keep_ids_whole(stub: Stub) -> None:
+    long = job_record(name="n" * 120, reason="because " * 40, queue="ingest-fetch", state="cancelled")
+    stub.on("GET /v1/jobs", Answer({"items": [long], "next": None}))
+    done = stub.run("jobs")
+    assert JOB in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+
+
+def test_cancel_goes_on_after_a_refusal(stub: Stub) -> None:
+    other = "16ch2v8wq1m4kz7d9x3t"
+    stub.on(f"POST /v1/jobs/{other}/cancel", Answer(job_record(id=other, state="cancelled")))
+    done = stub.run("cancel", JOB, other)
+    assert done.exit_code == 3
+    assert other in done.stdout
+
+
+def test_config_set_checks_before_it_sends(stub: Stub) -> None:
+    assert stub.run("config", "set", "watchdog_cap", "many").exit_code == 2
+    assert stub.run("config", "set", "no_such", "1").exit_code == 2
+    assert stub.requests == []
+
+
+# ---- help
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_teaches_by_example(stub: Stub, name: str) -> None:
+    command = cli.get_command(None, name)  # type: ignore[arg-type]  # plain words stand for the typed value in a test
+    assert command is not None
+    for words, one in [([name], command), *(([name, n], c) for n, c in getattr(command, "commands", {}).items())]:
+        done = stub.run(*words, "--help")
+        assert done.exit_code == 0
+        assert "Example" in done.stdout, words
+        assert one.help
+
+
+def test_help_imports_neither_the_http_library_nor_the_server() -> None:
+    code = (
+        "import sys; sys.argv = ['holdfast', '--help']\n"
+        "from holdfast.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'httpx', 'rich', 'psycopg', 'fastapi', 'msgspec', 'yaml', 'asyncio'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_client_imports_nothing_that_draws_and_no_patterns_of_logs() -> None:
+    code = (
+        "import sys, holdfast.client.synchronous, holdfast.cli.jobs.jobs\n"
+        "print(sorted({'httpx._main', 'rich', 'pygments', 'asyncio', 'holdfast.core.endings.patterns'} & set(sys.modules)))\n"
+        "import httpx, httpx._main; print(httpx.Client.__name__, httpx._main.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "Client httpx._main"]  # and who wants httpx's command line has it
+
+
+def test_beat_sends_one_datagram_and_never_fails(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    stub = Stub(url="http://127.0.0.1:9")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as beats:
+        beats.bind(path)
+        env = {"HOLDFAST_BEAT_SOCKET": path, "HOLDFAST_TASK": f"{JOB}:0:1"}
+        assert stub.run("beat", "3", "10", env=env).exit_code == 0
+        assert msgspec.json.decode(beats.recv(4096)) == {"task": f"{JOB}:0:1", "step": 3, "total": 10}
+    assert stub.run("beat", "4", env=env).exit_code == 0
+    assert stub.run("beat", env={"HOLDFAST_BEAT_SOCKET": None}).exit_code == 0
+
+
+def test_the_reference_names_every_command_and_option() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
+    missing = []
+    for name in COMMANDS:
+        command = cli.get_command(None, name)  # type: ignore[arg-type]  # plain words stand for the typed value in a test
+        assert command is not None
+        every = [command, *getattr(command, "commands", {}).values()]
+        words = [name, *getattr(command, "commands", {})]
+        words += [option for one in every for p in one.params for option in p.opts if option.startswith("--")]
+        missing += [f"{name}: {word}" for word in words if word not in text]
+    assert missing == []

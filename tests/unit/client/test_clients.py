@@ -1,0 +1,99 @@
+"""Both clients over a real socket: the same calls, the same answers, the same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.client import AsyncClient, Client
+from holdfast.core.spec import JobSpec
+from holdfast.errors import Conflict, Unavailable
+from holdfast.wire.api import LogLine
+from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record, serve_stub
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with serve_stub() as made:
+        yield made
+
+
+def test_the_two_have_the_same_methods_and_arguments() -> None:
+    def shape(kind: type) -> dict[str, list[str]]:
+        public = inspect.getmembers(kind, inspect.isfunction)
+        return {name: list(inspect.signature(f).parameters) for name, f in public if not name.startswith("_")}
+
+    assert shape(Client) == shape(AsyncClient)
+
+
+def test_sync_submits_waits_and_reads(stub: Stub) -> None:
+    stub.on("POST /v1/jobs", Answer(job_record(state="queued"), 201))
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record()), Answer(job_record(state="succeeded")))
+    stub.on(f"GET /v1/jobs/{JOB}/logs", Answer(b"\x00\xff", kind="application/octet-stream"))
+    with Client(stub.url, "t") as client:
+        assert client.submit(argv=["x"], memory="1G").id == JOB
+        assert client.wait(JOB, 10).state == "succeeded"
+        assert b"".join(client.logs(JOB)) == b"\x00\xff"
+    assert stub.requests[0].spec.memory_bytes == 1 << 30
+
+
+async def test_async_submits_waits_and_follows(stub: Stub) -> None:
+    line = LogLine(attempt=1, rank=0, stream="stdout", offset=0, data=b"hi")
+    done = events(("log", line), ("end", job_record(state="succeeded")))
+    stub.on("POST /v1/jobs/batch", Answer({"items": [job_record(state="queued")]}, 201))
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record(state="succeeded")))
+    stub.on(f"GET /v1/jobs/{JOB}/logs", Answer(done, kind="text/event-stream"))
+    stub.on("GET /v1/jobs", Answer({"items": [job_record()], "next": "c"}), Answer({"items": [], "next": None}))
+    async with AsyncClient(stub.url, "t") as client:
+        assert [j.id for j in await client.submit_many([JobSpec(argv=("x",))])] == [JOB]
+        assert (await client.wait(JOB, 10)).state == "succeeded"
+        assert [d async for d in client.logs(JOB, follow=True)] == [b"hi"]
+        assert len([j async for j in client.jobs()]) == 1
+
+
+def test_wait_gives_up_in_time(stub: Stub) -> None:
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record()))
+    with Client(stub.url, "t") as client, pytest.raises(TimeoutError, match="still running"):
+        client.wait(JOB, 0.05)
+
+
+def test_what_may_not_be_sent_twice_is_not(stub: Stub) -> None:
+    stub.on(f"POST /v1/jobs/{JOB}/retry", Answer(job_record(), cut=True))
+    with Client(stub.url, "t") as client, pytest.raises(Unavailable):
+        client.retry(JOB)
+    assert len(stub.requests) == 1
+
+
+def test_an_unavailable_store_is_tried_again(stub: Stub) -> None:
+    away = Answer({"status": 503, "code": "unavailable", "detail": "the store is away"}, 503)
+    stub.on(f"GET /v1/jobs/{JOB}", away, away, Answer(job_record()))
+    with Client(stub.url, "t") as client:
+        assert client.job(JOB).id == JOB
+    with Client(stub.url, "t", retry_seconds=0.1) as client:
+        stub.on(f"GET /v1/jobs/{JOB}", away)
+        with pytest.raises(Unavailable, match="the store is away"):
+            client.job(JOB)
+
+
+def test_a_refusal_keeps_its_code_and_sentence(stub: Stub) -> None:
+    problem = {"status": 409, "code": "queue_not_empty", "detail": "queue q has 3 unfinished jobs"}
+    stub.on("DELETE /v1/queues/q", Answer(problem, 409))
+
+    async def ask() -> None:
+        async with AsyncClient(stub.url, "t") as client:
+            await client.delete_queue("q")
+
+    with Client(stub.url, "t") as client, pytest.raises(Conflict, match="3 unfinished") as caught:
+        client.delete_queue("q")
+    assert caught.value.code == "queue_not_empty"
+    with pytest.raises(Conflict, match="3 unfinished"):
+        asyncio.run(ask())
+
+
+def test_an_answer_from_something_else_is_told(stub: Stub) -> None:
+    stub.on("GET /v1/queues", Answer(b"<html>", 502, kind="text/html"))
+    with Client(stub.url, "t", retry_seconds=0.0) as client, pytest.raises(Unavailable, match="HTTP 502"):
+        client.queues()

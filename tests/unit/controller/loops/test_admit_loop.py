@@ -1,0 +1,65 @@
+"""The admission loop over a deep queue: what stands in front does not keep what fits behind it from starting."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.controller.loops.admit import LIMIT, AdmitLoop
+from holdfast.controller.runtime.context import Controller
+from holdfast.store.port.store import AdmissionSnapshot, Store
+from tests.store.rig import Rig
+
+pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
+
+
+class Deep:
+    """One host of three slots, and more gangs of four ranks than admission reads of a queue at once."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rig = Rig(store)
+        self.ran = 0.0
+        self.limits: list[int] = []
+        self.controller = Controller(store, clock=lambda: self.ran)
+        self.loop = AdmitLoop(self.controller)
+        read = store.read_admission
+
+        async def noted(limit: int) -> AdmissionSnapshot:
+            self.limits.append(limit)
+            return await read(limit)
+
+        monkeypatch.setattr(store, "read_admission", noted)
+
+    async def fill(self, store: Store) -> None:
+        self.rig.now = await store.now()
+        await self.rig.host(slots=3)
+        for _ in range(LIMIT + 20):
+            await self.rig.submit(tasks=4)
+
+    async def run(self) -> tuple[int, list[int]]:
+        """How many jobs one run started, and how far it read each time."""
+        self.limits.clear()
+        summary = await self.loop.run_once()
+        return int(summary.get("started", 0)), list(self.limits)
+
+
+async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    await deep.fill(store)
+    small = [await deep.rig.submit(priority=10) for _ in range(2)]
+    started, limits = await deep.run()
+    assert started == 2
+    assert limits[0] == LIMIT < limits[1]
+    assert [(await deep.rig.job(job_id)).state for job_id in small] == ["reserved"] * 2
+    # A slot is left, and nobody for it: the deep look is dear, and waits for its turn.
+    assert await deep.run() == (0, [LIMIT])
+    last = await deep.rig.submit()
+    assert await deep.run() == (0, [LIMIT])
+    deep.ran += AdmitLoop.interval_seconds
+    started, limits = await deep.run()
+    assert started == 1
+    assert max(limits) > LIMIT
+    assert (await deep.rig.job(last)).state == "reserved"
+    deep.ran += AdmitLoop.interval_seconds
+    assert await deep.run() == (0, [LIMIT]), "no host has anything left: there is nothing to look for"

@@ -1,0 +1,286 @@
+"""The loops: who runs them, what a failure does to them, and what each one says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.controller.loops.leader import Leader
+from holdfast.controller.loops.silhouette import keep_running
+from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.outages import QUIET_SECONDS, Outages
+from holdfast.errors import Unavailable
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.port.store import Store
+from tests.store.rig import START, Rig
+from tests.unit.controller.conftest import FakeAgent, Served
+
+
+class Counting:
+    """A loop that counts its runs, and does what it is told in each."""
+
+    name = "counting"
+    topic: str | None = "admit"
+    interval_seconds = 30.0
+
+    def __init__(self, act: Callable[[int], None] = lambda n: None) -> None:
+        self.runs = 0
+        self._act = act
+
+    async def run_once(self) -> Mapping[str, Any]:
+        self.runs += 1
+        self._act(self.runs)
+        return {}
+
+
+async def until(condition: Callable[[], object], seconds: float = 8) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_hint_wakes_a_loop_long_before_its_interval(store: Store) -> None:
+    controller, loop = Controller(store), Counting()
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 1)
+    controller.poke("admit")
+    await until(lambda: loop.runs == 2, 2)
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+async def test_a_loop_that_fails_is_logged_and_goes_on(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    def fail_at_first(run: int) -> None:
+        if run == 1:
+            raise RuntimeError("no reason")
+
+    controller, loop = Controller(store), Counting(fail_at_first)
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 2)
+    assert "loop counting failed; it goes on" in caplog.text
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+async def test_a_failing_loop_is_not_made_busy_by_hints(store: Store) -> None:
+    def fail(run: int) -> None:
+        raise Unavailable("away")
+
+    controller, loop = Controller(store), Counting(fail)
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 1)
+    for _ in range(20):
+        controller.poke("admit")
+        await asyncio.sleep(0.01)
+    assert loop.runs <= 2
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+@pytest.mark.parametrize("ends_in", ["an answer", "an error"])
+async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(store: Store, ends_in: str) -> None:
+    """LOOP-3: a database that dies in the moment of a cancellation turns it into an error of its own, or into nothing."""
+
+    class Swallowing(Counting):
+        async def run_once(self) -> Mapping[str, Any]:
+            self.runs += 1
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if ends_in == "an error":
+                    raise Unavailable("the connection broke while it was cancelled") from None
+            return {}
+
+    loop = Swallowing()
+    task = asyncio.create_task(keep_running(Controller(store), loop))
+    await until(lambda: loop.runs == 1)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=5)
+    assert done, "it runs on, and whoever waits for its end waits for ever"
+    assert task.cancelled()
+
+
+@pytest.mark.slow
+async def test_loops_stop_when_leadership_is_lost_and_start_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    leads = True
+
+    async def try_lead() -> bool:
+        return leads
+
+    monkeypatch.setattr(store, "try_lead", try_lead)
+    controller, loop = Controller(store), Counting()
+    leader = asyncio.create_task(Leader(controller, [loop]).run())
+    await until(lambda: loop.runs == 1)
+    first = controller.leading_since
+    leads = False
+    await until(lambda: controller.leading_since is None)
+    runs = loop.runs
+    controller.poke("admit")
+    await asyncio.sleep(0.05)
+    assert loop.runs == runs
+    leads = True
+    await until(lambda: controller.leading_since is not None)
+    assert controller.leading_since is not None
+    assert first is not None
+    assert controller.leading_since > first
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+def test_only_a_long_outage_restarts_the_count(caplog: pytest.LogCaptureFixture) -> None:
+    now, restarted = [0.0], []
+    outages = Outages(lambda: now[0])
+    outages.on_over = lambda: restarted.append(now[0])
+    for end in (2.0, 20.0):
+        outages.note_failure(Unavailable("away"))
+        outages.note_failure(Unavailable("still away"))
+        now[0] = end
+        outages.note_renewal()
+        outages.note_renewal()
+    assert restarted == [20.0]
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(errors) == 2, "once per outage, however many calls fail"
+
+
+def test_calls_that_go_through_hide_no_outage_of_renewals() -> None:
+    """LEASE-4: with a full disk under the store every renewal fails for a minute, while loops find nothing to do and end well."""
+    now, restarted = [0.0], []
+    outages = Outages(lambda: now[0])
+    outages.on_over = lambda: restarted.append(now[0])
+    for second in range(60):
+        now[0] = float(second)
+        if second % 5 == 0:
+            outages.note_failure(Unavailable("no space left on device"))
+        elif second % 2 == 0:
+            outages.note_success()
+        assert outages.going_on
+    assert restarted == []
+    now[0] = 60.0
+    outages.note_renewal()
+    assert (outages.going_on, restarted) == (False, [60.0])
+
+
+def test_an_outage_ends_also_where_no_host_is_left_to_renew() -> None:
+    now, restarted = [0.0], []
+    outages = Outages(lambda: now[0])
+    outages.on_over = lambda: restarted.append(now[0])
+    outages.note_failure(Unavailable("away"))
+    for now[0] in (QUIET_SECONDS - 0.1, QUIET_SECONDS):
+        outages.note_success()
+    assert (outages.going_on, restarted) == (False, [QUIET_SECONDS])
+
+
+async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: Store) -> None:
+    """The leases' loop looks away while an outage goes on, and must not be what ends it."""
+    controller, loop = Controller(store, clock=lambda: 100.0), Counting()
+    controller.outages.note_failure(Unavailable("away"))
+    task = asyncio.create_task(keep_running(controller, loop))
+    await until(lambda: loop.runs == 1)
+    controller.poke("admit")
+    await until(lambda: loop.runs == 2)
+    assert controller.outages.going_on
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.slow
+async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
+    """LEASE-4: after a database outage nothing is reaped until every host has had one full TTL."""
+    controller = Controller(store)
+    leader = asyncio.create_task(Leader(controller, []).run())
+    await until(lambda: controller.leading_since is not None)
+    before = controller.leading_since
+    controller.outages.on_over()
+    assert controller.leading_since is None, "nothing may be reaped by the old count"
+    assert await LeasesLoop(controller).run_once() == {}
+    await until(lambda: controller.leading_since is not None)
+    assert before is not None
+    assert controller.leading_since is not None
+    assert controller.leading_since > before
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+
+
+@pytest.mark.parametrize("step", [7200.0, -7200.0], ids=["forward", "back"])
+async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
+    step: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LEASE-5: no job is lost by it, no host is called dead, and who falls silent then is still found a lease later."""
+    told, ran = [START], [0.0]
+    rig = Rig(MemoryStore(clock=lambda: told[0]))
+    controller = Controller(rig.store, clock=lambda: ran[0])
+    leases, dead = LeasesLoop(controller), DeadHostsLoop(controller)
+
+    async def run(seconds: float, *, heard: bool, stepped: float = 0.0) -> list[Mapping[str, Any]]:
+        ran[0] += seconds
+        told[0] = rig.tick(seconds + stepped)
+        if heard:
+            await rig.sync(live=[key])
+        return [await leases.run_once(), await dead.run_once()]
+
+    await rig.host()
+    job_id, key = await rig.running()
+    controller.leading_since = rig.now - timedelta(days=1)
+    assert await run(2.0, heard=True) == [{}, {}]
+    assert await run(2.0, heard=False, stepped=step) == [{}, {}]
+    assert await run(2.0, heard=True) == [{}, {}]
+    assert (await rig.job(job_id)).state == "running"
+    assert [r.levelname for r in caplog.records if "clock was set" in r.getMessage()] == ["ERROR"]
+    assert await run(290.0, heard=False) == [{}, {"flagged": ["name-h1"]}]
+    assert await run(60.0, heard=False) == [{"lapsed": 1}, {}]
+
+
+async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> None:
+    """LEASE-4: after a long outage the first look by the old count is none, whoever makes it."""
+    ran = [0.0]
+    controller = Controller(store, clock=lambda: ran[0])
+    controller.leading_since = await store.now() - timedelta(hours=1)
+    controller.outages.on_over = lambda: setattr(controller, "leading_since", None)
+    controller.outages.note_failure(Unavailable("away"))
+    ran[0] = 600.0
+    assert await LeasesLoop(controller).run_once() == {}
+    assert controller.leading_since is None
+
+
+async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
+    served: Served, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"dead_host_seconds": 1}})
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    served.controller.leading_since = await served.store.now() - timedelta(hours=1)
+    loop = DeadHostsLoop(served.controller)
+    async with asyncio.timeout(8):
+        while not (await served.store.get_host("h1")).flagged_dead_at:
+            await loop.run_once()
+            await asyncio.sleep(0.05)
+    await loop.run_once()
+    lines = [r for r in caplog.records if "DEAD HOST" in r.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].levelno == logging.ERROR
+    text = lines[0].getMessage()
+    assert "h1" in text
+    assert job["id"] in text
+    assert "holdfast hosts terminate h1" in text
+    dead = (await served.call("GET", "/v1/hosts", params={"dead": "1"})).json()["items"]
+    assert [(h["name"], h["dead"]) for h in dead] == [("h1", True)]
+    await agent.sync(agent.running(order))
+    assert (await served.call("GET", "/v1/hosts", params={"dead": "1"})).json()["items"] == []
+
+
+@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
+async def test_a_jobs_own_lease_goes_with_its_launch(served: Served, agent: FakeAgent) -> None:
+    await served.submit(lease_ttl_seconds=33)
+    order = await agent.take()
+    assert order.ttl_seconds == 33
+    renewed = (await agent.sync(agent.running(order))).renewed
+    assert [r.ttl_seconds for r in renewed] == [33]

@@ -1,0 +1,337 @@
+"""The agents' long poll over a real connection: waits, wakes, fences."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import Trip
+from holdfast.core.ids import TaskKey
+from holdfast.errors import Unavailable
+from holdfast.store.port.store import HostSync
+from holdfast.wire import agent as wire
+from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
+
+
+async def waits(poll: asyncio.Task[wire.SyncAnswer], served: Served) -> None:
+    async with asyncio.timeout(5):
+        while not served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
+    assert not poll.done()
+
+
+async def test_a_poll_with_nothing_to_say_waits_for_its_time(served: Served, agent: FakeAgent) -> None:
+    began = time.monotonic()
+    answer = await agent.sync(wait=0.4)
+    assert 0.38 <= time.monotonic() - began < 2
+    assert (answer.launch, answer.lost) == ([], [])
+
+
+async def test_the_wait_is_cut_to_the_sync_interval(served: Served, agent: FakeAgent) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"sync_interval_seconds": 0.3}})
+    began = time.monotonic()
+    answer = await agent.sync(wait=20)
+    assert time.monotonic() - began < 2
+    assert answer.sync_interval_seconds == 0.3
+
+
+async def test_a_newer_call_answers_the_older(served: Served, agent: FakeAgent) -> None:
+    older = asyncio.create_task(agent.sync(wait=5))
+    await waits(older, served)
+    began = time.monotonic()
+    newer = asyncio.create_task(agent.sync(wait=5))
+    await older
+    assert time.monotonic() - began < 1
+    await waits(newer, served)
+    newer.cancel()
+
+
+async def test_an_older_call_that_comes_late_does_not_wait(served: Served, agent: FakeAgent) -> None:
+    agent.seq = 10
+    await agent.sync()
+    began = time.monotonic()
+    agent.seq = 3
+    await agent.sync(wait=5)
+    assert time.monotonic() - began < 1
+
+
+async def test_a_client_that_hangs_up_is_offered_nothing(served: Served, agent: FakeAgent) -> None:
+    poll = asyncio.create_task(agent.post_sync(wait=5))
+    async with asyncio.timeout(5):
+        while not served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    async with asyncio.timeout(3):
+        while served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
+    job = await served.submit()
+    await served.until(job["id"], "reserved")
+    tasks = await served.store.list_tasks(job["id"])
+    assert [t.offered_at for t in tasks] == [None]
+
+
+async def test_cancel_reaches_a_waiting_poll_at_once(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit(grace_seconds=77)
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    poll = asyncio.create_task(agent.sync(agent.running(order), wait=5))
+    await waits(poll, served)
+    began = time.monotonic()
+    answer = await served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={"reason": "enough"})
+    assert answer.status_code == 202
+    stop = (await poll).preempt[0]
+    assert time.monotonic() - began < 1
+    assert (stop.key, stop.grace_seconds, stop.cause) == (order.key, 77, "user_cancelled")
+    assert (await agent.sync(agent.running(order))).preempt, "it repeats until the end is reported"
+    await agent.end(order, signal=15, stopped=True)
+    found = await served.until(job["id"], "cancelled")
+    assert "enough" in found["reason"]
+
+
+async def test_a_trip_is_requeued_and_runs_again(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    trip = Trip(watchdog=Watchdog.STALL, exit_code=76, reason="no beat for 120 s")
+    await agent.end(order, signal=9, trip=trip)
+    again = await agent.take()
+    assert (again.key.job_id, again.attempt) == (job["id"], 2)
+    assert again.key.epoch > order.key.epoch
+    first = (await served.call("GET", f"/v1/jobs/{job['id']}/attempts")).json()["items"][0]
+    assert (first["outcome"], first["cause"], first["exit_code"]) == ("requeued", "stalled", 76)
+    page = (await served.call("GET", "/metrics")).text
+    assert 'holdfast_trips_total{watchdog="stall"} 1.0' in page
+
+
+async def test_a_stale_report_is_refused_and_changes_nothing(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    stale = TaskKey(order.key.job_id, 0, order.key.epoch + 1)
+    before = await served.job(job["id"])
+    answer = await agent.sync(
+        agent.running(order), wire.TaskReport(key=stale, state="ended", facts=wire.TaskFacts(exit_code=1))
+    )
+    assert [(r.key, r.status, r.code) for r in answer.refused] == [(stale, 409, "stale_epoch")]
+    assert await served.job(job["id"]) == before
+
+
+async def test_a_host_cannot_touch_anothers_task(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    other = FakeAgent(served, "h2")
+    await other.register()
+    answer = await other.sync(other.running(order))
+    assert answer.lost == [order.key]
+    refused = await other.end(order, exit_code=0)
+    assert [r.key for r in refused.refused] == [order.key]
+    sent = await other.send_log(order.key, b"x")
+    assert [tuple(k) for k in sent.json()["refused"]] == [(order.key.job_id, 0, order.key.epoch)]
+    forensics = wire.encode(wire.Forensics(key=order.key, reason="r", seconds=1.0, sections={"a": "b"}))
+    sent = await served.http.post("/v1/agent/forensics", content=forensics, headers=bearer(other.key))
+    assert (sent.status_code, sent.json()["code"]) == (409, "stale_epoch")
+    assert (await served.job(job["id"]))["state"] == "running"
+
+
+async def test_a_stale_incarnation_is_told(served: Served, agent: FakeAgent) -> None:
+    old = agent.incarnation
+    agent.incarnation = "incarnation-of-h1-2"
+    assert (await agent.register()).status_code == 200
+    agent.incarnation = old
+    answer = await agent.post_sync()
+    assert (answer.status_code, answer.json()["code"]) == (409, "stale_incarnation")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_an_unknown_key_is_unauthorized(served: Served, agent: FakeAgent) -> None:
+    for secret in ("hfk_nobody", agent.key + "x"):
+        agent.key = secret
+        answer = await agent.post_sync()
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_join_token_serves_once_but_a_lost_answer_is_given_again(served: Served) -> None:
+    secret = await make_join(served)
+    first, again = FakeAgent(served, "one"), FakeAgent(served, "one")
+    assert (await first.register(secret)).status_code == 200
+    assert (await again.register(secret)).status_code == 200
+    assert (first.host_id, first.key) == (again.host_id, again.key)
+    other = FakeAgent(served, "two")
+    answer = await other.register(secret)
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    assert [h["name"] for h in (await served.call("GET", "/v1/hosts")).json()["items"]] == ["one"]
+
+
+async def test_the_claim_that_spent_a_token_gets_its_key_again_after_a_restart(served: Served) -> None:
+    secret = await make_join(served)
+    answers = []
+    for incarnation, claim in (("first-incarnation", "c1"), ("second-incarnation", "c1"), ("third-incarnation", "c2")):
+        request = wire.RegisterRequest(incarnation=incarnation, facts=wire.HostFacts(name="one"), claim=claim)
+        headers = {"Authorization": f"Bearer {secret}"}
+        answers.append(await served.http.post("/v1/agent/register", content=wire.encode(request), headers=headers))
+    assert [a.status_code for a in answers] == [200, 200, 401]
+    assert answers[0].json()["host_key"] == answers[1].json()["host_key"]
+
+
+async def test_a_name_with_running_work_is_not_taken_over(served: Served, agent: FakeAgent) -> None:
+    await served.submit()
+    await agent.sync(agent.running(await agent.take()))
+    thief = FakeAgent(served, "h1")
+    secret = await make_join(served)
+    answer = await thief.register(secret)
+    assert (answer.status_code, answer.json()["code"]) == (409, "host_name_taken")
+    thief.facts = wire.HostFacts(name="h9")
+    assert (await thief.register(secret)).status_code == 200, "the refusal must not have spent the token"
+
+
+async def test_changed_settings_reach_running_tasks(served: Served, agent: FakeAgent) -> None:
+    await served.submit()
+    order = await agent.take()
+    agent.rev = (await agent.sync(agent.running(order))).settings_rev
+    assert (await agent.sync(agent.running(order))).watch == []
+    await served.call("PATCH", "/v1/config", json={"set": {"stall_timeout_seconds": "7s"}})
+    answer = await agent.sync(agent.running(order))
+    assert [(w.key, w.watch.stall_timeout_seconds) for w in answer.watch] == [(order.key, 7.0)]
+    assert answer.settings_rev > agent.rev
+
+
+async def test_binary_last_words_do_not_keep_a_job_from_ending(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await agent.end(order, exit_code=1, log_tail="a\x00b")
+    await served.until(job["id"], "failed")
+
+
+async def test_a_new_incarnation_frees_its_tasks_at_once(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    agent.incarnation = "incarnation-of-h1-2"
+    await agent.register()
+    again = await agent.take()
+    assert (again.key.job_id, again.attempt) == (job["id"], 2)
+
+
+async def test_many_polls_go_to_the_store_together(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    whole = served.store.sync_hosts
+
+    async def slow(syncs: list[HostSync], *, now: datetime | None = None) -> object:
+        sizes.append(len(syncs))
+        await asyncio.sleep(0.05)
+        return await whole(syncs, now=now)
+
+    monkeypatch.setattr(served.store, "sync_hosts", slow)
+    others = [FakeAgent(served, f"m{n}") for n in range(8)]
+    for other in others:
+        await other.register()
+    await asyncio.gather(*(other.sync() for other in others))
+    assert sum(sizes) == 8
+    assert len(sizes) <= 3, "the first goes at once, the rest gather behind it"
+
+
+async def test_one_bad_sync_does_not_take_its_neighbours_down(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = served.store.sync_hosts
+    bad = FakeAgent(served, "bad")
+    await bad.register()
+
+    async def picky(syncs: list[HostSync], *, now: datetime | None = None) -> object:
+        await asyncio.sleep(0.02)
+        if any(s.host_id == bad.host_id for s in syncs):
+            raise RuntimeError("cannot take this")
+        return await whole(syncs, now=now)
+
+    monkeypatch.setattr(served.store, "sync_hosts", picky)
+    first = asyncio.create_task(agent.post_sync())
+    others = [FakeAgent(served, f"m{n}") for n in range(3)]
+    for other in others:
+        await other.register()
+    answers = await asyncio.gather(bad.post_sync(), *(o.post_sync() for o in others), first)
+    assert [a.status_code for a in answers] == [500, 200, 200, 200, 200]
+    assert "cannot take this" not in answers[0].text
+
+
+async def test_a_store_that_is_away_is_503_with_retry_after(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object, **__: object) -> None:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(served.store, "sync_hosts", gone)
+    monkeypatch.setattr(served.store, "ping", gone)
+    answer = await agent.post_sync()
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+    ready = await served.call("GET", "/readyz", None)
+    assert (ready.status_code, ready.json()["code"]) == (503, "unavailable")
+    assert (await served.call("GET", "/healthz", None)).status_code == 200
+
+
+async def test_a_stop_answers_waiting_polls(served: Served, agent: FakeAgent) -> None:
+    poll = asyncio.create_task(agent.post_sync(wait=5))
+    async with asyncio.timeout(5):
+        while not served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
+    began = time.monotonic()
+    await served.running.stop()
+    assert (await poll).status_code == 200
+    assert time.monotonic() - began < 3
+
+
+async def test_a_leaving_host_is_sent_nothing(served: Served, agent: FakeAgent) -> None:
+    await served.submit()
+    async with asyncio.timeout(5):
+        while not (await served.store.get_host("h1")).busy_cpu_slots:
+            await asyncio.sleep(0.01)
+    answer = await agent.sync(leaving=True, wait=5)
+    assert answer.launch == []
+
+
+async def test_heartbeat_reaches_the_host(served: Served, agent: FakeAgent) -> None:
+    await agent.sync()
+    host = (await served.call("GET", "/v1/hosts/h1")).json()
+    age = datetime.now(UTC) - datetime.fromisoformat(host["heartbeat_at"])
+    assert age.total_seconds() < 10
+    assert host["slots"] == {"cpu": {"total": 4, "busy": 0}, "gpu": {"total": 0, "busy": 0}}
+
+
+async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_time(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer call that comes before the older one waits has nobody to wake; the older must see it by itself."""
+    await agent.sync(wait=0.3)  # the wakes of its registration are over when this poll is
+    whole = served.store.sync_hosts
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held(syncs: list[HostSync], *, now: datetime | None = None) -> object:
+        inside.set()
+        await go_on.wait()
+        return await whole(syncs, now=now)
+
+    monkeypatch.setattr(served.store, "sync_hosts", held)
+    older = asyncio.create_task(agent.post_sync(wait=5.0))
+    await inside.wait()
+    overtaken_by = agent.seq + 1
+    newer = asyncio.create_task(agent.post_sync(wait=5.0))
+    line = served.controller.wakes.host(agent.host_id)
+    async with asyncio.timeout(3):
+        while line.seq < overtaken_by:
+            await asyncio.sleep(0.001)
+    go_on.set()
+    async with asyncio.timeout(2):
+        assert (await older).status_code == 200
+    assert not newer.done(), "the newest call waits"
+    newer.cancel()

@@ -1,0 +1,247 @@
+"""Operators' rules: read with the line of whatever is wrong, and never slow."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.causes import ELIGIBLE, Cause
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.regex import MAX_LINE_CHARS, MAX_PATTERN_CHARS, compile_pattern, find_words
+from holdfast.core.endings.rules import MAX_RULES, MAX_TEXT_BYTES, OperatorRule, find_match, parse_rules
+from holdfast.core.endings.toml_lines import find_lines
+from holdfast.core.facts import TaskFacts
+from holdfast.errors import ValidationError
+
+GOOD = """\
+# What we know of our cluster.
+[[rule]]
+name = "object-store"
+pattern = 'botocore\\.exceptions\\.EndpointConnectionError'
+cause = "agent_transient"
+message = "the object store was away"
+
+[[rule]]
+name = "bad-config"
+exit_codes = [64, 78]
+never_retry = true
+
+[[rule]]
+name = "segfaults-here"
+signals = ["SIGSEGV", 7]
+avoid_host = true
+"""
+
+
+def test_reading() -> None:
+    assert parse_rules("") == parse_rules("  \n") == parse_rules("# none yet\n") == ()
+    assert parse_rules(GOOD) == (
+        OperatorRule(
+            name="object-store", pattern="botocore\\.exceptions\\.EndpointConnectionError", cause=Cause.AGENT_TRANSIENT,
+            message="the object store was away",
+        ),
+        OperatorRule(name="bad-config", exit_codes=(64, 78), never_retry=True),
+        OperatorRule(name="segfaults-here", signals=(11, 7), avoid_host=True),
+    )  # fmt: skip
+    assert parse_rules('[[rule]]\nname="one"\nexit_codes=3\ncause="unknown"')[0].exit_codes == (3,)
+
+
+RULE = '[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "unknown"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("[[rule]\nname = 1", 1, "]]"),
+        (RULE + "\nname : x", 6, "Expected"),
+        ('[[rule]]\nname = "r', 2, ""),
+        (RULE + "x\x00y", 5, "NUL"),
+        (RULE + '[[rule]]\nname = "q"\nexit_code = [3]\ncause = "unknown"', 7, "unknown field 'exit_code'"),
+        (RULE + '\n\n[[rule]]\nname = "s"\nsignals = ["SIGNOPE"]\ncause = "unknown"\n', 9, "SIGNOPE"),
+        ('[[rule]]\nexit_codes = [3]\ncause = "unknown"', 1, "no name"),
+        ('[[rule]]\nname = "a b"\nexit_codes = [3]\ncause = "unknown"', 2, "letters, digits"),
+        ('[[rule]]\nname = "r"\ncause = "unknown"', 1, "no condition"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]', 1, "says nothing"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\nnever_retry = false', 1, "says nothing"),
+        (RULE + RULE, 6, "already, in line 1"),
+        ('[[rule]]\nname = "r"\nexit_codes = [0]\ncause = "unknown"', 3, "success"),
+        ('[[rule]]\nname = "r"\nexit_codes = [256]\ncause = "unknown"', 3, "1 to 255"),
+        ('[[rule]]\nname = "r"\nexit_codes = [true]\ncause = "unknown"', 3, "1 to 255"),
+        ('[[rule]]\nname = "r"\nexit_codes = []\ncause = "unknown"', 3, "1 to 64"),
+        ('[[rule]]\nname = "r"\nsignals = [65]\ncause = "unknown"', 3, "1 to 64"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "sunspots"', 4, "is no cause"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "user_cancelled"', 4, "by Holdfast alone"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "malformed_report"', 4, "by Holdfast alone"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\nnever_retry = 1', 4, "true or false"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\nmessage = "a\\nb"', 4, "one line"),
+        ('[[rule]]\nname = "r"\npattern = ""\ncause = "unknown"', 3, "regular expression"),
+        ('[[rule]]\nname = "r"\npattern = "["\ncause = "unknown"', 3, "no regular expression"),
+        ('[[rule]]\nname = "r"\npattern = "a*"\ncause = "unknown"', 3, "everything"),
+        ('[[rule]]\nname = "r"\npattern = "(a+)+b"\ncause = "unknown"', 3, "repeats something that itself repeats"),
+        ("[[rule]]\nname = \"r\"\npattern = '(x)\\1'\ncause = \"unknown\"", 3, "refers back"),
+        ('[rule]\nname = "r"', 1, "list of tables"),
+        ('\nrule = 3', 2, "list of tables"),
+        ('[[rules]]\nname = "r"', 1, "unknown key 'rules'"),
+        ('# a\n\nversion = 1\n' + RULE, 3, "unknown key 'version'"),
+        # A text of several lines, or a list, that looks like a rule must not move the count.
+        ('[[rule]]\nname = "r"\nexit_codes = [\n  3, # ]\n  4,\n]\nmessage = \'\'\'[[rule]]\'\'\'\nbad = 1', 8, "unknown field 'bad'"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\nmessage = """x \\\n[[rule]] \\\nname = """\ncolour = "red"\n' + RULE, 7, "'colour'"),
+        ('[[ "rule" ]]\nname = "r"\n"exit_codes" = [3]\n\'cause\' = "sunspots"', 4, "no cause"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_line(text: str, line: int, says: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse_rules(text)
+    assert caught.value.message.startswith(f"line {line}: ")
+    assert caught.value.field == f"line {line}"
+    assert says in caught.value.message
+
+
+def test_limits() -> None:
+    many = "".join(f'[[rule]]\nname = "r{n}"\nexit_codes = [3]\ncause = "unknown"\n' for n in range(MAX_RULES + 1))
+    with pytest.raises(ValidationError, match=f"line {4 * MAX_RULES + 1}: there are 101 rules"):
+        parse_rules(many)
+    with pytest.raises(ValidationError, match="bytes"):
+        parse_rules("#" * (MAX_TEXT_BYTES + 1))
+    with pytest.raises(ValidationError, match="line 3: pattern: the pattern has 501 characters"):
+        parse_rules(f'[[rule]]\nname = "r"\npattern = "{"x" * (MAX_PATTERN_CHARS + 1)}"\ncause = "unknown"')
+
+
+TEXT = st.text(st.sampled_from("[]{}\"'#=\\ \n.,ruleabc03"), max_size=120)
+
+
+@given(TEXT)
+def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
+    refusal = ""
+    try:
+        parse_rules(text)
+    except ValidationError as error:
+        refusal = error.message
+    assert refusal.startswith("line ") or not refusal
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "\n", "# [[rule]]\n", 'message = """\n[[rule]]\n"""\n', "exit_codes = [\n1,\n]\n"]),
+                          st.integers(0, 3)), min_size=1, max_size=6))  # fmt: skip
+def test_the_lines_of_rules_are_found_among_anything(parts: list[tuple[str, int]]) -> None:
+    text, expected = "", []
+    for body, blank in parts:
+        text += "\n" * blank
+        expected.append(text.count("\n") + 1)
+        text += "[[rule]]\n" + body
+    lines = find_lines(text)
+    assert [begin for begin, _ in lines.tables] == expected
+
+
+# ---- patterns that could take very long
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+$", "(a*)*b", "(a|aa)+$", "(?:a?){20}a{20}", "(.*)*x", "(?:x+x+)+y", r"(\w+\s?)*$", "a*a*b", ".*.*=.*", r".*\d+x",
+        r"(\w+) \1", "(?P<n>a)(?P=n)", "(?=x)y", "(?<!a)b", "(a)?(?(1)b|c)", "(?:ab|ba|cc){8}x", "^.*.*.*x", "(?i)[a-z]+[A-Z]+x",
+    ],
+)  # fmt: skip
+def test_a_pattern_that_can_blow_up_is_refused(pattern: str) -> None:
+    """REGEX-1."""
+    with pytest.raises(ValidationError):
+        compile_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "botocore.*EndpointConnectionError", r"exit status \d+ on \S+ after \d+ s", r"(?:\d{1,3}\.){3}\d{1,3}:\d+ refused", "(?i)license.*expired",
+        "^foo.*bar.*baz", "NFS|Stale file handle", r"\S+\s*: no such user", r"E\d{4} [0-9a-f]{8,16}: lost", r"took \d+ ms$",
+        "a{3}", r"error: .*: \d+ of \d+",
+    ],
+)  # fmt: skip
+def test_patterns_that_people_write_are_taken(pattern: str) -> None:
+    compile_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a.*b",
+        "^a.*a.*b",
+        "[^x]*y",
+        r"\w+\s*:",
+        "(?:a|b)+a?a?a?c",
+        ".{0,1000}b",
+        "a{0,3}.*b",
+        r"^\w*.*c",
+        "(?:a|ab|b)(?:a|b|ab).*c",
+    ],
+)
+@pytest.mark.parametrize("line", ["a" * MAX_LINE_CHARS, "ab" * (MAX_LINE_CHARS // 2), "a" * 16_384])
+def test_the_worst_that_is_accepted_is_quick(pattern: str, line: str) -> None:
+    """REGEX-1: on as long a log as there is, made for the pattern. What is refused above takes hours on this."""
+    rule = OperatorRule(name="r", pattern=pattern, cause=Cause.UNKNOWN)
+    log = "\n".join([line] * (16_384 // len(line)))
+    began = time.process_time()
+    find_match(rule, TaskFacts(exit_code=1, log_tail=log))
+    assert time.process_time() - began < 20.0  # a second at most where nothing else runs
+
+
+ATOMS = st.sampled_from(["a", "b", "[ab]", ".", "[^b]", r"\w", "(?:a|b)", "(?:a|ab)", "(?:b.*a)", r"\s"])
+REPEATS = st.sampled_from(["", "", "*", "+", "?", "{2,}", "*?", "{0,3}", "{1,9}"])
+PARTS = st.lists(st.tuples(ATOMS, REPEATS).map("".join), min_size=1, max_size=5).map("".join)
+PATTERNS = st.tuples(st.sampled_from(["", "^"]), PARTS, st.sampled_from(["c", "$", "b", ""])).map("".join)
+
+
+@given(PATTERNS)
+def test_whatever_is_accepted_is_quick(pattern: str) -> None:
+    """REGEX-1, on lines on which backtracking has the most to try."""
+    try:
+        compiled = compile_pattern(pattern)
+    except ValidationError:
+        return
+    for line in ("a" * MAX_LINE_CHARS, "ab" * (MAX_LINE_CHARS // 2), "a" * 500 + "b" * 500):
+        began = time.process_time()
+        compiled.search(line)
+        assert time.process_time() - began < 5.0, pattern  # what blows up takes minutes and more
+
+
+@given(PATTERNS, st.text("abc \n", max_size=40))
+def test_a_match_holds_the_words_it_is_looked_for_by(pattern: str, text: str) -> None:
+    import re
+
+    found = re.compile(pattern).search(text)
+    if found is not None:
+        assert find_words(pattern) in found[0]
+
+
+# ---- matching
+
+
+def test_a_pattern_is_looked_for_line_by_line_and_everywhere() -> None:
+    rule = OperatorRule(name="r", pattern="^first.*last$", cause=Cause.UNKNOWN)
+    assert find_match(rule, TaskFacts(exit_code=1, log_tail="x\nfirst and last\ny")) == {
+        "in": "log",
+        "line": "first and last",
+    }
+    assert find_match(rule, TaskFacts(exit_code=1, log_tail="first\nlast")) is None
+    for source, facts in {
+        "registry": TaskFacts(pull_error="first last"),
+        "runtime": TaskFacts(runtime_error="first last"),
+        "start": TaskFacts(start_error="first last"),
+    }.items():
+        assert find_match(rule, facts) == {"in": source, "line": "first last"}
+
+
+def test_a_match_in_a_very_long_line_is_shown_short() -> None:
+    rule = OperatorRule(name="r", pattern="needle", cause=Cause.UNKNOWN)
+    found = find_match(rule, TaskFacts(exit_code=1, log_tail="x" * 900 + "needle" + "y" * 9000))
+    assert found is not None
+    assert "needle" in str(found["line"])
+    assert len(str(found["line"])) <= 300
+
+
+@given(st.sampled_from(ELIGIBLE), st.integers(1, 255))
+def test_any_eligible_cause_may_be_concluded(cause: Cause, code: int) -> None:
+    rules = parse_rules(f'[[rule]]\nname = "r"\nexit_codes = [{code}]\ncause = "{cause}"\n')
+    assert classify(TaskFacts(exit_code=code), rules).cause is cause

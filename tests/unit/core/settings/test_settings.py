@@ -1,0 +1,204 @@
+"""Settings: what is read, what is refused, and which layer wins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.settings.resolve import (
+    BUILTIN_QUEUES,
+    SETTINGS,
+    check_layer,
+    job_layer,
+    layer_from_environment,
+    parse_duration,
+    parse_value,
+    resolve,
+    resolve_all,
+)
+from holdfast.core.settings.watch import WatchSettings, watch_settings
+from holdfast.core.spec import JobSpec
+from holdfast.errors import ValidationError
+
+names = st.sampled_from(sorted(SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("1.5", 1.5),
+        ("90s", 90),
+        ("2m", 120),
+        ("1h30m", 5400),
+        ("7d", 604_800),
+        ("250ms", 0.25),
+        (" 2M ", 120),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "1h 30m", "-5", "1e3", "5x", "1h30", "nan", "٣"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("stall_timeout_seconds", "2m", 120.0),
+        ("stall_timeout_seconds", "off", None),
+        ("stall_timeout_seconds", "None", None),
+        ("stall_timeout_seconds", None, None),
+        ("stall_timeout_seconds", 5, 5.0),
+        ("stall_watch", "off", False),
+        ("stall_watch", True, True),
+        ("stall_watch", "1", True),
+        ("watchdog_cap", "3", 3),
+        ("watchdog_cap", 3.0, 3),
+        ("health_watch", "off", "off"),
+        ("on_trip", "fail", "fail"),
+        ("grace_seconds", 0, 0.0),
+        ("max_running", "off", None),
+    ],
+)
+def test_values_that_are_read(name: str, raw: object, value: object) -> None:
+    parsed = parse_value(name, raw)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("no_such", 1),
+        ("stall_timeout_seconds", "soon"),
+        ("stall_timeout_seconds", -1),
+        ("stall_timeout_seconds", 0),
+        ("stall_timeout_seconds", float("nan")),
+        ("stall_timeout_seconds", float("inf")),
+        ("stall_timeout_seconds", True),
+        ("stall_timeout_seconds", [1]),
+        ("stall_timeout_seconds", {}),
+        ("stall_timeout_seconds", 10**400),
+        ("grace_seconds", "off"),
+        ("grace_seconds", None),
+        ("stall_watch", "maybe"),
+        ("stall_watch", None),
+        ("watchdog_cap", 1.5),
+        ("watchdog_cap", "nan"),
+        ("watchdog_cap", "off"),
+        ("health_watch", "sometimes"),
+        ("on_trip", None),
+        ("lease_ttl_seconds", 14),
+        ("lease_ttl_seconds", 3601),
+    ],
+)
+def test_values_that_are_refused_name_the_setting(name: str, raw: object) -> None:
+    with pytest.raises(ValidationError) as raised:
+        parse_value(name, raw)
+    assert raised.value.field == name
+    assert name in raised.value.message
+
+
+@given(names, st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers())))
+def test_anything_is_read_within_bounds_or_refused(name: str, raw: Any) -> None:
+    setting = SETTINGS[name]
+    try:
+        value = parse_value(name, raw)
+    except ValidationError:
+        return
+    if value is None:
+        assert setting.may_be_off
+    elif isinstance(value, bool):
+        assert setting.kind == "bool"
+    elif isinstance(value, str) and setting.kind == "causes":
+        assert parse_value(name, value) == value
+    elif isinstance(value, str) and setting.kind == "text":
+        assert value == raw
+        assert len(value) <= setting.high
+    elif isinstance(value, str):
+        assert value in setting.words
+    else:
+        assert setting.low <= value <= setting.high
+        assert math.isfinite(value)
+
+
+@given(names)
+def test_every_default_is_a_value_it_would_accept_itself(name: str) -> None:
+    setting = SETTINGS[name]
+    assert parse_value(name, setting.default) == setting.default
+    assert setting.help
+    assert setting.environment_name == "HOLDFAST_" + name.upper()
+
+
+def test_the_figures_of_the_design() -> None:
+    """DESIGN §3.1, §3.4, §4."""
+    wanted = {
+        "stall_timeout_seconds": 120, "stall_samples": 3, "stall_sample_interval_seconds": 1,
+        "silence_limit_seconds": 1800, "section_factor": 5, "health_window_seconds": 300,
+        "health_load_grace_seconds": 1200, "gpu_idle_percent": 5, "gpu_memory_moving_mb": 5120, "watchdog_cap": 3,
+        "infra_cap": 10, "grace_seconds": 15, "drain_force_seconds": 45, "lease_ttl_seconds": 300,
+        "sync_interval_seconds": 5, "reservation_seconds": 30, "dead_host_seconds": 30, "forensics_seconds": 10,
+    }  # fmt: skip
+    assert {name: SETTINGS[name].default for name in wanted} == wanted
+    limits = {queue: layer["time_limit_seconds"] for queue, layer in BUILTIN_QUEUES.items()}
+    assert limits == {"gpu": 8100, "video": 1800, "cpu": 2100, "ingest-fetch": 7200, "ingest-load": 3600, "input": 120}
+    assert BUILTIN_QUEUES["video"]["stall_watch"] is False
+
+
+@pytest.mark.parametrize("queue", BUILTIN_QUEUES)
+def test_the_builtin_queues_pass_their_own_check(queue: str) -> None:
+    assert check_layer(BUILTIN_QUEUES[queue], "queue") == BUILTIN_QUEUES[queue]
+
+
+LAYERS = ("job", "queue", "cluster", "environment")
+
+
+@given(names, st.dictionaries(st.sampled_from(LAYERS), st.one_of(st.none(), st.integers(1, 9))))
+def test_the_strongest_layer_that_speaks_wins(name: str, given_by: dict[str, int | None]) -> None:
+    layers = [(source, {name: given_by[source]} if source in given_by else {}) for source in LAYERS]
+    effective = resolve(name, layers)
+    expected = next((source for source in LAYERS if source in given_by), "default")
+    assert effective.source == expected
+    assert effective.value == (SETTINGS[name].default if expected == "default" else given_by[expected])
+
+
+def test_off_in_a_strong_layer_is_not_silence() -> None:
+    effective = resolve(
+        "silence_limit_seconds", [("job", {"silence_limit_seconds": None}), ("queue", {"silence_limit_seconds": 9.0})]
+    )
+    assert (effective.value, effective.source) == (None, "job")
+
+
+def test_the_environment_is_a_layer() -> None:
+    layer = layer_from_environment({"HOLDFAST_STALL_TIMEOUT_SECONDS": "2m", "HOLDFAST_TASK": "x", "PATH": "/"})
+    assert layer == {"stall_timeout_seconds": 120.0}
+    with pytest.raises(ValidationError, match="watchdog_cap"):
+        layer_from_environment({"HOLDFAST_WATCHDOG_CAP": "many"})
+
+
+def test_a_layer_is_refused_where_it_reaches_too_far() -> None:
+    assert check_layer({"on_trip": "fail", "max_running": 3}, "queue") == {"on_trip": "fail", "max_running": 3}
+    for name, value, scope in [("on_trip", "fail", "job"), ("history_days", 3, "queue"), ("history_days", 3, "job")]:
+        with pytest.raises(ValidationError, match=name):
+            check_layer({name: value}, scope)  # type: ignore[arg-type]  # plain words stand for the typed value in a test
+
+
+def test_a_job_speaks_only_of_what_it_set() -> None:
+    assert job_layer(JobSpec(argv=("x",))) == {}
+    spec = JobSpec(argv=("x",), stall_timeout_seconds="off", grace_seconds=0.0, watchdog_cap=0)
+    assert job_layer(spec) == {"stall_timeout_seconds": None, "grace_seconds": 0.0, "watchdog_cap": 0}
+
+
+def test_the_watch_is_made_of_effective_settings_and_has_the_same_defaults() -> None:
+    assert watch_settings(resolve_all([])) == WatchSettings()
+    made = watch_settings(resolve_all([("queue", dict(BUILTIN_QUEUES["video"]))]))
+    assert (made.time_limit_seconds, made.stall_watch, made.silence_limit_seconds) == (1800.0, False, 1800.0)

@@ -1,0 +1,137 @@
+"""What must hold of the watchdogs whatever happens to a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.facts import Trip
+from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.watchdogs import GpuReading, Reading, TaskWatch, TreeReading
+from holdfast.core.watchdogs.signals import MB, Signal, extend_window, judge, open_window
+
+SETTINGS = WatchSettings(stall_timeout_seconds=20.0, silence_limit_seconds=60.0, health_window_seconds=30.0,
+                         health_load_grace_seconds=90.0)  # fmt: skip
+Kind = str
+steps = st.lists(
+    st.tuples(st.floats(0.05, 12.0), st.sampled_from(["idle", "busy", "unknown", "nothing", "beat", "enter", "leave"])),
+    min_size=20,
+    max_size=150,
+)
+
+
+class Story:
+    """A task with one GPU, told step by step; keeps its own simple account to hold the watch to."""
+
+    def __init__(self, settings: WatchSettings = SETTINGS) -> None:
+        self.settings = settings
+        self.watch = TaskWatch(settings, gpus=1)
+        self.watch.started(0.0)
+        self.now = 0.0
+        self.beats: list[float] = []
+        self.samples: list[tuple[float, str]] = []
+        self.trips: list[tuple[float, Trip]] = []
+
+    def take(self, seconds: float, kind: Kind) -> None:
+        self.now += seconds
+        if kind == "beat":
+            self.watch.beat(self.now)
+            self.beats.append(self.now)
+        elif kind in ("enter", "leave"):
+            self.watch.beat(self.now, section="s", leave=kind == "leave")
+        elif kind != "nothing":
+            percent = {"idle": 0.0, "busy": 90.0, "unknown": None}[kind]
+            one = GpuReading(index=0, utilisation_percent=percent, memory_bytes=MB)
+            self.watch.sample(self.now, Reading(at=self.now, gpus=(one,)))
+            self.samples.append((self.now, kind))
+        self.trips += [(self.now, v) for v in self.watch.tick(self.now) if isinstance(v, Trip)]
+
+    def tell(self, script: list[tuple[float, Kind]]) -> Story:
+        for seconds, kind in script:
+            if not self.trips:  # what happens to a task after its trip is no longer this watch's matter
+                self.take(seconds, kind)
+        return self
+
+
+@given(steps)
+def test_no_stall_before_the_first_beat(script: list[tuple[float, Kind]]) -> None:
+    script = [(seconds, "nothing" if kind in ("beat", "enter", "leave") else kind) for seconds, kind in script]
+    story = Story().tell(script)
+    assert all(trip.exit_code != 76 for _, trip in story.trips)
+
+
+@given(steps)
+def test_a_stall_before_the_silence_limit_stands_on_three_idle_samples_in_a_row(
+    script: list[tuple[float, Kind]],
+) -> None:
+    story = Story().tell([(0.0, "beat"), *script])
+    for at, trip in story.trips:
+        if trip.exit_code == 76 and "silence limit" not in trip.reason:
+            assert [kind for when, kind in story.samples if when <= at][-3:] == ["idle"] * 3
+            assert at - story.beats[-1] >= 20.0
+
+
+@given(steps)
+def test_busy_or_unknown_samples_never_trip_before_the_silence_limit(script: list[tuple[float, Kind]]) -> None:
+    script = [(seconds, "unknown" if kind == "idle" else kind) for seconds, kind in script]
+    story = Story().tell([(0.0, "beat"), *script])
+    for at, trip in story.trips:
+        assert "silence limit" in trip.reason
+        assert at - story.beats[-1] >= 60.0
+
+
+@given(steps)
+def test_gpu_health_trips_only_after_the_grace_and_a_whole_idle_window(script: list[tuple[float, Kind]]) -> None:
+    """HEALTH-1, HEALTH-2."""
+    story = Story(WatchSettings(stall_watch=False, health_window_seconds=30.0, health_load_grace_seconds=90.0))
+    story.tell(script * 2)
+    for at, trip in story.trips:
+        assert trip.exit_code == 78
+        assert at >= 30.0 + max(story.beats, default=60.0)
+        window = [kind for when, kind in story.samples if at - 30.0 < when <= at]
+        assert set(window) == {"idle"}
+        assert len(window) >= 2
+
+
+@given(steps)
+def test_there_is_one_trip_at_most_and_then_silence(script: list[tuple[float, Kind]]) -> None:
+    story = Story().tell([(0.0, "beat"), *script, *script])
+    for seconds, kind in script:
+        story.take(seconds, kind)
+    assert len(story.trips) <= 1
+    assert (story.watch.trip is None) == (not story.trips)
+
+
+@given(steps, st.integers(1, 19))
+def test_a_restart_at_any_point_never_trips_earlier(script: list[tuple[float, Kind]], cut: int) -> None:
+    plain = Story().tell([(0.0, "beat"), *script])
+    story = Story().tell([(0.0, "beat"), *script[:cut]])
+    dumped: Any = story.watch.dump(story.now)
+    story.watch = TaskWatch.restore(dumped, story.now, SETTINGS, gpus=1)
+    story.tell(script[cut:])
+    if story.trips:
+        assert plain.trips
+        assert story.trips[0][0] >= plain.trips[0][0]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 4000), st.integers(0, 4000)), min_size=2, max_size=20),
+    st.integers(0, 2),
+)
+def test_more_readings_never_turn_busy_into_idle(rows: list[tuple[float, int, int]], gpus: int) -> None:
+    """A window is monotone: what once proved work keeps proving it until a new window is opened."""
+    readings, spent = [], 0.0
+    for at, (percent, memory, rss) in enumerate(rows):
+        spent += percent / 1000
+        devices = tuple(GpuReading(index=i, utilisation_percent=percent, memory_bytes=memory * MB) for i in range(gpus))
+        tree = TreeReading(cpu_seconds=spent, io_bytes=at, rss_bytes=rss * MB)
+        readings.append(Reading(at=float(at), gpus=devices, tree=tree))
+    window = open_window(readings[0], gpus, False)
+    busy = False
+    for reading in readings[1:]:
+        window = extend_window(window, reading, gpus, False)
+        now_busy = judge(window, SETTINGS, gpus).signal is Signal.BUSY
+        assert now_busy or not busy
+        busy = now_busy

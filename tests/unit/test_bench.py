@@ -1,0 +1,119 @@
+"""The benchmarks run and say what they should, at tiny sizes. Nothing here looks at speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.__main__ import NAMES, load_case, main
+from bench.figures import Figures, Line, percentile, render_table, spread, to_plain
+from bench.scale import alternate
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGETED = {
+    "noop": 1,
+    "true": 1,
+    "latency": 2,
+    "depth": 1,
+    "beat": 3,
+    "start": 5,
+    "sync": 1,
+    "idle": 2,
+    "exit": 1,
+    "trip": 1,
+    "gangs": 0,
+    "gang-restart": 1,
+    "supervisor": 4,
+    "supervisor-heartbeats": 4,
+}
+
+
+def test_percentile_is_a_reading() -> None:
+    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert percentile([float(n) for n in range(1, 101)], 99) == 99.0
+    assert percentile([5.0], 99) == 5.0
+
+
+def test_no_readings_are_no_figure() -> None:
+    with pytest.raises(ValueError, match="no readings"):
+        spread([])
+
+
+def test_limit_and_system_take_turns() -> None:
+    order: list[str] = []
+    limits, systems = alternate(3, lambda: order.append("limit"), lambda: order.append("system"))
+    assert order == ["limit", "system"] * 3
+    assert len(limits) == len(systems) == 3
+
+
+def test_the_table_shows_ratio_budget_and_error() -> None:
+    line = Line(
+        what="jobs", unit="1/s", value=spread([40.0, 50.0, 60.0]), limit_name="loop", limit=spread([100.0]),
+        budget=">= 0.6", met=False,
+    )  # fmt: skip
+    good, bad = Figures(name="one", lines=(line,), notes=("a note",)), Figures(name="two", error="broke")
+    text = render_table([good, bad])
+    for words in ("50 (40-60)", "100.0 loop", "0.50", ">= 0.6", "MISSED", "one: a note", "two: NOT MEASURED: broke"):
+        assert words in text
+    plain: Any = to_plain(good)
+    assert plain["lines"][0]["ratio"] == 0.5
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["nothing"])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_benchmark_has_the_silhouette(name: str) -> None:
+    case = load_case(name)
+    assert case.name == name
+    assert case.budget
+    assert callable(case.run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    scratch = tmp_path / "t"
+    scratch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", name, "--quick", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    (figures,) = report["benchmarks"]
+    assert report["quick"] is True
+    assert figures["name"] == name
+    assert figures["error"] == ""
+    assert all(line["value"]["count"] >= 1 and line["unit"] for line in figures["lines"])
+    judged = [line for line in figures["lines"] if line["budget"]]
+    assert len(judged) == BUDGETED[name]
+    for line in judged:
+        assert line["met"] in (True, False)
+        assert line["limit"] is not None, f"{line['what']} stands beside nothing"
+        assert line["limit"]["count"] >= 1
+    assert list(scratch.iterdir()) == []
+    assert str(scratch) not in _all_command_lines()
+
+
+def _all_command_lines() -> str:
+    lines = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                lines.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                pass  # it ended meanwhile
+    return "\n".join(lines)
