@@ -1,1 +1,2 @@
-"""Holdfast's benchmarks: every figure stands beside a limit measured in the same run (docs/reference/benchmarks.md)."""
+"""Holdfast's benchmarks: every figure stands beside a limit measured in the same run
+(docs/reference/benchmarks.md)."""

@@ -48,10 +48,14 @@ def run_case(name: str, scale: Scale) -> Figures:
         case = load_case(name)
         say(f"{name}: {case.budget}")
         found = case.run(scale)
-        return Figures(name=name, lines=found.lines, notes=found.notes, seconds=time.monotonic() - started)
+        return Figures(
+            name=name, lines=found.lines, notes=found.notes, seconds=time.monotonic() - started
+        )
     except Exception as error:
         traceback.print_exc()
-        return Figures(name=name, seconds=time.monotonic() - started, error=f"{type(error).__name__}: {error}")
+        return Figures(
+            name=name, seconds=time.monotonic() - started, error=f"{type(error).__name__}: {error}"
+        )
 
 
 def describe_machine() -> dict[str, object]:
@@ -66,11 +70,16 @@ def describe_machine() -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for. Returns 0 when everything was measured, 1 otherwise; a missed budget is no failure."""
+    """Run what was asked for. Returns 0 when everything was measured, 1 otherwise; a missed budget
+    is no failure."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all when none is given")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all when none is given"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON on stdout and keep no file")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, not how fast it is")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: shows that it works, not how fast it is"
+    )
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in NAMES]
     if unknown:
@@ -91,7 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         print(render_table(found))
         RESULTS.mkdir(exist_ok=True)
-        target = RESULTS / f"{str(report['at']).replace(':', '')}{'-quick' if given.quick else ''}.json"
+        target = (
+            RESULTS / f"{str(report['at']).replace(':', '')}{'-quick' if given.quick else ''}.json"
+        )
         target.write_text(json.dumps(report, indent=1) + "\n")
         print(f"\n{describe_machine()}\nwritten to {os.path.relpath(target)}")
     return 1 if any(figures.error for figures in found) else 0

@@ -1,11 +1,13 @@
-"""Simulated agents, many in one process, speaking `wire.agent` over real connections: `python -m bench.agents`.
+"""Simulated agents, many in one process, speaking `wire.agent` over real connections: `python -m
+bench.agents`.
 
 Driven by JSON lines on stdin, one answer line each:
 
     {"do": "register", "url", "token", "count", "slots", "prefix"}   → {"hosts": n}
     {"do": "work"}                                                   → {}         every agent claims and completes, for ever
     {"do": "await", "ended": n, "timeout"}                           → {"at", "ended", "syncs", "refused"}   when n ends are on record
-    {"do": "sync", "url", "path", "interval", "seconds", "register"} → lateness and counts of agents that only sync
+    {"do": "sync", "url", "path", "interval", "seconds", "register"} → lateness and counts of agents
+    that only sync
 """
 
 from __future__ import annotations
@@ -104,7 +106,8 @@ class Agent:
             loop = asyncio.get_running_loop()
             _, self._wire = await loop.create_connection(Wire, self._host, self._port)
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAuthorization: Bearer {token}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAuthorization: Bearer "
+            f"{token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return await self._wire.send(head.encode() + body)
@@ -171,7 +174,10 @@ class Fleet:
         while True:
             agent.seq += 1
             request = SyncRequest(
-                incarnation=agent.incarnation, seq=agent.seq, tasks=list(agent.ended.values()), wait_seconds=20.0
+                incarnation=agent.incarnation,
+                seq=agent.seq,
+                tasks=list(agent.ended.values()),
+                wait_seconds=20.0,
             )
             status, body = await agent.post("/v1/agent/sync", agent.key, encode(request))
             if status != 200:
@@ -221,15 +227,27 @@ class Punctuality:
 
 
 async def _sync_for_ever(
-    agent: Agent, path: str, interval: float, phase: float, begin: float, end: float, found: Punctuality
+    agent: Agent,
+    path: str,
+    interval: float,
+    phase: float,
+    begin: float,
+    end: float,
+    found: Punctuality,
 ) -> None:
     """Sync with a wait of `interval`; count answers from `begin` (monotonic) on."""
     await asyncio.sleep(phase)
     while (sent := time.monotonic()) < end:
         agent.seq += 1
-        body = b'{"incarnation":"%b","seq":%d,"wait_seconds":%a}' % (agent.incarnation.encode(), agent.seq, interval)
+        body = b'{"incarnation":"%b","seq":%d,"wait_seconds":%a}' % (
+            agent.incarnation.encode(),
+            agent.seq,
+            interval,
+        )
         try:
-            status, answer = await asyncio.wait_for(agent.post(path, agent.key, body), 2 * interval + 10)
+            status, answer = await asyncio.wait_for(
+                agent.post(path, agent.key, body), 2 * interval + 10
+            )
         except (OSError, TimeoutError) as error:
             if sent >= begin:
                 found.missed += 1
@@ -250,14 +268,18 @@ async def _sync_for_ever(
             await asyncio.sleep(-late)  # answered early, for a reason of its own: keep the rate
 
 
-async def measure_sync(fleet: Fleet, path: str, interval: float, warm: float, seconds: float) -> dict[str, Any]:
+async def measure_sync(
+    fleet: Fleet, path: str, interval: float, warm: float, seconds: float
+) -> dict[str, Any]:
     """All agents sync every `interval` seconds, evenly spread; the middle `seconds` count."""
     found = Punctuality()
     begin = time.monotonic() + warm
     count = len(fleet.agents)
     await asyncio.gather(
         *(
-            _sync_for_ever(agent, path, interval, interval * number / count, begin, begin + seconds, found)
+            _sync_for_ever(
+                agent, path, interval, interval * number / count, begin, begin + seconds, found
+            )
             for number, agent in enumerate(fleet.agents)
         )
     )
@@ -277,20 +299,31 @@ async def obey(order: dict[str, Any], fleet: Fleet) -> dict[str, Any]:
     """Carry out one order."""
     match order["do"]:
         case "register":
-            await fleet.register(order["url"], order["token"], order["count"], order["slots"], order["prefix"])
+            await fleet.register(
+                order["url"], order["token"], order["count"], order["slots"], order["prefix"]
+            )
             return {"hosts": len(fleet.agents)}
         case "pretend":
             host, port = order["url"].removeprefix("http://").split(":")
-            fleet.agents = [Agent(f"bare-{number}", host, int(port)) for number in range(order["count"])]
+            fleet.agents = [
+                Agent(f"bare-{number}", host, int(port)) for number in range(order["count"])
+            ]
             return {"hosts": len(fleet.agents)}
         case "work":
             fleet.start_work()
             return {}
         case "await":
             at = await fleet.await_ended(order["ended"], order["timeout"])
-            return {"at": at, "ended": fleet.on_record, "syncs": fleet.syncs, "refused": fleet.refused}
+            return {
+                "at": at,
+                "ended": fleet.on_record,
+                "syncs": fleet.syncs,
+                "refused": fleet.refused,
+            }
         case "sync":
-            return await measure_sync(fleet, order["path"], order["interval"], order["warm"], order["seconds"])
+            return await measure_sync(
+                fleet, order["path"], order["interval"], order["warm"], order["seconds"]
+            )
         case other:
             raise ValueError(f"no order {other!r}")
 

@@ -1,4 +1,5 @@
-"""A stand-in agent under a real guardian that times how soon it hears of an exit: `exit_agent.py RESULT SAMPLES`.
+"""A stand-in agent under a real guardian that times how soon it hears of an exit: `exit_agent.py
+RESULT SAMPLES`.
 
 Run by the guardian, as a file, so that it needs nothing but the package itself.
 """
@@ -62,12 +63,18 @@ class Guardian:
 
 
 def sample(guardian: Guardian, number: int) -> tuple[float, float]:
-    """Start a sleeper, kill it: milliseconds until (its pidfd says so, the guardian's message is read)."""
+    """Start a sleeper, kill it: milliseconds until (its pidfd says so, the guardian's message is
+    read)."""
     key = TaskKey(f"bench{number}", 0, 1)
     order = Launch(
-        key=key, argv=["sleep", "3600"], env={"PATH": os.environ.get("PATH", os.defpath)}, cwd="/", stdout=os.devnull,
-        stderr=os.devnull, deadline=time.clock_gettime(time.CLOCK_BOOTTIME) + 600,
-    )  # fmt: skip
+        key=key,
+        argv=["sleep", "3600"],
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+        cwd="/",
+        stdout=os.devnull,
+        stderr=os.devnull,
+        deadline=time.clock_gettime(time.CLOCK_BOOTTIME) + 600,
+    )
     guardian.say(order)
     pid = guardian.expect(Started).pid
     time.sleep(0.02)
@@ -95,9 +102,13 @@ def main() -> None:
     guardian = Guardian()
     guardian.say(Hello(pid=os.getpid()))
     guardian.expect(Snapshot)
-    pairs = [sample(guardian, number) for number in range(samples + 3)][3:]  # the first ones load code
+    pairs = [sample(guardian, number) for number in range(samples + 3)][
+        3:
+    ]  # the first ones load code
     partial = result.with_suffix(".new")
-    partial.write_text(json.dumps({"bare": [pair[0] for pair in pairs], "seen": [pair[1] for pair in pairs]}))
+    partial.write_text(
+        json.dumps({"bare": [pair[0] for pair in pairs], "seen": [pair[1] for pair in pairs]})
+    )
     partial.rename(result)
     while True:
         guardian.say(Alive())

@@ -18,7 +18,8 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread(readings: Sequence[float]) -> Spread:
-    """Sum up `readings`. Raises ValueError when there are none: a figure nobody measured must not be printed."""
+    """Sum up `readings`. Raises ValueError when there are none: a figure nobody measured must not
+    be printed."""
     if not readings:
         raise ValueError("no readings")
     return Spread(statistics.median(readings), min(readings), max(readings), len(readings))
@@ -34,7 +35,8 @@ def percentile(readings: Sequence[float], percent: float) -> float:
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One measured thing.
 
-    limit: the same work without Holdfast, in the same unit and the same run. ratio: value over limit.
+    limit: the same work without Holdfast, in the same unit and the same run. ratio: value over
+    limit.
     budget: what was promised, in words; met: whether it was kept, None where nothing was promised.
     """
 
@@ -55,7 +57,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one benchmark. `notes` say what the numbers do not; `error` is why there are none."""
+    """The outcome of one benchmark. `notes` say what the numbers do not; `error` is why there are
+    none."""
 
     name: str
     lines: tuple[Line, ...] = ()
@@ -77,7 +80,16 @@ def _range(found: Spread) -> str:
 
 
 _WORDS = {True: "met", False: "MISSED", None: "-"}
-HEADINGS = ("benchmark", "what", "unit", "value (min-max)", "limit (min-max)", "ratio", "budget", "")
+HEADINGS = (
+    "benchmark",
+    "what",
+    "unit",
+    "value (min-max)",
+    "limit (min-max)",
+    "ratio",
+    "budget",
+    "",
+)
 
 
 def render_table(all_figures: Sequence[Figures]) -> str:
@@ -105,7 +117,10 @@ def render_table(all_figures: Sequence[Figures]) -> str:
         if figures.error:
             below.append(f"{figures.name}: NOT MEASURED: {figures.error}")
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
     text.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join([*text, *([""] if below else []), *below])
 

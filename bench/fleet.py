@@ -55,4 +55,6 @@ class AgentProcess:
 
     def register(self, place: Place, count: int, slots: int, prefix: str) -> None:
         """Register `count` hosts of `slots` CPU slots each."""
-        self.order(do="register", url=place.url, token=place.token, count=count, slots=slots, prefix=prefix)
+        self.order(
+            do="register", url=place.url, token=place.token, count=count, slots=slots, prefix=prefix
+        )

@@ -1,4 +1,5 @@
-"""One keep-alive HTTP/1.1 connection, as thin as Python allows, so that the client does not hide what it measures."""
+"""One keep-alive HTTP/1.1 connection, as thin as Python allows, so that the client does not hide
+what it measures."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from urllib.parse import urlsplit
 
 
 class Connection:
-    """Blocking. One request at a time; opens itself again when the server closed it between two requests."""
+    """Blocking. One request at a time; opens itself again when the server closed it between two
+    requests."""
 
     def __init__(self, url: str, token: str = "", timeout_seconds: float = 60.0) -> None:
         parts = urlsplit(url)
@@ -25,7 +27,9 @@ class Connection:
         for last in (False, True):
             fresh = self._socket is None
             if self._socket is None:
-                self._socket = socket.create_connection(self._address, timeout=self._timeout_seconds)
+                self._socket = socket.create_connection(
+                    self._address, timeout=self._timeout_seconds
+                )
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
             try:
@@ -39,9 +43,13 @@ class Connection:
 
     def call(self, method: str, path: str, value: object = None) -> Any:
         """As `request`, with JSON both ways. Raises RuntimeError for a status of 300 and above."""
-        status, body = self.request(method, path, b"" if value is None else json.dumps(value).encode())
+        status, body = self.request(
+            method, path, b"" if value is None else json.dumps(value).encode()
+        )
         if status >= 300:
-            raise RuntimeError(f"{method} {path}: HTTP {status}: {body[:300].decode(errors='replace')}")
+            raise RuntimeError(
+                f"{method} {path}: HTTP {status}: {body[:300].decode(errors='replace')}"
+            )
         return json.loads(body) if body else None
 
     def _read(self, sock: socket.socket) -> tuple[int, bytes]:

@@ -42,7 +42,8 @@ def _parent_of(pid: int) -> int | None:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """User and system time of the process, its threads and its reaped children; 0 when it is gone."""
+    """User and system time of the process, its threads and its reaped children; 0 when it is
+    gone."""
     fields = _stat_fields(pid)
     return sum(int(fields[n]) for n in (11, 12, 13, 14)) / TICKS_PER_SECOND if fields else 0.0
 
@@ -55,23 +56,37 @@ def sum_cpu_seconds(pids: Iterable[int]) -> float:
 def read_command(pid: int) -> str:
     """The command line, "" when it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
 def read_memory_mb(pid: int) -> tuple[float, float]:
-    """(resident, proportional) megabytes of 10^6 bytes. Proportional shares what several processes map."""
+    """(resident, proportional) megabytes of 10^6 bytes. Proportional shares what several processes
+    map."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0.0, 0.0
-    found = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("Rss", "Pss:"))}
+    found = {
+        line.split(":")[0]: int(line.split()[1])
+        for line in lines
+        if line.startswith(("Rss", "Pss:"))
+    }
     return found.get("Rss", 0) * 1024 / 1e6, found.get("Pss", 0) * 1024 / 1e6
 
 
-def end_process(process: subprocess.Popen[bytes], first: signal.Signals, patience_seconds: float) -> None:
-    """Ask the process to end, and when it does not, kill it and everything it started. Only ever by its own pid."""
+def end_process(
+    process: subprocess.Popen[bytes], first: signal.Signals, patience_seconds: float
+) -> None:
+    """Ask the process to end, and when it does not, kill it and everything it started. Only ever by
+    its own pid."""
     if process.poll() is None:
         process.send_signal(first)
         try:
@@ -94,7 +109,9 @@ def wait_gone(pids: Iterable[int], timeout_seconds: float) -> list[int]:
     """Wait until none of `pids` lives (zombies do not count); return those that still do."""
     until = time.monotonic() + timeout_seconds
     while True:
-        left = [pid for pid in pids if (fields := _stat_fields(pid)) is not None and fields[0] != "Z"]
+        left = [
+            pid for pid in pids if (fields := _stat_fields(pid)) is not None and fields[0] != "Z"
+        ]
         if not left or time.monotonic() >= until:
             return left
         time.sleep(0.02)

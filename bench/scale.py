@@ -51,14 +51,16 @@ def alternate(
     words: Sequence[str] = ("limit", "system"),
     unit: str = "",
 ) -> tuple[list[T], list[T]]:
-    """Measure limit, system, limit, system, … so that a noisy neighbour falls on both. Returns (limits, systems)."""
+    """Measure limit, system, limit, system, … so that a noisy neighbour falls on both. Returns
+    (limits, systems)."""
     limits: list[T] = []
     systems: list[T] = []
     for number in range(1, rounds + 1):
         limits.append(limit())
         systems.append(system())
         say(
-            f"  round {number}/{rounds}: {words[0]} {_show(limits[-1])}, {words[1]} {_show(systems[-1])} {unit}".rstrip()
+            f"  round {number}/{rounds}: {words[0]} {_show(limits[-1])}, {words[1]} "
+            f"{_show(systems[-1])} {unit}".rstrip()
         )
     return limits, systems
 
@@ -67,7 +69,9 @@ def _show(value: object) -> str:
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
-def wait_until(check: Callable[[], T | None], what: str, timeout_seconds: float, every_seconds: float = 0.02) -> T:
+def wait_until(
+    check: Callable[[], T | None], what: str, timeout_seconds: float, every_seconds: float = 0.02
+) -> T:
     """Poll until `check` returns something that is not None or False.
 
     Raises:

@@ -1,11 +1,13 @@
-"""Heartbeats of a very large fleet, and nothing else: what they cost, whom they lose, how soon a frozen host is noticed.
+"""Heartbeats of a very large fleet, and nothing else: what they cost, whom they lose, how soon a
+frozen host is noticed.
 
     python -m bench.supervisor_beats holdfast HOSTS PROCESSES WINDOWS WINDOW_SECONDS FROZEN
     python -m bench.supervisor_beats raw HOSTS PROCESSES WINDOWS WINDOW_SECONDS
 
-Every host sends one frame a second over a connection of its own, CURVE on, and gets one a second. `raw` is the same with a bare
-ROUTER and bare DEALERs. Prints JSON: for each window, cores used by the thread that reads the socket, by its process (ZeroMQ's own
-thread and the encryption in it included) and by the processes of the simulated hosts; how long the process stood in the queue for a
+Every host sends one frame a second over a connection of its own, CURVE on, and gets one a second.
+`raw` is the same with a bare ROUTER and bare DEALERs. Prints JSON: for each window, cores used by
+the thread that reads the socket, by its process (ZeroMQ's own thread and the encryption in it
+included) and by the processes of the simulated hosts; how long the process stood in the queue for a
 core; frames a second.
 """
 
@@ -36,20 +38,28 @@ _LONGEST_POLL_SECONDS = 0.005
 
 
 def _read_waited_seconds() -> float:
-    """How long threads of this process were ready to run and had no core, by the kernel's account."""
+    """How long threads of this process were ready to run and had no core, by the kernel's
+    account."""
     tasks = Path("/proc/self/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
 
 
 class _Windows:
-    """Cores used and frames taken, window by window. A thread's clock is exact; other processes are read in ticks of 10 ms."""
+    """Cores used and frames taken, window by window. A thread's clock is exact; other processes are
+    read in ticks of 10 ms."""
 
     def __init__(self, thread: int, pids: list[int], read_frames: Callable[[], int]) -> None:
         self._clock = time.pthread_getcpuclockid(thread)
         self._pids = pids
         self._read_frames = read_frames
         self._last = self._look()
-        self.found: dict[str, list[float]] = {"thread": [], "process": [], "hosts": [], "waited": [], "frames": []}
+        self.found: dict[str, list[float]] = {
+            "thread": [],
+            "process": [],
+            "hosts": [],
+            "waited": [],
+            "frames": [],
+        }
 
     def _look(self) -> tuple[float, ...]:
         cpu = time.clock_gettime(self._clock), time.process_time(), sum_cpu_seconds(self._pids)
@@ -64,16 +74,22 @@ class _Windows:
         self._last = now
 
 
-def measure_holdfast(hosts: int, processes: int, windows: int, seconds: float, frozen: int) -> dict[str, object]:
+def measure_holdfast(
+    hosts: int, processes: int, windows: int, seconds: float, frozen: int
+) -> dict[str, object]:
     """Be the supervisor, at the heartbeat it has by default."""
     with Context(bind="127.0.0.1", log_interval=None) as ctx:
         before, began = read_rss_bytes(), time.monotonic()
         asked = ctx.request_hosts(hosts)
         pids = ctx.start_simulated_hosts(hosts, processes)
-        missing = wait([host.hostname() for host in asked], timeout=_PATIENCE, log_interval=None).not_done
+        missing = wait(
+            [host.hostname() for host in asked], timeout=_PATIENCE, log_interval=None
+        ).not_done
         connected = time.monotonic() - began
         if missing:
-            raise TimeoutError(f"{len(missing)} of {hosts} simulated hosts did not come; {ctx.status()}")
+            raise TimeoutError(
+                f"{len(missing)} of {hosts} simulated hosts did not come; {ctx.status()}"
+            )
         time.sleep(_SETTLE_SECONDS)
         bus = ctx._bus
         thread = bus._thread.ident
@@ -90,9 +106,13 @@ def measure_holdfast(hosts: int, processes: int, windows: int, seconds: float, f
         lost = sum(host.connection_lost() for host in asked)
         ctx.shutdown(10)
     return {
-        **measured.found, "worst_seconds": worst, "losses": losses, "lost": lost,
-        "bytes_per_host": memory, "connect_seconds": connected,
-    }  # fmt: skip
+        **measured.found,
+        "worst_seconds": worst,
+        "losses": losses,
+        "lost": lost,
+        "bytes_per_host": memory,
+        "connect_seconds": connected,
+    }
 
 
 def _freeze_one(ctx: Context) -> float:
@@ -122,10 +142,14 @@ class _BeatingPeers(Peers):
             now = time.monotonic()
             while due <= now:
                 dealers[index].send(frame, zmq.NOBLOCK)
-                self.drain(dealers[index])  # sending may have taken the descriptor's word for what came
+                self.drain(
+                    dealers[index]
+                )  # sending may have taken the descriptor's word for what came
                 index = (index + 1) % len(dealers)
                 due += gap
-            for fd, _ in self.poll.poll(min(_LONGEST_POLL_SECONDS, max(0.0, due - time.monotonic())), 4096):
+            for fd, _ in self.poll.poll(
+                min(_LONGEST_POLL_SECONDS, max(0.0, due - time.monotonic())), 4096
+            ):
                 self.drain(self.dealers[fd])
 
     def drain(self, dealer: zmq.Socket[bytes]) -> None:

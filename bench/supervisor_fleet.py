@@ -27,9 +27,13 @@ def _attach(ctx: Context, count: int, processes: int) -> tuple[list[Host], list[
     began = time.monotonic()
     hosts = ctx.request_hosts(count)
     pids = ctx.start_simulated_hosts(count, processes)
-    missing = wait([host.hostname() for host in hosts], timeout=_PATIENCE, log_interval=None).not_done
+    missing = wait(
+        [host.hostname() for host in hosts], timeout=_PATIENCE, log_interval=None
+    ).not_done
     if missing or ctx.status().hosts_lost:
-        raise TimeoutError(f"{len(missing)} of {count} simulated hosts did not come; {ctx.status()}")
+        raise TimeoutError(
+            f"{len(missing)} of {count} simulated hosts did not come; {ctx.status()}"
+        )
     return hosts, pids, time.monotonic() - began
 
 
@@ -39,11 +43,15 @@ def _time(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _measure_messages(ctx: Context, hosts: list[Host], per_host: int, size: int, rounds: int) -> dict[str, object]:
+def _measure_messages(
+    ctx: Context, hosts: list[Host], per_host: int, size: int, rounds: int
+) -> dict[str, object]:
     launches = []
     for _ in range(rounds):
         began = time.perf_counter()
-        group = ctx.create_process_group(hosts, ["echo"], processes_per_host=per_host, simulate=True)
+        group = ctx.create_process_group(
+            hosts, ["echo"], processes_per_host=per_host, simulate=True
+        )
         missing = wait([process.pid() for process in group], timeout=60, log_interval=None).not_done
         launches.append(time.perf_counter() - began)
         if missing:
@@ -63,7 +71,9 @@ def _measure_messages(ctx: Context, hosts: list[Host], per_host: int, size: int,
     return {"launch_seconds": launches, "seconds": [_time(one_by_one) for _ in range(rounds)]}
 
 
-def _measure_broadcast(ctx: Context, hosts: list[Host], size: int, rounds: int) -> dict[str, object]:
+def _measure_broadcast(
+    ctx: Context, hosts: list[Host], size: int, rounds: int
+) -> dict[str, object]:
     group = ctx.create_process_group(hosts, ["echo"], simulate=True)
     wait([process.pid() for process in group], timeout=60, log_interval=None)
     payload = b"x" * size
@@ -78,7 +88,8 @@ def _measure_broadcast(ctx: Context, hosts: list[Host], size: int, rounds: int) 
 
 
 def _measure_loss(ctx: Context, rounds: int) -> dict[str, object]:
-    """Single hosts in processes of their own, frozen one after the other, beside the healthy ones."""
+    """Single hosts in processes of their own, frozen one after the other, beside the healthy
+    ones."""
     seconds = []
     for _ in range(rounds):
         (host,) = ctx.request_hosts(1)
@@ -95,7 +106,8 @@ def _measure_loss(ctx: Context, rounds: int) -> dict[str, object]:
 def main(arguments: list[str]) -> None:
     """Measure one thing and print it."""
     hosts, processes, per_host, size, rounds = (int(word) for word in arguments[:5])
-    # A host's own machine pays for its heartbeats; here all of a large fleet's are paid by the cores under measurement.
+    # A host's own machine pays for its heartbeats; here all of a large fleet's are paid by the
+    # cores under measurement.
     heartbeat = LARGE_HEARTBEAT_SECONDS if hosts > LARGE_FLEET else 1.0
     with Context(bind="127.0.0.1", log_interval=None, heartbeat=heartbeat) as ctx:
         before = read_rss_bytes()

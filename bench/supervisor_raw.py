@@ -1,9 +1,11 @@
-"""The limit for the supervisor: bare ROUTER and DEALERs of ZeroMQ, CURVE on, with nothing of Holdfast in it.
+"""The limit for the supervisor: bare ROUTER and DEALERs of ZeroMQ, CURVE on, with nothing of
+Holdfast in it.
 
     python -m bench.supervisor_raw HOSTS PROCESSES PER_HOST BYTES ROUNDS
 
-One ROUTER sends every host PER_HOST frames of BYTES bytes, each host sends every one back. Prints JSON: seconds of each
-round, seconds to connect, bytes of memory per connection. Run with `peers` as first word it is the other side.
+One ROUTER sends every host PER_HOST frames of BYTES bytes, each host sends every one back. Prints
+JSON: seconds of each round, seconds to connect, bytes of memory per connection. Run with `peers` as
+first word it is the other side.
 """
 
 from __future__ import annotations
@@ -48,9 +50,12 @@ class Peers:
                 self._serve(fd)
 
     def dial_all(self) -> None:
-        """Connect every one and wait for its welcome. As many dial at once as Holdfast's simulated hosts do."""
+        """Connect every one and wait for its welcome. As many dial at once as Holdfast's simulated
+        hosts do."""
         while len(self._met) < self._count:
-            while len(self.dealers) < self._count and len(self.dealers) - len(self._met) < _DIALLING:
+            while (
+                len(self.dealers) < self._count and len(self.dealers) - len(self._met) < _DIALLING
+            ):
                 self._dial()
             for fd, _ in self.poll.poll(0.05, 4096):
                 self._serve(fd)
@@ -86,7 +91,8 @@ class Peers:
 
 
 def open_router() -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes], str, list[str]]:
-    """A ROUTER on a free port with keys of its own: its context, it, its address, the keys that peers need."""
+    """A ROUTER on a free port with keys of its own: its context, it, its address, the keys that
+    peers need."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
     with preferred():  # as the bus's
@@ -96,7 +102,11 @@ def open_router() -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes], st
     router.set_hwm(0)
     server_public, server_secret = zmq.curve_keypair()
     client_public, client_secret = zmq.curve_keypair()
-    router.curve_server, router.curve_publickey, router.curve_secretkey = True, server_public, server_secret
+    router.curve_server, router.curve_publickey, router.curve_secretkey = (
+        True,
+        server_public,
+        server_secret,
+    )
     port = router.bind_to_random_port("tcp://127.0.0.1")
     keys = [key.decode() for key in (server_public, client_public, client_secret)]
     return context, router, f"tcp://127.0.0.1:{port}", keys
@@ -130,7 +140,9 @@ def measure(hosts: int, processes: int, per_host: int, size: int, rounds: int) -
     return {"seconds": seconds, "connect_seconds": connected, "bytes_per_host": memory}
 
 
-def _run_round(router: zmq.Socket[bytes], identities: list[bytes], per_host: int, frame: bytes) -> float:
+def _run_round(
+    router: zmq.Socket[bytes], identities: list[bytes], per_host: int, frame: bytes
+) -> float:
     began = time.perf_counter()
     for _ in range(per_host):
         for identity in identities:

@@ -33,7 +33,8 @@ def clean_environment(**more: str) -> dict[str, str]:
     """The environment without anything of another Holdfast in it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     if kept.pop("PYTHONDONTWRITEBYTECODE", ""):
-        # An installed program has its byte code; without it, a start would be the compiler's time and not the program's.
+        # An installed program has its byte code; without it, a start would be the compiler's time
+        # and not the program's.
         kept["PYTHONPYCACHEPREFIX"] = _byte_code_folder().name
     return {**kept, **more}
 
@@ -45,7 +46,8 @@ def _byte_code_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 class Scratch:
-    """A folder, and the processes started in it. Leaving ends them, last first, and deletes the folder."""
+    """A folder, and the processes started in it. Leaving ends them, last first, and deletes the
+    folder."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
@@ -55,7 +57,10 @@ class Scratch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             while self._started:
@@ -87,7 +92,8 @@ class Scratch:
         return process
 
     def end(self, process: subprocess.Popen[bytes], patience_seconds: float = 30.0) -> list[int]:
-        """End one process started here, and see its family go. Returns pids that outlived it; they are killed."""
+        """End one process started here, and see its family go. Returns pids that outlived it; they
+        are killed."""
         found = [pair for pair in self._started if pair[0] is process]
         if not found:
             return []
@@ -105,7 +111,9 @@ class Scratch:
     def read_log(self, name: str) -> str:
         """The end of what a process of that name wrote."""
         try:
-            return (self.folder / f"{name}.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+            return (
+                (self.folder / f"{name}.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+            )
         except FileNotFoundError:
             return ""
 
@@ -113,7 +121,9 @@ class Scratch:
 class Place:
     """A running controller: its address, the admin's token, and the process that was started."""
 
-    def __init__(self, url: str, token: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+    def __init__(
+        self, url: str, token: str, process: subprocess.Popen[bytes], folder: Path
+    ) -> None:
         self.url, self.token, self.process, self.folder = url, token, process, folder
         self.connection = Connection(url, token)
 
@@ -129,7 +139,9 @@ class Place:
     def submit_many(self, specs: Sequence[Mapping[str, object]], batch: int = 1000) -> None:
         """Submit in batches, each all or none."""
         for first in range(0, len(specs), batch):
-            self.connection.call("POST", "/v1/jobs/batch", {"jobs": list(specs[first : first + batch])})
+            self.connection.call(
+                "POST", "/v1/jobs/batch", {"jobs": list(specs[first : first + batch])}
+            )
 
     def make_queue(self, name: str = QUEUE) -> None:
         """A lane without limits of its own."""
@@ -161,13 +173,19 @@ def is_ready(url: str) -> bool:
 
 
 def await_place(
-    scratch: Scratch, process: subprocess.Popen[bytes], data: Path, name: str, timeout_seconds: float = 60.0
+    scratch: Scratch,
+    process: subprocess.Popen[bytes],
+    data: Path,
+    name: str,
+    timeout_seconds: float = 60.0,
 ) -> Place:
     """Wait until the controller that keeps its files in `data` answers."""
 
     def check() -> Place | None:
         if process.poll() is not None:
-            raise RuntimeError(f"{name} ended with status {process.returncode}:\n{scratch.read_log(name)}")
+            raise RuntimeError(
+                f"{name} ended with status {process.returncode}:\n{scratch.read_log(name)}"
+            )
         url, token = _read(data / "url"), _read(data / "token")
         return Place(url, token, process, data) if url and token and is_ready(url) else None
 
@@ -183,19 +201,24 @@ def has_active_host(place: Place) -> bool:
     return any(host["state"] == "active" for host in items)
 
 
-def start_up(scratch: Scratch, slots: int = 2, name: str = "up", environ: Mapping[str, str] | None = None) -> Place:
+def start_up(
+    scratch: Scratch, slots: int = 2, name: str = "up", environ: Mapping[str, str] | None = None
+) -> Place:
     """`holdfast up` in a folder of its own, ready to run jobs."""
     data = scratch.folder / name / "holdfast-data"
     data.parent.mkdir(exist_ok=True)
     command = [*holdfast_command(), "up", "--port", "0", "--slots", str(slots), "--data", str(data)]
-    process = scratch.start(command, name, environ=environ, end_signal=signal.SIGINT, cwd=data.parent)
+    process = scratch.start(
+        command, name, environ=environ, end_signal=signal.SIGINT, cwd=data.parent
+    )
     place = await_place(scratch, process, data, name)
     wait_until(lambda: has_active_host(place), "a host is active", 30, every_seconds=0.005)
     return place
 
 
 class Database:
-    """An embedded PostgreSQL with its settings as they are for users, for the limit and the controller alike."""
+    """An embedded PostgreSQL with its settings as they are for users, for the limit and the
+    controller alike."""
 
     def __init__(self, scratch: Scratch) -> None:
         from holdfast.store.embedded.postgres import EmbeddedPostgres
@@ -209,7 +232,8 @@ class Database:
         return self._server.pid or 0
 
     def make(self, name: str) -> str:
-        """Create a database; returns how to connect, over loopback as a user's own server would be."""
+        """Create a database; returns how to connect, over loopback as a user's own server would
+        be."""
         import psycopg
 
         with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
@@ -240,7 +264,9 @@ def start_server(scratch: Scratch, dsn: str, name: str = "server") -> Place:
 
     def check() -> Place | None:
         if process.poll() is not None:
-            raise RuntimeError(f"{name} ended with status {process.returncode}:\n{scratch.read_log(name)}")
+            raise RuntimeError(
+                f"{name} ended with status {process.returncode}:\n{scratch.read_log(name)}"
+            )
         token = _read(token_file)
         return Place(url, token, process, scratch.folder) if token and is_ready(url) else None
 

@@ -1,10 +1,13 @@
-"""`make demo`: five jobs, four disasters, one machine, under a minute. Exit 0 only if all of it went as it should.
+"""`make demo`: five jobs, four disasters, one machine, under a minute. Exit 0 only if all of it
+went as it should.
 
 1. a reference run: digits, trained to the end without trouble
-2. the same run, wedged on purpose (GIL held in C): trip, forensics, requeue, on from its own file, the same accuracy
+2. the same run, wedged on purpose (GIL held in C): trip, forensics, requeue, on from its own file,
+   the same accuracy
 3. a run whose process is killed -9: it fails and says so; a person's `retry` takes it to the end
 4. a job whose agent is killed -9 under it, and which does not notice
-5. a job that only loads memory, slowly and without a beat, in a lane that watches hard: it must not be killed
+5. a job that only loads memory, slowly and without a beat, in a lane that watches hard: it must not
+   be killed
 """
 
 from __future__ import annotations
@@ -28,9 +31,13 @@ HOLDFAST = [sys.executable, "-m", "holdfast"]
 TRAIN = [sys.executable, str(ROOT / "examples" / "digits" / "train.py")]
 BEGAN = time.monotonic()
 LANE = {
-    "stall_timeout_seconds": 3, "stall_sample_interval_seconds": 0.5, "health_watch": "on",
-    "health_window_seconds": 3, "health_load_grace_seconds": 4, "health_sample_interval_seconds": 0.5,
-}  # fmt: skip
+    "stall_timeout_seconds": 3,
+    "stall_sample_interval_seconds": 0.5,
+    "health_watch": "on",
+    "health_window_seconds": 3,
+    "health_load_grace_seconds": 4,
+    "health_sample_interval_seconds": 0.5,
+}
 
 
 def say(text: str) -> None:
@@ -42,10 +49,16 @@ def call(*words: str) -> Any:
     """Run one `holdfast` command with --json and return what it printed."""
     at = words.index("--") if "--" in words else len(words)
     done = subprocess.run(
-        [*HOLDFAST, *words[:at], "--json", *words[at:]], cwd=SCRATCH, capture_output=True, text=True, timeout=30
+        [*HOLDFAST, *words[:at], "--json", *words[at:]],
+        cwd=SCRATCH,
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     if done.returncode:
-        raise SystemExit(f"holdfast {' '.join(words)} failed ({done.returncode}): {done.stderr.strip()}")
+        raise SystemExit(
+            f"holdfast {' '.join(words)} failed ({done.returncode}): {done.stderr.strip()}"
+        )
     return json.loads(done.stdout)
 
 
@@ -74,7 +87,9 @@ def ended(job: str) -> Any:
 
 def log_of(job: str) -> str:
     """Everything the job's last attempt printed."""
-    done = subprocess.run([*HOLDFAST, "logs", job], cwd=SCRATCH, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [*HOLDFAST, "logs", job], cwd=SCRATCH, capture_output=True, text=True, timeout=30
+    )
     return done.stdout
 
 
@@ -134,12 +149,18 @@ def start_up() -> subprocess.Popen[bytes]:
     log = (SCRATCH / "up.log").open("wb")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
     up = subprocess.Popen(
-        [*HOLDFAST, "up", "--slots", "6", "--port", "0"], cwd=SCRATCH, stdout=log, stderr=log, env=environ
+        [*HOLDFAST, "up", "--slots", "6", "--port", "0"],
+        cwd=SCRATCH,
+        stdout=log,
+        stderr=log,
+        env=environ,
     )
 
     def ready() -> bool:
         if up.poll() is not None:
-            raise SystemExit(f"`holdfast up` ended with {up.returncode}:\n{(SCRATCH / 'up.log').read_text()}")
+            raise SystemExit(
+                f"`holdfast up` ended with {up.returncode}:\n{(SCRATCH / 'up.log').read_text()}"
+            )
         return (SCRATCH / "holdfast-data" / "url").exists()
 
     wait_for("holdfast up to be ready", ready, 60)
@@ -156,9 +177,16 @@ def tell_story(jobs: dict[str, str]) -> None:
         attempts = call("attempts", job)
         for a in attempts:
             span = _seconds(a["started_at"] or a["reserved_at"], a["ended_at"])
-            kept = "" if a["outcome"] == "succeeded" else f", time lost {span - _useful(a):.1f} s of {span:.1f} s"
+            kept = (
+                ""
+                if a["outcome"] == "succeeded"
+                else f", time lost {span - _useful(a):.1f} s of {span:.1f} s"
+            )
             cause = f", cause {a['cause']}" if a["cause"] else ""
-            print(f"  attempt {a['number']} on {a['host']}: {a['outcome']}{cause}, exit code {a['exit_code']}{kept}")
+            print(
+                f"  attempt {a['number']} on {a['host']}: {a['outcome']}{cause}, exit code "
+                f"{a['exit_code']}{kept}"
+            )
             print(f"    {a['reason']}")
         for event in call("events", "--job", job):
             print(f"    {event['at'][11:19]}  {event['kind']:<16} {event['message'][:90]}")
@@ -169,7 +197,8 @@ def _seconds(start: str, end: str) -> float:
 
 
 def _useful(attempt: dict[str, Any]) -> float:
-    """Seconds of an attempt up to its last beat: the work its next attempt goes on from, give or take one save."""
+    """Seconds of an attempt up to its last beat: the work its next attempt goes on from, give or
+    take one save."""
     last = next(
         (
             m["facts"].get("trip", {}).get("evidence", {}).get("silent_seconds")
@@ -189,10 +218,18 @@ def play(up: subprocess.Popen[bytes], checks: Checks) -> dict[str, str]:
     run = [*TRAIN, "--steps", "600", "--step-seconds", "0.004"]
     counting = "import holdfast, time\nfor i in holdfast.track(range(1, 121)):\n    print('line', i, flush=True)\n    time.sleep(0.1)\n"
     jobs = {
-        "reference": submit("reference", [*run, "--save", str(SCRATCH / "reference.npz")], **one_thread),
-        "wedged": submit("wedged", [*run, "--save", str(SCRATCH / "wedged.npz"), "--wedge-at", "250"], **one_thread),
+        "reference": submit(
+            "reference", [*run, "--save", str(SCRATCH / "reference.npz")], **one_thread
+        ),
+        "wedged": submit(
+            "wedged",
+            [*run, "--save", str(SCRATCH / "wedged.npz"), "--wedge-at", "250"],
+            **one_thread,
+        ),
         "killed": submit(
-            "killed", [*run, "--save", str(SCRATCH / "killed.npz"), "--step-seconds", "0.02"], **one_thread
+            "killed",
+            [*run, "--save", str(SCRATCH / "killed.npz"), "--step-seconds", "0.02"],
+            **one_thread,
         ),
         "orphaned": submit("orphaned", [sys.executable, "-c", counting]),
         "loading": submit("loading", [sys.executable, str(ROOT / "examples" / "slow_load.py")]),
@@ -202,7 +239,9 @@ def play(up: subprocess.Popen[bytes], checks: Checks) -> dict[str, str]:
     def step_of(name: str) -> int:
         return call("show", jobs[name])["step"] or 0
 
-    victim = wait_for("the third job's process", lambda: step_of("killed") >= 60 and process_of(jobs["killed"]))
+    victim = wait_for(
+        "the third job's process", lambda: step_of("killed") >= 60 and process_of(jobs["killed"])
+    )
     os.kill(victim, signal.SIGKILL)
     say(f"killed: its process {victim} got kill -9")
     counting_pid = wait_for("the fourth job's process", lambda: process_of(jobs["orphaned"]))
@@ -235,17 +274,35 @@ def judge(jobs: dict[str, str], checks: Checks) -> None:
         checks.expect(f"{name} succeeded", record["state"] == "succeeded", record["reason"])
     first = call("attempts", jobs["wedged"])
     checks.expect(
-        "the wedge was a stall, exit code 76, requeued", [a["exit_code"] for a in first] == [76, 0], first[0]["reason"]
+        "the wedge was a stall, exit code 76, requeued",
+        [a["exit_code"] for a in first] == [76, 0],
+        first[0]["reason"],
     )
-    checks.expect("its stacks were kept", "section" in json.dumps(call("show", jobs["wedged"], "--forensics")))
+    checks.expect(
+        "its stacks were kept", "section" in json.dumps(call("show", jobs["wedged"], "--forensics"))
+    )
     checks.expect("it went on from its own file", "going on from step" in log_of(jobs["wedged"]))
     wanted = accuracy(jobs["reference"])
-    checks.expect("same accuracy with and without the wedge", accuracy(jobs["wedged"]) == wanted != "none", wanted)
-    checks.expect("same accuracy after the kill -9", accuracy(jobs["killed"]) == wanted, accuracy(jobs["killed"]))
+    checks.expect(
+        "same accuracy with and without the wedge",
+        accuracy(jobs["wedged"]) == wanted != "none",
+        wanted,
+    )
+    checks.expect(
+        "same accuracy after the kill -9",
+        accuracy(jobs["killed"]) == wanted,
+        accuracy(jobs["killed"]),
+    )
     lines = [int(n) for n in re.findall(r"^line (\d+)$", log_of(jobs["orphaned"]), re.M)]
-    checks.expect("no line of output was lost with the agent", lines == list(range(1, 121)), f"{len(lines)} lines")
+    checks.expect(
+        "no line of output was lost with the agent",
+        lines == list(range(1, 121)),
+        f"{len(lines)} lines",
+    )
     checks.expect("it noticed nothing: one attempt", len(call("attempts", jobs["orphaned"])) == 1)
-    checks.expect("the slow loader was not killed: one attempt", len(call("attempts", jobs["loading"])) == 1)
+    checks.expect(
+        "the slow loader was not killed: one attempt", len(call("attempts", jobs["loading"])) == 1
+    )
 
 
 def main() -> int:
@@ -267,7 +324,10 @@ def main() -> int:
     print()
     checks.expect("`up` stopped cleanly", code in (0, 130), f"exit code {code}")
     if checks.failed:
-        say(f"{len(checks.failed)} of the promises were not kept: {'; '.join(checks.failed)}. Logs: {SCRATCH}")
+        say(
+            f"{len(checks.failed)} of the promises were not kept: {'; '.join(checks.failed)}. "
+            f"Logs: {SCRATCH}"
+        )
         return 1
     shutil.rmtree(SCRATCH, ignore_errors=True)
     say("all of it happened as it should")

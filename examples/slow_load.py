@@ -1,4 +1,5 @@
-"""Load memory slowly, without a beat and with next to no CPU, as a large model does from a slow disk. Must not be killed."""
+"""Load memory slowly, without a beat and with next to no CPU, as a large model does from a slow
+disk. Must not be killed."""
 
 from __future__ import annotations
 

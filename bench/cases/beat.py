@@ -33,9 +33,12 @@ _BURST = 8  # under the shortest queue a Unix datagram socket is given (10)
 
 def run(scale: Scale) -> Figures:
     """Microseconds a call, in this process, with the receiver in another."""
-    # In the abstract name space, by a name of this process's own: a scratch folder's path may be too long for a socket.
+    # In the abstract name space, by a name of this process's own: a scratch folder's path may be
+    # too long for a socket.
     address = f"\0holdfast-bench-{os.getpid()}"
-    receiver = subprocess.Popen([sys.executable, "-c", _RECEIVER, address[1:]], stdout=subprocess.PIPE)
+    receiver = subprocess.Popen(
+        [sys.executable, "-c", _RECEIVER, address[1:]], stdout=subprocess.PIPE
+    )
     try:
         assert receiver.stdout is not None
         receiver.stdout.readline()
@@ -65,7 +68,8 @@ def _measure(scale: Scale, address: str) -> Figures:
             bare_awake.append(three)
             awake.append(four)
             say(
-                f"  round {number}/{scale.rounds}: send {one:.2f} us, beat sent {two:.2f} us, kept back {coalesced[-1]:.3f} us"
+                f"  round {number}/{scale.rounds}: send {one:.2f} us, beat sent {two:.2f} us, "
+                f"kept back {coalesced[-1]:.3f} us"
             )
         beats._reporter, beats._looked = None, True
         outside = [_time_loop(beats.beat, scale.pick(200_000, 2000)) for _ in range(scale.rounds)]
@@ -77,26 +81,43 @@ def _measure(scale: Scale, address: str) -> Figures:
         name=name,
         lines=(
             Line(
-                what="beat(step, total), sent, wakes the agent", unit="us", value=spread(sent), limit_name="bare send",
-                limit=spread(bare), budget="<= 5 us", met=spread(sent).median <= 5.0,
+                what="beat(step, total), sent, wakes the agent",
+                unit="us",
+                value=spread(sent),
+                limit_name="bare send",
+                limit=spread(bare),
+                budget="<= 5 us",
+                met=spread(sent).median <= 5.0,
             ),
             Line(
-                what="beat(step, total), sent, agent awake", unit="us", value=spread(awake),
-                limit_name="bare send", limit=spread(bare_awake), budget="<= 5 us",
+                what="beat(step, total), sent, agent awake",
+                unit="us",
+                value=spread(awake),
+                limit_name="bare send",
+                limit=spread(bare_awake),
+                budget="<= 5 us",
                 met=spread(awake).median <= 5.0,
             ),
             Line(
-                what="beat(step, total), coalesced", unit="us", value=spread(coalesced),
-                limit_name="bare send", limit=spread(bare), budget="<= 5 us", met=spread(coalesced).median <= 5.0,
+                what="beat(step, total), coalesced",
+                unit="us",
+                value=spread(coalesced),
+                limit_name="bare send",
+                limit=spread(bare),
+                budget="<= 5 us",
+                met=spread(coalesced).median <= 5.0,
             ),
             Line(what="beat(step, total), outside Holdfast", unit="us", value=spread(outside)),
         ),
         notes=(
-            "Sent, waking: medians of calls timed one by one, a bare send and a beat in turn, with pauses, so that each "
-            "finds the receiver asleep, as an agent mostly is. Awake: nobody has to be woken, which is the call's own "
-            "cost. A job that beats in a tight loop sends one datagram per 10 ms and pays the coalesced price for the rest.",
+            "Sent, waking: medians of calls timed one by one, a bare send and a beat in turn, "
+            "with pauses, so that each "
+            "finds the receiver asleep, as an agent mostly is. Awake: nobody has to be woken, "
+            "which is the call's own "
+            "cost. A job that beats in a tight loop sends one datagram per 10 ms and pays the "
+            "coalesced price for the rest.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _time_loop(beat: object, count: int) -> float:
@@ -108,7 +129,8 @@ def _time_loop(beat: object, count: int) -> float:
 
 
 def _time_in_turn(reporter: Reporter, sock: socket.socket, turns: int) -> tuple[float, float]:
-    """Median microseconds of (bare send, beat), one of each in turn; each finds the receiver asleep."""
+    """Median microseconds of (bare send, beat), one of each in turn; each finds the receiver
+    asleep."""
     clock = time.perf_counter
     bare, sent = [], []
     for number in range(turns):
@@ -152,6 +174,8 @@ def _time_awake(turns: int, address: str) -> tuple[float, float]:
             for _ in range(_BURST):
                 beat(turns, turns)
             sent.append((clock() - began) / _BURST)
-            for _ in range(_BURST):  # blocks for ever were one lost, so a beat that was not sent is not counted as fast
+            for _ in range(
+                _BURST
+            ):  # blocks for ever were one lost, so a beat that was not sent is not counted as fast
                 receiver.recv(4096)
     return spread(bare).median * 1e6, spread(sent).median * 1e6

@@ -19,7 +19,9 @@ budget = "1M queued rows within 10 % of 1k"
 class Lane:
     """A controller on a database of its own whose queue is kept at one depth."""
 
-    def __init__(self, scratch: Scratch, database: Database, agents: AgentProcess, label: str, depth: int) -> None:
+    def __init__(
+        self, scratch: Scratch, database: Database, agents: AgentProcess, label: str, depth: int
+    ) -> None:
         self.depth, self._agents = depth, agents
         self._dsn = database.make(label)
         self.place: Place = start_server(scratch, self._dsn, label)
@@ -40,12 +42,16 @@ class Lane:
                 "and not attisdropped and attname not in ('id', 'ord') and attgenerated = ''"
             ).fetchall()
             columns = ", ".join(f'"{row[0]}"' for row in names)
-            there = connection.execute("select count(*) from jobs where state = 'queued'").fetchone()
+            there = connection.execute(
+                "select count(*) from jobs where state = 'queued'"
+            ).fetchone()
             missing = queued - (there[0] if there else 0)
             if missing > 0:
                 connection.execute(
-                    f"insert into jobs (id, {columns}) select lpad((%s + n)::text, 20, '0'), {columns} "
-                    "from (select * from jobs where state = 'queued' limit 1) as pattern, generate_series(1, %s) as n "
+                    f"insert into jobs (id, {columns}) select lpad((%s + n)::text, 20, '0'), "
+                    f"{columns} "
+                    "from (select * from jobs where state = 'queued' limit 1) as pattern, "
+                    "generate_series(1, %s) as n "
                     "order by n".encode(),
                     (self._made, missing),
                 )
@@ -60,7 +66,8 @@ class Lane:
         self._ended += claims
         at = float(self._agents.order(do="await", ended=self._ended, timeout=600)["at"])
         self.place.pause()
-        # What was reserved before the pause is still claimed; it counts for nothing, but it must be over.
+        # What was reserved before the pause is still claimed; it counts for nothing, but it must be
+        # over.
         time.sleep(0.5)
         self._ended = int(self._agents.order(do="await", ended=0, timeout=1)["ended"])
         return claims / (at - began)
@@ -70,7 +77,12 @@ def run(scale: Scale) -> Figures:
     """The same controller code on two databases, taking turns."""
     shallow_depth, deep_depth = 1000, scale.pick(1_000_000, 20_000)
     claims = scale.pick(4000, 100)
-    with Scratch() as scratch, Database(scratch) as database, AgentProcess() as one, AgentProcess() as other:
+    with (
+        Scratch() as scratch,
+        Database(scratch) as database,
+        AgentProcess() as one,
+        AgentProcess() as other,
+    ):
         shallow = Lane(scratch, database, one, "shallow", shallow_depth)
         say(f"  filling {deep_depth:,} rows")
         deep = Lane(scratch, database, other, "deep", deep_depth)
@@ -83,8 +95,13 @@ def run(scale: Scale) -> Figures:
         )
     ratio = spread(found).median / spread(limits).median
     line = Line(
-        what=f"claim and complete, {deep_depth:,} queued", unit="jobs/s", value=spread(found),
-        limit_name=f"{shallow_depth:,} queued", limit=spread(limits), budget="ratio >= 0.90", met=ratio >= 0.9,
-    )  # fmt: skip
+        what=f"claim and complete, {deep_depth:,} queued",
+        unit="jobs/s",
+        value=spread(found),
+        limit_name=f"{shallow_depth:,} queued",
+        limit=spread(limits),
+        budget="ratio >= 0.90",
+        met=ratio >= 0.9,
+    )
     note = f"{claims} claims a round over HTTP; two controllers on one PostgreSQL, the other one idle meanwhile."
     return Figures(name=name, lines=(line,), notes=(note,))

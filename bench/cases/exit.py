@@ -1,4 +1,5 @@
-"""How soon the exit of a process is known: to the agent through the guardian, and to the controller's record."""
+"""How soon the exit of a process is known: to the agent through the guardian, and to the
+controller's record."""
 
 from __future__ import annotations
 
@@ -40,19 +41,29 @@ def run(scale: Scale) -> Figures:
         name=name,
         lines=(
             Line(
-                what="kill to end seen by the agent", unit="ms", value=spread(seen), limit_name="own pidfd",
-                limit=spread(bare), budget="<= 3 ms", met=spread(seen).median <= 3.0,
+                what="kill to end seen by the agent",
+                unit="ms",
+                value=spread(seen),
+                limit_name="own pidfd",
+                limit=spread(bare),
+                budget="<= 3 ms",
+                met=spread(seen).median <= 3.0,
             ),
             Line(
-                what="exit to the controller's record", unit="ms", value=spread(recorded), limit_name="own pidfd",
+                what="exit to the controller's record",
+                unit="ms",
+                value=spread(recorded),
+                limit_name="own pidfd",
                 limit=spread(bare_end),
             ),
         ),
         notes=(
-            "Agent: a stand-in under a real guardian kills its task and times both its own pidfd and the guardian's message. "
-            "Record: `ended_at` of the job in a running `holdfast up`, database clock against the wall clock of this machine.",
+            "Agent: a stand-in under a real guardian kills its task and times both its own pidfd "
+            "and the guardian's message. "
+            "Record: `ended_at` of the job in a running `holdfast up`, database clock against the "
+            "wall clock of this machine.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _measure_guardian(samples: int) -> tuple[list[float], list[float]]:
@@ -69,7 +80,9 @@ def _measure_guardian(samples: int) -> tuple[list[float], list[float]]:
 
         def check() -> bool:
             if guardian.poll() is not None:
-                raise RuntimeError(f"the guardian ended with {guardian.returncode}: {scratch.read_log('guardian')}")
+                raise RuntimeError(
+                    f"the guardian ended with {guardian.returncode}: {scratch.read_log('guardian')}"
+                )
             return result.exists()
 
         try:
@@ -93,14 +106,17 @@ def _measure_record(samples: int) -> tuple[list[float], list[float]]:
 
 
 def _sample_record(place: Place, folder: Path) -> tuple[float, float]:
-    """A job that ends with 0 when a line comes through a fifo: (its exit by pidfd, the record), in ms after the line."""
+    """A job that ends with 0 when a line comes through a fifo: (its exit by pidfd, the record), in
+    ms after the line."""
     fifo, pid_file = folder / "fifo", folder / "pid"
     for path in (fifo, pid_file):
         path.unlink(missing_ok=True)
     os.mkfifo(fifo)
     script = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; read line < {fifo}"
     job = json.loads(_submit(place, {"shell": script}))["id"]
-    pid = int(wait_until(lambda: pid_file.read_text() if pid_file.exists() else None, "the job's pid", 20))
+    pid = int(
+        wait_until(lambda: pid_file.read_text() if pid_file.exists() else None, "the job's pid", 20)
+    )
     time.sleep(0.2)  # until its start is on record too, and all is idle
     descriptor = os.pidfd_open(pid)
     try:

@@ -1,4 +1,5 @@
-"""One rank of eight is killed: from the kill until all eight run again. Beside torchrun, and a loop that does only that."""
+"""One rank of eight is killed: from the kill until all eight run again. Beside torchrun, and a loop
+that does only that."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ budget = "one of 8 bare-Python ranks killed -> all 8 run again in <= 0.3 s"
 RANKS = 8
 BUDGET_SECONDS = 0.3
 TORCH = Path(os.environ.get("HOLDFAST_TEST_TORCH", ROOT / ".venv-torch" / "bin" / "python"))
-# Says that it runs, and waits. Without `site`, as light as Python gets: what is measured is not its start.
+# Says that it runs, and waits. Without `site`, as light as Python gets: what is measured is not its
+# start.
 _PROGRAM = """
 import os, sys, time
 line = f"{os.environ['RANK']} {os.getpid()} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\\n"
@@ -41,13 +43,18 @@ class Journal:
     def read(self, first: int) -> list[tuple[int, int, int]]:
         """(rank, pid, ns) of the lines from `first` on."""
         text = self.path.read_text() if self.path.exists() else ""
-        rows = [line.split() for line in text.splitlines(keepends=True)[first:] if line.endswith("\n")]
+        rows = [
+            line.split() for line in text.splitlines(keepends=True)[first:] if line.endswith("\n")
+        ]
         return [(int(rank), int(pid), int(at)) for rank, pid, at in rows]
 
     def wait_gang(self, first: int) -> list[tuple[int, int, int]]:
         """Wait until all ranks have written after line `first`."""
         wait_until(
-            lambda: len(self.read(first)) >= RANKS, f"{RANKS} ranks in {self.path.name}", 60, every_seconds=0.002
+            lambda: len(self.read(first)) >= RANKS,
+            f"{RANKS} ranks in {self.path.name}",
+            60,
+            every_seconds=0.002,
         )
         found = self.read(first)
         if sorted(rank for rank, _, _ in found) != list(range(RANKS)):
@@ -59,7 +66,9 @@ def _command(program: Path, journal: Path) -> list[str]:
     return [sys.executable, "-S", "-E", str(program), str(journal)]
 
 
-def _kill_one(journal: Journal, gang: list[tuple[int, int, int]], seen: int, chance: random.Random) -> float:
+def _kill_one(
+    journal: Journal, gang: list[tuple[int, int, int]], seen: int, chance: random.Random
+) -> float:
     """Kill a random rank; seconds until the last rank of the next gang runs."""
     time.sleep(0.3)  # let whoever started them come to rest
     victim = chance.choice(gang)[1]
@@ -86,15 +95,27 @@ def _run_holdfast(scratch: Scratch, program: Path, rounds: int) -> list[float]:
     try:
         return _measure(journal, rounds)
     except TimeoutError as error:
-        raise TimeoutError(f"{error}: {json.dumps(place.connection.call('GET', f'/v1/jobs/{job}'))}") from None
+        raise TimeoutError(
+            f"{error}: {json.dumps(place.connection.call('GET', f'/v1/jobs/{job}'))}"
+        ) from None
     finally:
         scratch.end(place.process)
 
 
 def _run_torchrun(scratch: Scratch, program: Path, rounds: int) -> list[float]:
     journal = Journal(scratch.folder / "torchrun.journal")
-    command = [str(TORCH), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS),
-               "--max-restarts", "1000", "--no-python", *_command(program, journal.path)]  # fmt: skip
+    command = [
+        str(TORCH),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(RANKS),
+        "--max-restarts",
+        "1000",
+        "--no-python",
+        *_command(program, journal.path),
+    ]
     (scratch.folder / "torch").mkdir()  # it leaves its log folders behind
     environ = clean_environment(TMPDIR=str(scratch.folder / "torch"))
     process = scratch.start(command, "torchrun", environ=environ)
@@ -107,7 +128,8 @@ def _run_torchrun(scratch: Scratch, program: Path, rounds: int) -> list[float]:
 
 
 def _run_bare(scratch: Scratch, program: Path, rounds: int) -> list[float]:
-    """What must be done at least: see one end, end the others, start all anew. No rules, no record, no second machine."""
+    """What must be done at least: see one end, end the others, start all anew. No rules, no record,
+    no second machine."""
     journal = Journal(scratch.folder / "bare.journal")
     chance, found = random.Random(8), []
 
@@ -157,12 +179,24 @@ def run(scale: Scale) -> Figures:
     value = spread(ours)
     words = f"1 of {RANKS} ranks killed to all running"
     lines = [
-        Line(what=words, unit="s", value=value, limit_name="bare loop", limit=spread(bare),
-             budget=f"<= {BUDGET_SECONDS:g} s", met=value.median <= BUDGET_SECONDS)
-    ]  # fmt: skip
-    notes = ["The job's retry delay is 0; what is left is the drain, the decision, admission and the start barrier."]
+        Line(
+            what=words,
+            unit="s",
+            value=value,
+            limit_name="bare loop",
+            limit=spread(bare),
+            budget=f"<= {BUDGET_SECONDS:g} s",
+            met=value.median <= BUDGET_SECONDS,
+        )
+    ]
+    notes = [
+        "The job's retry delay is 0; what is left is the drain, the decision, admission and the "
+        "start barrier."
+    ]
     if theirs is None:
         notes.append(f"torchrun was not measured: {TORCH} is not there (`make ddp` brings it).")
     else:
-        lines.append(Line(what=words, unit="s", value=value, limit_name="torchrun", limit=spread(theirs)))
+        lines.append(
+            Line(what=words, unit="s", value=value, limit_name="torchrun", limit=spread(theirs))
+        )
     return Figures(name=name, lines=tuple(lines), notes=tuple(notes))

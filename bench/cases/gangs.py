@@ -1,4 +1,5 @@
-"""Admission of gangs: many jobs of mixed sizes, and one of a thousand ranks from its queue to its last launch order."""
+"""Admission of gangs: many jobs of mixed sizes, and one of a thousand ranks from its queue to its
+last launch order."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ SUBMIT = 1000
 
 def choose_sizes(jobs: int) -> list[int]:
     """As many sizes as jobs, in the pattern's proportion at any length."""
-    return [PATTERN[n * 7 % len(PATTERN)] for n in range(jobs)]  # 7 and 50 share no factor: all of them, mixed
+    return [
+        PATTERN[n * 7 % len(PATTERN)] for n in range(jobs)
+    ]  # 7 and 50 share no factor: all of them, mixed
 
 
 class Cluster:
@@ -39,14 +42,24 @@ class Cluster:
         self.hosts: list[str] = []
 
     async def add_hosts(self, count: int, slots: int) -> None:
-        """Hosts as their registration leaves them. They are not called silent for as long as this takes."""
+        """Hosts as their registration leaves them. They are not called silent for as long as this
+        takes."""
         from holdfast.wire.agent import HostFacts
 
-        await self.store.write_cluster_settings({"sync_interval_seconds": 60.0, "dead_host_seconds": 3600.0})
+        await self.store.write_cluster_settings(
+            {"sync_interval_seconds": 60.0, "dead_host_seconds": 3600.0}
+        )
         for n in range(count):
             host_id = f"host-{n:05d}"
-            facts = HostFacts(name=host_id, cpu_slots=slots, memory_bytes=1 << 40, address=f"10.0.{n // 250}.{n % 250}")
-            await self.store.register_host(host_id, host_id.encode().ljust(32, b"."), "incarnation-1", facts)
+            facts = HostFacts(
+                name=host_id,
+                cpu_slots=slots,
+                memory_bytes=1 << 40,
+                address=f"10.0.{n // 250}.{n % 250}",
+            )
+            await self.store.register_host(
+                host_id, host_id.encode().ljust(32, b"."), "incarnation-1", facts
+            )
             self.hosts.append(host_id)
 
     async def submit(self, sizes: Sequence[int]) -> None:
@@ -82,8 +95,8 @@ class Cluster:
         return seconds
 
     async def start_gang(self) -> float:
-        """Seconds from the hosts' first look to the last answer with launch orders, each host's sync by itself as the server
-        takes them."""
+        """Seconds from the hosts' first look to the last answer with launch orders, each host's
+        sync by itself as the server takes them."""
         from holdfast.controller.sync.batch import SyncBatcher
         from holdfast.controller.sync.orders import make_orders
         from holdfast.store.port.store import HostSync
@@ -94,13 +107,22 @@ class Cluster:
         asked = await asyncio.gather(
             *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1")) for h in self.hosts)
         )
-        claims = {a.host_id: tuple((row.key, 29_500 if row.key.rank == 0 else 0) for row in a.claims) for a in asked}
+        claims = {
+            a.host_id: tuple((row.key, 29_500 if row.key.rank == 0 else 0) for row in a.claims)
+            for a in asked
+        }
         told = await asyncio.gather(
-            *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h])) for h in self.hosts)
+            *(
+                batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h]))
+                for h in self.hosts
+            )
         )
         late = [a.host_id for a in told if len(a.offers) < len(claims[a.host_id])]
         again = await asyncio.gather(
-            *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h])) for h in late)
+            *(
+                batcher.submit(HostSync(host_id=h, incarnation="incarnation-1", claimed=claims[h]))
+                for h in late
+            )
         )
         settings = await self.controller.settings.current()
         layouts, offered = self.controller.layouts, 0
@@ -154,21 +176,39 @@ def run(scale: Scale) -> Figures:
             start.append(took[1])
             spread_out.append(asyncio.run(large(database.make(f"large-{next(numbers)}"), ranks))[1])
             say(
-                f"  a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in {start[-1]:.0f} ms; "
+                f"  a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in "
+                f"{start[-1]:.0f} ms; "
                 f"with a host for each rank in {spread_out[-1]:.0f} ms"
             )
             return found
 
         raw = database.make("raw")
         limits, found = alternate(
-            scale.pick(3, 1), lambda: measure_raw_gangs(raw, sizes, hosts), measure, ("raw", "admitted"), "jobs/s"
+            scale.pick(3, 1),
+            lambda: measure_raw_gangs(raw, sizes, hosts),
+            measure,
+            ("raw", "admitted"),
+            "jobs/s",
         )
     lines = (
-        Line(what=f"{jobs:,} queued in {QUEUES} queues, sizes 1/5/20 in 35:11:4", unit="jobs/s", value=spread(found),
-             limit_name="bare rows", limit=spread(limits)),
+        Line(
+            what=f"{jobs:,} queued in {QUEUES} queues, sizes 1/5/20 in 35:11:4",
+            unit="jobs/s",
+            value=spread(found),
+            limit_name="bare rows",
+            limit=spread(limits),
+        ),
         Line(what=f"reserve a gang of {ranks:,} on {wide} hosts", unit="ms", value=spread(reserve)),
-        Line(what=f"claim and launch orders of {ranks:,} ranks, {wide} syncs", unit="ms", value=spread(start)),
-        Line(what=f"claim and launch orders of {ranks:,} ranks, a host each", unit="ms", value=spread(spread_out)),
-    )  # fmt: skip
+        Line(
+            what=f"claim and launch orders of {ranks:,} ranks, {wide} syncs",
+            unit="ms",
+            value=spread(start),
+        ),
+        Line(
+            what=f"claim and launch orders of {ranks:,} ranks, a host each",
+            unit="ms",
+            value=spread(spread_out),
+        ),
+    )
     note = "Store and admission loop in one process with PostgreSQL beside it; hosts are rows, no agent and no HTTP."
     return Figures(name=name, lines=lines, notes=(note,))

@@ -13,7 +13,8 @@ from bench.system import Scratch, start_up
 name = "idle"
 budget = "controller < 2 % CPU, < 120 MB"
 ROLES = ("controller", "up", "guardian", "agent", "postgres", "other")
-# A part of a command line, and what the process is. The guardian is the process that the agent's part becomes.
+# A part of a command line, and what the process is. The guardian is the process that the agent's
+# part becomes.
 _MARKS = (
     ("holdfast.cli.up.part_main controller", "controller"),
     ("holdfast.cli.up.part_main agent", "guardian"),
@@ -51,7 +52,12 @@ def run(scale: Scale) -> Figures:
             took = time.monotonic() - began
             for role, pids in groups.items():
                 cpu[role].append(100 * (sum_cpu_seconds(pids) - before[role]) / took)
-            say("  " + ", ".join(f"{role} {readings[-1]:.2f} %" for role, readings in cpu.items() if groups[role]))
+            say(
+                "  "
+                + ", ".join(
+                    f"{role} {readings[-1]:.2f} %" for role, readings in cpu.items() if groups[role]
+                )
+            )
         memory = {role: [read_memory_mb(pid) for pid in pids] for role, pids in groups.items()}
     lines: list[Line] = []
     for role in ROLES:
@@ -59,22 +65,37 @@ def run(scale: Scale) -> Figures:
             continue
         ours = role == "controller"
         # Shared buffers are mapped by every server process: only the proportional sum is a size.
-        size = sum(m[1] for m in memory[role]) if role == "postgres" else sum(m[0] for m in memory[role])
+        size = (
+            sum(m[1] for m in memory[role])
+            if role == "postgres"
+            else sum(m[0] for m in memory[role])
+        )
         lines += [
             Line(
-                what=f"{role}: CPU", unit="%", value=spread(cpu[role]),
-                limit_name="idle bare uvicorn" if ours else "", limit=spread(cpu["bare"]) if ours else None,
-                budget="< 2 %" if ours else "", met=spread(cpu[role]).median < 2.0 if ours else None,
+                what=f"{role}: CPU",
+                unit="%",
+                value=spread(cpu[role]),
+                limit_name="idle bare uvicorn" if ours else "",
+                limit=spread(cpu["bare"]) if ours else None,
+                budget="< 2 %" if ours else "",
+                met=spread(cpu[role]).median < 2.0 if ours else None,
             ),
             Line(
-                what=f"{role}: memory ({'proportional' if role == 'postgres' else 'resident'})", unit="MB",
-                value=spread([size]), limit_name="idle bare uvicorn" if ours else "",
+                what=f"{role}: memory ({'proportional' if role == 'postgres' else 'resident'})",
+                unit="MB",
+                value=spread([size]),
+                limit_name="idle bare uvicorn" if ours else "",
                 limit=spread([memory["bare"][0][0]]) if ours else None,
-                budget="< 120 MB" if ours else "", met=size < 120.0 if ours else None,
+                budget="< 120 MB" if ours else "",
+                met=size < 120.0 if ours else None,
             ),
-        ]  # fmt: skip
-    found = "; ".join(f"{role}: {len(pids)}" for role, pids in groups.items() if pids and role != "bare")
+        ]
+    found = "; ".join(
+        f"{role}: {len(pids)}" for role, pids in groups.items() if pids and role != "bare"
+    )
     others = [family[pid][:100] for pid in groups["other"]]
     return Figures(
-        name=name, lines=tuple(lines), notes=(f"Processes: {found}.{f' Other: {others}' if others else ''}",)
+        name=name,
+        lines=tuple(lines),
+        notes=(f"Processes: {found}.{f' Other: {others}' if others else ''}",),
     )

@@ -23,7 +23,8 @@ _PAUSE_SECONDS = 0.15
 
 
 def run(scale: Scale) -> Figures:
-    """Milliseconds from before the submission is sent to the clock reading of the started program."""
+    """Milliseconds from before the submission is sent to the clock reading of the started
+    program."""
     samples = scale.pick(200, 5)
     limits: list[float] = []
     found: list[float] = []
@@ -46,13 +47,20 @@ def run(scale: Scale) -> Figures:
         value, limit = percentile(found, percent), percentile(limits, percent)
         lines.append(
             Line(
-                what=f"submit to process start, p{percent}", unit="ms", value=spread([value]),
-                limit_name="bare HTTP + fork-exec", limit=spread([limit]), budget=f"<= {most:g} ms", met=value <= most,
+                what=f"submit to process start, p{percent}",
+                unit="ms",
+                value=spread([value]),
+                limit_name="bare HTTP + fork-exec",
+                limit=spread([limit]),
+                budget=f"<= {most:g} ms",
+                met=value <= most,
             )
-        )  # fmt: skip
+        )
     note = (
-        f"{samples} samples at idle, one every {2 * _PAUSE_SECONDS:g} s. The start is the wall clock that the job's program "
-        f"(`{' '.join(_PROGRAM)}`, granularity 1 ns) prints as its first act, so exec and loading are in both columns. "
+        f"{samples} samples at idle, one every {2 * _PAUSE_SECONDS:g} s. The start is the wall "
+        "clock that the job's program "
+        f"(`{' '.join(_PROGRAM)}`, granularity 1 ns) prints as its first act, so exec and loading "
+        "are in both columns. "
         f"Slowest {max(found):.1f} ms, bare {max(limits):.1f} ms."
     )
     return Figures(name=name, lines=tuple(lines), notes=(note,))
@@ -65,7 +73,11 @@ def _sample_bare(bare: Connection, stdout: Path) -> float:
     status, _ = bare.request("POST", "/spawn", body)
     if status != 200:
         raise RuntimeError(f"the bare server answered {status}")
-    text = wait_until(lambda: (stdout.read_text() if stdout.exists() else "") or None, "the bare program's clock", 10)
+    text = wait_until(
+        lambda: (stdout.read_text() if stdout.exists() else "") or None,
+        "the bare program's clock",
+        10,
+    )
     return (int(text) - began) / 1e6
 
 

@@ -17,7 +17,8 @@ SPEC = {"argv": ["/bin/true"], "queue": QUEUE}
 
 
 def run(scale: Scale) -> Figures:
-    """Jobs per second from the queue's release to the last end on record; and with their submission in the time."""
+    """Jobs per second from the queue's release to the last end on record; and with their submission
+    in the time."""
     jobs, hosts, slots = scale.pick(5000, 60), scale.pick(8, 2), scale.pick(100, 10)
     with Scratch() as scratch, Database(scratch) as database, AgentProcess() as agents:
         limit_dsn = database.make("limit")
@@ -32,29 +33,46 @@ def run(scale: Scale) -> Figures:
             return measure_raw_claims(limit_dsn, scale.pick(50_000, 1000))
 
         limits, queued = alternate(
-            scale.rounds, limit, lambda: _measure_queued(place, run_ends, jobs), ("raw", "queued jobs"), "/s"
+            scale.rounds,
+            limit,
+            lambda: _measure_queued(place, run_ends, jobs),
+            ("raw", "queued jobs"),
+            "/s",
         )
         more_limits, submitted = alternate(
-            scale.rounds, limit, lambda: _measure_submitted(place, run_ends, jobs), ("raw", "with submission"), "/s"
+            scale.rounds,
+            limit,
+            lambda: _measure_submitted(place, run_ends, jobs),
+            ("raw", "with submission"),
+            "/s",
         )
     ratio = spread(queued).median / spread(limits).median
     return Figures(
         name=name,
         lines=(
             Line(
-                what="dispatch of queued no-op jobs", unit="jobs/s", value=spread(queued), limit_name=_LIMIT,
-                limit=spread(limits), budget=">= 0.5", met=ratio >= 0.5,
+                what="dispatch of queued no-op jobs",
+                unit="jobs/s",
+                value=spread(queued),
+                limit_name=_LIMIT,
+                limit=spread(limits),
+                budget=">= 0.5",
+                met=ratio >= 0.5,
             ),
             Line(
-                what="submitted while dispatched", unit="jobs/s", value=spread(submitted), limit_name=_LIMIT,
+                what="submitted while dispatched",
+                unit="jobs/s",
+                value=spread(submitted),
+                limit_name=_LIMIT,
                 limit=spread(more_limits),
             ),
         ),
         notes=(
             f"{jobs} jobs a round, {hosts} simulated hosts x {slots} slots in one client process; "
-            f"{run_ends.describe()}. The raw loop submits nothing: the first line is the one to compare.",
+            f"{run_ends.describe()}. The raw loop submits nothing: the first line is the one to "
+            "compare.",
         ),
-    )  # fmt: skip
+    )
 
 
 class _Ends:

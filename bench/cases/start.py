@@ -13,7 +13,14 @@ from pathlib import Path
 
 from bench.figures import Figures, Line, spread
 from bench.scale import Scale, alternate, say, wait_until
-from bench.system import Scratch, await_place, clean_environment, has_active_host, holdfast_command, start_up
+from bench.system import (
+    Scratch,
+    await_place,
+    clean_environment,
+    has_active_host,
+    holdfast_command,
+    start_up,
+)
 
 name = "start"
 budget = "CLI <= 150 ms; up <= 3 s from nothing, <= 1 s on an initialised folder"
@@ -23,8 +30,10 @@ def run(scale: Scale) -> Figures:
     """Wall-clock of whole processes."""
     lines = [*_measure_cli(scale), *_measure_up(scale)]
     notes = (
-        "`up` counts to the moment a host takes work (a job submitted then starts), not to the first answer of the API. "
-        "Bare: initdb and start of the same PostgreSQL with the same settings, made ready by the store's own code, without the rest.",
+        "`up` counts to the moment a host takes work (a job submitted then starts), not to the "
+        "first answer of the API. "
+        "Bare: initdb and start of the same PostgreSQL with the same settings, made ready by the "
+        "store's own code, without the rest.",
     )
     return Figures(name=name, lines=tuple(lines), notes=notes)
 
@@ -46,18 +55,28 @@ def _measure_cli(scale: Scale) -> list[Line]:
         place = start_up(scratch)
         for words in (["--help"], ["version"], ["jobs"]):
             bare = [sys.executable, "-c", "pass"]
-            time_command([*holdfast_command(), *words], place.environ())  # the first writes byte code
+            time_command(
+                [*holdfast_command(), *words], place.environ()
+            )  # the first writes byte code
             limits, found = [], []
             for _ in range(rounds):
                 limits.append(time_command(bare, place.environ()))
                 found.append(time_command([*holdfast_command(), *words], place.environ()))
-            say(f"  holdfast {words[0]}: {spread(found).median:.0f} ms, python -c pass: {spread(limits).median:.0f} ms")
+            say(
+                f"  holdfast {words[0]}: {spread(found).median:.0f} ms, python -c pass: "
+                f"{spread(limits).median:.0f} ms"
+            )
             lines.append(
                 Line(
-                    what=f"holdfast {words[0]}", unit="ms", value=spread(found), limit_name="python -c pass",
-                    limit=spread(limits), budget="<= 150 ms", met=spread(found).median <= 150.0,
+                    what=f"holdfast {words[0]}",
+                    unit="ms",
+                    value=spread(found),
+                    limit_name="python -c pass",
+                    limit=spread(limits),
+                    budget="<= 150 ms",
+                    met=spread(found).median <= 150.0,
                 )
-            )  # fmt: skip
+            )
     return lines
 
 
@@ -75,11 +94,17 @@ def _measure_up(scale: Scale) -> list[Line]:
             )
             lines.append(
                 Line(
-                    what="holdfast up, from nothing" if fresh else "holdfast up, initialised folder", unit="s",
-                    value=spread(found), limit_name="bare initdb + start" if fresh else "bare start",
-                    limit=spread(limits), budget=f"<= {most:g} s", met=spread(found).median <= most,
+                    what="holdfast up, from nothing"
+                    if fresh
+                    else "holdfast up, initialised folder",
+                    unit="s",
+                    value=spread(found),
+                    limit_name="bare initdb + start" if fresh else "bare start",
+                    limit=spread(limits),
+                    budget=f"<= {most:g} s",
+                    met=spread(found).median <= most,
                 )
-            )  # fmt: skip
+            )
     return lines
 
 
@@ -104,7 +129,9 @@ def _time_up(scratch: Scratch, fresh: bool) -> float:
         home.mkdir()
     command = [*holdfast_command(), "up", "--port", "0", "--slots", "2", "--data", str(data)]
     began = time.monotonic()
-    process = scratch.start(command, "up", end_signal=signal.SIGINT, cwd=home, environ=clean_environment())
+    process = scratch.start(
+        command, "up", end_signal=signal.SIGINT, cwd=home, environ=clean_environment()
+    )
     place = await_place(scratch, process, data, "up")
     wait_until(lambda: has_active_host(place), "a host is active", 30, every_seconds=0.005)
     took = time.monotonic() - began

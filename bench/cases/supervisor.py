@@ -1,4 +1,5 @@
-"""The supervisor's bus: round trips, launches, a broadcast to a large fleet, the loss of a host, memory per host."""
+"""The supervisor's bus: round trips, launches, a broadcast to a large fleet, the loss of a host,
+memory per host."""
 
 from __future__ import annotations
 
@@ -39,13 +40,23 @@ def run(scale: Scale) -> Figures:
     for number in range(1, scale.pick(3, 1) + 1):
         frames.append(_run("supervisor_raw", small, 1, _PER_HOST, _PAYLOAD_BYTES, rounds))
         bulk_frames.append(_run("supervisor_raw", small, 1, 1, _LAUNCH_BYTES, rounds))
-        fleets.append(_run("supervisor_fleet", small, 1, _PER_HOST, _PAYLOAD_BYTES, rounds, "messages"))
-        say(f"  {small} hosts, {number}: raw {_rate(frames[-1], small)}, round trips {_rate(fleets[-1], small)}")
+        fleets.append(
+            _run("supervisor_fleet", small, 1, _PER_HOST, _PAYLOAD_BYTES, rounds, "messages")
+        )
+        say(
+            f"  {small} hosts, {number}: raw {_rate(frames[-1], small)}, round trips "
+            f"{_rate(fleets[-1], small)}"
+        )
     spread_over = scale.pick(4, 1)
     for number in range(1, scale.pick(2, 1) + 1):
         wide_raw.append(_run("supervisor_raw", large, spread_over, 1, _PAYLOAD_BYTES, rounds))
-        wide.append(_run("supervisor_fleet", large, spread_over, 1, _PAYLOAD_BYTES, rounds, "broadcast"))
-        say(f"  {large} hosts, {number}: raw {wide_raw[-1]['seconds']} s, broadcast {wide[-1]['seconds']} s")
+        wide.append(
+            _run("supervisor_fleet", large, spread_over, 1, _PAYLOAD_BYTES, rounds, "broadcast")
+        )
+        say(
+            f"  {large} hosts, {number}: raw {wide_raw[-1]['seconds']} s, broadcast "
+            f"{wide[-1]['seconds']} s"
+        )
     loss = _run("supervisor_fleet", small, 1, 1, _PAYLOAD_BYTES, scale.pick(10, 1), "loss")
     return _sum_up(small, large, frames, bulk_frames, fleets, wide_raw, wide, loss)
 
@@ -55,20 +66,27 @@ def _need_descriptors(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count + _SPARE_DESCRIPTORS:
         if hard != resource.RLIM_INFINITY and hard < count + _SPARE_DESCRIPTORS:
-            raise OSError(f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit -Hn)")
+            raise OSError(
+                f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit "
+                "-Hn)"
+            )
         resource.setrlimit(resource.RLIMIT_NOFILE, (count + _SPARE_DESCRIPTORS, hard))
 
 
 def _run(module: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
+    )
     try:
         out, err = process.communicate(timeout=_PATIENCE_SECONDS)
     except BaseException:
         end_process(process, signal.SIGTERM, 10)
         raise
     if process.returncode:
-        raise RuntimeError(f"bench.{module} {arguments} failed: {err.decode(errors='replace')[-1500:]}")
+        raise RuntimeError(
+            f"bench.{module} {arguments} failed: {err.decode(errors='replace')[-1500:]}"
+        )
     found: dict[str, Any] = json.loads(out)
     return found
 
@@ -128,13 +146,20 @@ def _sum_up(
     return Figures(name=name, lines=lines, notes=_make_notes(wide, wide_raw, strays))
 
 
-def _make_notes(wide: list[dict[str, Any]], wide_raw: list[dict[str, Any]], strays: int) -> tuple[str, ...]:
+def _make_notes(
+    wide: list[dict[str, Any]], wide_raw: list[dict[str, Any]], strays: int
+) -> tuple[str, ...]:
     return (
-        "All hosts are simulated on this machine and share its cores with the supervisor and the encryption of both sides. "
-        "Round trips: the script calls send() and recv() for every process. The supervisor puts what is meant for one host "
-        "into one frame, raw ZeroMQ is given a frame for each message, so a ratio over 1 is the batching's. While it is "
-        f"measured the supervisor also exchanges heartbeats with every host, one a second, one in {LARGE_HEARTBEAT_SECONDS:g} s in "
+        "All hosts are simulated on this machine and share its cores with the supervisor and the "
+        "encryption of both sides. "
+        "Round trips: the script calls send() and recv() for every process. The supervisor puts "
+        "what is meant for one host "
+        "into one frame, raw ZeroMQ is given a frame for each message, so a ratio over 1 is the "
+        "batching's. While it is "
+        "measured the supervisor also exchanges heartbeats with every host, one a second, one in "
+        f"{LARGE_HEARTBEAT_SECONDS:g} s in "
         "the large fleet, whose simulated hosts beat on the same cores; raw ZeroMQ exchanges none.",
         f"Connecting the large fleet took {wide[0]['connect_seconds']:.0f} s with Holdfast, "
-        f"{wide_raw[0]['connect_seconds']:.0f} s bare: handshakes of CURVE. Healthy hosts wrongly lost in all runs: {strays}.",
+        f"{wide_raw[0]['connect_seconds']:.0f} s bare: handshakes of CURVE. Healthy hosts wrongly "
+        f"lost in all runs: {strays}.",
     )

@@ -1,4 +1,5 @@
-"""Heartbeats of 16 000 hosts, one a second each way: what they cost the supervisor, whom it loses, how soon it sees a freeze."""
+"""Heartbeats of 16 000 hosts, one a second each way: what they cost the supervisor, whom it loses,
+how soon it sees a freeze."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ from bench.processes import end_process
 from bench.scale import Scale, say
 
 name = "supervisor-heartbeats"
-budget = "no healthy host lost, loss of a frozen one seen <= 3.5 s, longest turn < 0.25 s, <= 1 core"
+budget = (
+    "no healthy host lost, loss of a frozen one seen <= 3.5 s, longest turn < 0.25 s, <= 1 core"
+)
 CORES = 1.0
 LOSS_SECONDS = 3.5
 NOMINAL_LOSS_SECONDS = 3.0
-# A heartbeat may be so late beyond the third (`session_fleet.SLACK_SECONDS`): what a turn may take before it shows.
+# A heartbeat may be so late beyond the third (`session_fleet.SLACK_SECONDS`): what a turn may take
+# before it shows.
 TURN_SECONDS = 0.25
 _SPARE_DESCRIPTORS = 300
 _PATIENCE_SECONDS = 900
@@ -41,7 +45,10 @@ def need_descriptors(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count + _SPARE_DESCRIPTORS:
         if hard != resource.RLIM_INFINITY and hard < count + _SPARE_DESCRIPTORS:
-            raise OSError(f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit -Hn)")
+            raise OSError(
+                f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit "
+                "-Hn)"
+            )
         resource.setrlimit(resource.RLIMIT_NOFILE, (count + _SPARE_DESCRIPTORS, hard))
 
 
@@ -54,7 +61,9 @@ def _run(side: str, *arguments: object) -> dict[str, Any]:
         end_process(process, signal.SIGTERM, 10)
         raise
     if process.returncode:
-        raise RuntimeError(f"bench.supervisor_beats {side} failed: {err.decode(errors='replace')[-1500:]}")
+        raise RuntimeError(
+            f"bench.supervisor_beats {side} failed: {err.decode(errors='replace')[-1500:]}"
+        )
     measured: dict[str, Any] = json.loads(out)
     return measured
 
@@ -77,7 +86,8 @@ def _sum_up(hosts: int, seconds: float, raw: dict[str, Any], found: dict[str, An
             budget=f"<= {CORES:g}", met=process.median <= CORES,
         ),
         Line(
-            what=f"healthy hosts lost in {seconds:g} s", unit="hosts", value=spread([found["lost"]]),
+            what=f"healthy hosts lost in {seconds:g} "
+            "s", unit="hosts", value=spread([found["lost"]]),
             limit_name="all that were there", limit=spread([hosts]), budget="0", met=found["lost"] == 0,
         ),
         Line(
@@ -91,7 +101,8 @@ def _sum_up(hosts: int, seconds: float, raw: dict[str, Any], found: dict[str, An
             budget=f"<= {LOSS_SECONDS} s", met=losses.high <= LOSS_SECONDS,
         ),
         Line(
-            what="memory of the supervisor per host", unit="kB", value=spread([found["bytes_per_host"] / 1000]),
+            what="memory of the supervisor per "
+            "host", unit="kB", value=spread([found["bytes_per_host"] / 1000]),
             limit_name="ROUTER alone", limit=spread([raw["bytes_per_host"] / 1000]),
         ),
     )  # fmt: skip
@@ -102,9 +113,13 @@ def _make_notes(raw: dict[str, Any], found: dict[str, Any]) -> tuple[str, ...]:
     frames, bare = spread(found["frames"]).median, spread(raw["frames"]).median
     theirs, bare_theirs = spread(found["hosts"]).median, spread(raw["hosts"]).median
     return (
-        f"Taken {frames:,.0f} frames a second, raw ZeroMQ {bare:,.0f}, and as many sent. The simulated hosts used {theirs:.2f} cores of this "
-        f"machine beside it, the raw peers {bare_theirs:.2f}. The supervisor's threads stood {spread(found['waited']).median:.2f} of each second "
-        f"in the queue for a core (raw: {spread(raw['waited']).median:.2f}); what is over 1 says that the figures are the machine's.",
-        f"Connecting took {found['connect_seconds']:.0f} s, raw {raw['connect_seconds']:.0f} s: handshakes of CURVE, 64 at a time for each "
+        f"Taken {frames:,.0f} frames a second, raw ZeroMQ {bare:,.0f}, and as many sent. The "
+        f"simulated hosts used {theirs:.2f} cores of this "
+        f"machine beside it, the raw peers {bare_theirs:.2f}. The supervisor's threads stood "
+        f"{spread(found['waited']).median:.2f} of each second "
+        f"in the queue for a core (raw: {spread(raw['waited']).median:.2f}); what is over 1 says "
+        "that the figures are the machine's.",
+        f"Connecting took {found['connect_seconds']:.0f} s, raw {raw['connect_seconds']:.0f} s: "
+        "handshakes of CURVE, 64 at a time for each "
         "process of hosts.",
     )

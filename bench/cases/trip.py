@@ -1,4 +1,5 @@
-"""From the last beat of a wedged task to the first line of its next attempt, beyond what the settings ask for."""
+"""From the last beat of a wedged task to the first line of its next attempt, beyond what the
+settings ask for."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ budget = "re-run within timeout + confirmation + 1 s"
 STALL_SECONDS = 2.0
 SAMPLES = 3
 SAMPLE_INTERVAL_SECONDS = 1.0
-# The first reading comes at the timeout itself (its baseline was taken before), the last two intervals later.
+# The first reading comes at the timeout itself (its baseline was taken before), the last two
+# intervals later.
 CONFIRMATION_SECONDS = (SAMPLES - 1) * SAMPLE_INTERVAL_SECONDS
 # The first run beats, then sleeps for ever; the second says when its first line ran.
 _PROGRAM = """
@@ -42,7 +44,8 @@ time.sleep(3600)
 
 
 def run(scale: Scale) -> Figures:
-    """Seconds over (timeout + confirmation); beside it, a bare kill and start of the same program."""
+    """Seconds over (timeout + confirmation); beside it, a bare kill and start of the same
+    program."""
     with Scratch() as scratch:
         program = scratch.folder / "wedge.py"
         program.write_text(_PROGRAM)
@@ -55,12 +58,19 @@ def run(scale: Scale) -> Figures:
             "s",
         )
     line = Line(
-        what="trip to re-run, over timeout + confirmation", unit="s", value=spread(found),
-        limit_name="bare kill + start", limit=spread(limits), budget="<= 1 s", met=spread(found).median <= 1.0,
-    )  # fmt: skip
+        what="trip to re-run, over timeout + confirmation",
+        unit="s",
+        value=spread(found),
+        limit_name="bare kill + start",
+        limit=spread(limits),
+        budget="<= 1 s",
+        met=spread(found).median <= 1.0,
+    )
     note = (
-        f"Stall timeout {STALL_SECONDS:g} s, confirmation {SAMPLES} readings {SAMPLE_INTERVAL_SECONDS:g} s apart = "
-        f"{CONFIRMATION_SECONDS:g} s; one host, which is avoided only where another fits. Forensics are in the time."
+        f"Stall timeout {STALL_SECONDS:g} s, confirmation {SAMPLES} readings "
+        f"{SAMPLE_INTERVAL_SECONDS:g} s apart = "
+        f"{CONFIRMATION_SECONDS:g} s; one host, which is avoided only where another fits. "
+        "Forensics are in the time."
     )
     return Figures(name=name, lines=(line,), notes=(note,))
 
@@ -72,7 +82,9 @@ def _fresh(folder: Path) -> Path:
 
 
 def _read_number(path: Path, timeout_seconds: float) -> int:
-    wait_until(path.exists, f"{path.name} of the wedged program", timeout_seconds, every_seconds=0.005)
+    wait_until(
+        path.exists, f"{path.name} of the wedged program", timeout_seconds, every_seconds=0.005
+    )
     return int(path.read_text())
 
 
@@ -99,7 +111,9 @@ def _time_trip(place: Place, program: Path, folder: Path) -> float:
     last = _read_number(folder / "last", 30)
     again = _read_number(folder / "again", STALL_SECONDS + CONFIRMATION_SECONDS + 60)
     wait_until(
-        lambda: place.connection.call("GET", f"/v1/jobs/{job}")["state"] == "succeeded", f"job {job} succeeds", 30
+        lambda: place.connection.call("GET", f"/v1/jobs/{job}")["state"] == "succeeded",
+        f"job {job} succeeds",
+        30,
     )
     attempts = place.connection.call("GET", f"/v1/jobs/{job}/attempts")["items"]
     if [attempt["cause"] for attempt in attempts] != ["stalled", None]:

@@ -33,17 +33,26 @@ def run(scale: Scale) -> Figures:
         ratio = spread(systems).median / spread(limits).median
         lines.append(
             Line(
-                what=f"{TRUE}, {slots} slots", unit="jobs/s", value=spread(systems), limit_name="fork-exec-wait, 1 core",
-                limit=spread(limits), budget=">= 0.5", met=ratio >= 0.5,
+                what=f"{TRUE}, {slots} slots",
+                unit="jobs/s",
+                value=spread(systems),
+                limit_name="fork-exec-wait, 1 core",
+                limit=spread(limits),
+                budget=">= 0.5",
+                met=ratio >= 0.5,
             )
-        )  # fmt: skip
-    return Figures(name=name, lines=tuple(lines), notes=(f"{jobs} jobs a round, submitted in batches of 500.",))
+        )
+    return Figures(
+        name=name, lines=tuple(lines), notes=(f"{jobs} jobs a round, submitted in batches of 500.",)
+    )
 
 
 def _measure(place: Place, jobs: int) -> float:
     began = time.monotonic()
     place.submit_many([{"argv": [TRUE], "queue": QUEUE}] * jobs, batch=500)
-    wait_until(lambda: place.unfinished(QUEUE) == 0, f"{jobs} jobs are over", 600, every_seconds=0.05)
+    wait_until(
+        lambda: place.unfinished(QUEUE) == 0, f"{jobs} jobs are over", 600, every_seconds=0.05
+    )
     seconds = time.monotonic() - began
     failed = place.connection.call("GET", f"/v1/jobs?state=failed&queue={QUEUE}&limit=1")["items"]
     if failed:

@@ -1,4 +1,5 @@
-"""The bare HTTP server: the same uvicorn and Starlette, with routes that do nothing. `python -m bench.limits.bare_server URLFILE`.
+"""The bare HTTP server: the same uvicorn and Starlette, with routes that do nothing. `python -m
+bench.limits.bare_server URLFILE`.
 
 POST /empty   reads the body, waits `wait_seconds` of it as a long poll does, answers a few bytes
 POST /spawn   starts the program named in the body, its output to the file named, and answers
@@ -64,7 +65,9 @@ async def spawn(request: Request) -> Response:
 
 def serve(url_file: Path) -> None:
     """Serve on a free port of loopback, whose address is written to `url_file`."""
-    app = Starlette(routes=[Route("/empty", empty, methods=["POST"]), Route("/spawn", spawn, methods=["POST"])])
+    app = Starlette(
+        routes=[Route("/empty", empty, methods=["POST"]), Route("/spawn", spawn, methods=["POST"])]
+    )
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", 0))
@@ -72,14 +75,18 @@ def serve(url_file: Path) -> None:
     partial = url_file.with_suffix(".new")
     partial.write_text(f"http://127.0.0.1:{sock.getsockname()[1]}")
     partial.rename(url_file)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, loop="uvloop", http="httptools", backlog=4096)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, loop="uvloop", http="httptools", backlog=4096
+    )
     uvicorn.Server(config).run(sockets=[sock])
 
 
 def start_bare_server(scratch: Scratch, name: str = "bare") -> tuple[str, subprocess.Popen[bytes]]:
     """Start it; returns its address and process."""
     url_file = scratch.folder / f"{name}.url"
-    process = scratch.start([sys.executable, "-m", "bench.limits.bare_server", str(url_file)], name, cwd=ROOT)
+    process = scratch.start(
+        [sys.executable, "-m", "bench.limits.bare_server", str(url_file)], name, cwd=ROOT
+    )
     wait_until(url_file.exists, "the bare server", 20)
     return url_file.read_text(), process
 

@@ -1,4 +1,5 @@
-"""The bare fork-exec-wait loop, on one core, in a process of its own: `python -m bench.limits.fork_exec N`."""
+"""The bare fork-exec-wait loop, on one core, in a process of its own: `python -m
+bench.limits.fork_exec N`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The raw batch-100 claim loop: one statement completes the last batch and claims the next, on a minimal table."""
+"""The raw batch-100 claim loop: one statement completes the last batch and claims the next, on a
+minimal table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The raw limit of admitting gangs: the rows that must be there afterwards, written in batches by one statement each."""
+"""The raw limit of admitting gangs: the rows that must be there afterwards, written in batches by
+one statement each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Train a small network on handwritten digits, in numpy. Beats each step; goes on from its own saved file.
+"""Train a small network on handwritten digits, in numpy. Beats each step; goes on from its own
+saved file.
 
-    python examples/digits/train.py --save state.npz [--steps 600] [--wedge-at 250] [--step-seconds 0.01]
+    python examples/digits/train.py --save state.npz [--steps 600] [--wedge-at 250] [--step-seconds
+    0.01]
 
-`--wedge-at N` hangs the *first* attempt at step N the way a broken CUDA call does: a C function that never returns,
-with Python's global lock held, so that no thread and no signal handler of the process can run.
+`--wedge-at N` hangs the *first* attempt at step N the way a broken CUDA call does: a C function
+that never returns, with Python's global lock held, so that no thread and no signal handler of the
+process can run.
 """
 
 from __future__ import annotations
@@ -38,9 +41,12 @@ def initial() -> dict[str, np.ndarray]:
     """The same first weights every time, so that two runs can be compared."""
     rng = np.random.default_rng(7)
     return {
-        "w1": rng.normal(0, 0.3, (64, HIDDEN)), "b1": np.zeros(HIDDEN),
-        "w2": rng.normal(0, 0.3, (HIDDEN, 10)), "b2": np.zeros(10), "step": np.array(0),
-    }  # fmt: skip
+        "w1": rng.normal(0, 0.3, (64, HIDDEN)),
+        "b1": np.zeros(HIDDEN),
+        "w2": rng.normal(0, 0.3, (HIDDEN, 10)),
+        "b2": np.zeros(10),
+        "step": np.array(0),
+    }
 
 
 def forward(p: dict[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +73,8 @@ def train_step(p: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> float:
 
 
 def save(path: Path, p: dict[str, np.ndarray]) -> None:
-    """Write the whole state beside the file and rename it over: a kill at any moment leaves a whole file."""
+    """Write the whole state beside the file and rename it over: a kill at any moment leaves a whole
+    file."""
     beside = path.with_suffix(".tmp")
     with beside.open("wb") as f:
         np.savez(f, **p)
@@ -78,12 +85,18 @@ def save(path: Path, p: dict[str, np.ndarray]) -> None:
 
 def main() -> None:
     """Train, report the accuracy on the lines kept apart."""
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     args.add_argument("--save", type=Path, required=True, help="the file the state is kept in")
     args.add_argument("--steps", type=int, default=600)
     args.add_argument("--every", type=int, default=20, help="save each so many steps")
-    args.add_argument("--wedge-at", type=int, default=None, help="hang the first attempt at this step")
-    args.add_argument("--step-seconds", type=float, default=0.0, help="make each step take at least this long")
+    args.add_argument(
+        "--wedge-at", type=int, default=None, help="hang the first attempt at this step"
+    )
+    args.add_argument(
+        "--step-seconds", type=float, default=0.0, help="make each step take at least this long"
+    )
     opts = args.parse_args()
 
     x, y, test_x, test_y = load()
@@ -93,7 +106,8 @@ def main() -> None:
             p = {name: saved[name].copy() for name in saved.files}
         print(f"going on from step {int(p['step'])}", flush=True)
     for step in range(int(p["step"]), opts.steps):
-        # The batch depends on the step alone, so a run that was interrupted sees what an uninterrupted one sees.
+        # The batch depends on the step alone, so a run that was interrupted sees what an
+        # uninterrupted one sees.
         pick = np.random.default_rng(step).integers(0, len(y), BATCH)
         loss = train_step(p, x[pick], y[pick])
         p["step"] = np.array(step + 1)

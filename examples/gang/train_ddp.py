@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 4 examples/gang/train_ddp.py
     holdfast run --tasks 4 -- python examples/gang/train_ddp.py
 
-Nothing in it knows of Holdfast: ranks and rendezvous come from the environment, which is torchrun's under both.
+Nothing in it knows of Holdfast: ranks and rendezvous come from the environment, which is torchrun's
+under both.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ def load() -> tuple[torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     """Train for some steps; rank 0 prints the loss over all lines."""
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     args.add_argument("--steps", type=int, default=200)
     opts = args.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(7)  # the same first weights in every rank and every run
-    dist.init_process_group("gloo")  # env://, the default: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+    dist.init_process_group(
+        "gloo"
+    )  # env://, the default: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     rank, world = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 10))

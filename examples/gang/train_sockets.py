@@ -1,12 +1,15 @@
-"""Train the digits network by many ranks, with nothing but numpy and sockets: gradients are summed at rank 0, each step.
+"""Train the digits network by many ranks, with nothing but numpy and sockets: gradients are summed
+at rank 0, each step.
 
     holdfast submit --file job.toml          where job.toml says tasks = 8 and this program
-    RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python train_sockets.py --state /tmp/state
+    RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python train_sockets.py --state
+    /tmp/state
 
-It finds its peers as a torch script does, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With --state every rank saves to
-files of its own and goes on from the newest step that all of them have; without it rank 0 saves by `holdfast.checkpoint` and
-sends what it finds to the others. A rank whose peer died ends with an error, as NCCL or gloo would end it: to be stopped and
-started together is Holdfast's part.
+It finds its peers as a torch script does, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With
+--state every rank saves to files of its own and goes on from the newest step that all of them have;
+without it rank 0 saves by `holdfast.checkpoint` and sends what it finds to the others. A rank whose
+peer died ends with an error, as NCCL or gloo would end it: to be stopped and started together is
+Holdfast's part.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def shard(step: int, rank: int, world: int, lines: int) -> np.ndarray:
-    """Which lines a rank takes in a step: they depend on these numbers alone, so an interrupted run sees the same."""
+    """Which lines a rank takes in a step: they depend on these numbers alone, so an interrupted run
+    sees the same."""
     return np.random.default_rng(step).integers(0, lines, BATCH)[rank::world]
 
 
@@ -90,9 +94,13 @@ class Ring:
         total = mine
         if self.rank:
             self.peers[0].sendall(mine.tobytes())
-            return np.frombuffer(_receive(self.peers[0], mine.nbytes), mine.dtype).reshape(mine.shape)
+            return np.frombuffer(_receive(self.peers[0], mine.nbytes), mine.dtype).reshape(
+                mine.shape
+            )
         for peer in self.peers:
-            total = total + np.frombuffer(_receive(peer, mine.nbytes), mine.dtype).reshape(mine.shape)
+            total = total + np.frombuffer(_receive(peer, mine.nbytes), mine.dtype).reshape(
+                mine.shape
+            )
         for peer in self.peers:
             peer.sendall(total.tobytes())
         return total
@@ -145,7 +153,8 @@ class Saved:
 
 
 class Checkpoint:
-    """What rank 0 leaves for its next attempt, by Holdfast: the step and the weights, as numpy writes them."""
+    """What rank 0 leaves for its next attempt, by Holdfast: the step and the weights, as numpy
+    writes them."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -207,17 +216,26 @@ def train(
 
 def main() -> None:
     """Train and print how well it fits."""
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     args.add_argument(
-        "--state", type=Path, help="the folder every rank keeps its own files in; holdfast.checkpoint otherwise"
+        "--state",
+        type=Path,
+        help="the folder every rank keeps its own files in; holdfast.checkpoint otherwise",
     )
     args.add_argument("--steps", type=int, default=300)
     args.add_argument("--every", type=int, default=20, help="save each so many steps")
-    args.add_argument("--step-seconds", type=float, default=0.0, help="wait so long after each step")
+    args.add_argument(
+        "--step-seconds", type=float, default=0.0, help="wait so long after each step"
+    )
     opts = args.parse_args()
     weights = train(opts.state, opts.steps, opts.every, opts.step_seconds)
     x, y = load()
-    print(f"accuracy {((x @ weights).argmax(axis=1) == y).mean():.4f} after {opts.steps} steps", flush=True)
+    print(
+        f"accuracy {((x @ weights).argmax(axis=1) == y).mean():.4f} after {opts.steps} steps",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Ask every rank of a hung run where it is, and make one report of it: equal stacks once, with the ranks that stand there.
+"""Ask every rank of a hung run where it is, and make one report of it: equal stacks once, with the
+ranks that stand there.
 
 In a policy, before a hung group is ended:
 
@@ -9,11 +10,12 @@ or, to see it work, on a command that is looked at after some seconds and then e
 
     python debug_gather.py --hosts 2 --local --after 30 -- python train.py
 
-A collector on each host takes the stacks of its ranks and their children (py-spy, else gdb), says which are stopped or stuck in
-the kernel, and which left a dump of NCCL's flight recorder (TORCH_NCCL_DEBUG_INFO_TEMP_FILE). Collectors merge what they have up
-a tree of width `WIDTH`, so that the script reads one message and no host more than `WIDTH`. Whoever says nothing in time is
-named. Copy it and edit it: `look_at_rank` is what is looked at. This file must be readable on every host, and the hosts must
-reach each other.
+A collector on each host takes the stacks of its ranks and their children (py-spy, else gdb), says
+which are stopped or stuck in the kernel, and which left a dump of NCCL's flight recorder
+(TORCH_NCCL_DEBUG_INFO_TEMP_FILE). Collectors merge what they have up a tree of width `WIDTH`, so
+that the script reads one message and no host more than `WIDTH`. Whoever says nothing in time is
+named. Copy it and edit it: `look_at_rank` is what is looked at. This file must be readable on every
+host, and the hosts must reach each other.
 """
 
 from __future__ import annotations
@@ -31,11 +33,22 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.connection import Client, Listener  # bytes and its keyed handshake only: nothing is unpickled
+from multiprocessing.connection import (
+    Client,
+    Listener,
+)  # bytes and its keyed handshake only: nothing is unpickled
 from pathlib import Path
 from typing import Any
 
-from holdfast.supervisor import Context, Host, HostLost, Process, ProcessGroup, as_completed, get_message_queue
+from holdfast.supervisor import (
+    Context,
+    Host,
+    HostLost,
+    Process,
+    ProcessGroup,
+    as_completed,
+    get_message_queue,
+)
 
 WIDTH = 16
 COLLECT_SECONDS = 60.0  # for a host's own stacks
@@ -60,7 +73,9 @@ Report = dict[str, list[int]]  # a text and the ranks it is true of
 def run_tool(*words: str) -> str | None:
     """What a tool says, or None where it is missing, fails, or takes too long."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 and done.stdout.strip() else None
@@ -80,7 +95,8 @@ def read_state(pid: int) -> str:
 
 
 def find_stacks(pid: int, state: str) -> str | None:
-    """Where a process and its children are, without what differs between ranks that stand at the same place."""
+    """Where a process and its children are, without what differs between ranks that stand at the
+    same place."""
     freely = ["--nonblocking"] if state == "T" else []  # py-spy cannot stop what is stopped already
     stacks = run_tool(find_py_spy(), "dump", "--pid", str(pid), "--subprocesses", *freely)
     if stacks is not None:
@@ -89,15 +105,22 @@ def find_stacks(pid: int, state: str) -> str | None:
     stacks = run_tool("gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12")
     if stacks is None:
         return None
-    threads = re.search(r"^Thread .*?(?=^\[Inferior|\Z)", stacks, flags=re.M | re.S)  # before them gdb speaks of itself
+    threads = re.search(
+        r"^Thread .*?(?=^\[Inferior|\Z)", stacks, flags=re.M | re.S
+    )  # before them gdb speaks of itself
     return re.sub(r"0x[0-9a-f]+|LWP \d+|\b\d{3,}\b", "…", threads.group() if threads else stacks)
 
 
 def look_at_rank(rank: int, pid: int) -> list[str]:
-    """What there is to say of a rank, each thing in words that are the same for all ranks it is true of."""
+    """What there is to say of a rank, each thing in words that are the same for all ranks it is
+    true of."""
     state = read_state(pid)
     stacks = find_stacks(pid, state)
-    found = [stacks.strip() if stacks else "no stacks: neither py-spy nor gdb could look at it, or it has ended"]
+    found = [
+        stacks.strip()
+        if stacks
+        else "no stacks: neither py-spy nor gdb could look at it, or it has ended"
+    ]
     if state in STATES:
         found.append(STATES[state])
     with contextlib.suppress(OSError):
@@ -106,7 +129,8 @@ def look_at_rank(rank: int, pid: int) -> list[str]:
         flight = settings.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", FLIGHT_FILES)
         if os.path.exists(f"{flight}{rank}"):
             found.append(
-                f"left a dump of NCCL's flight recorder on its host, {flight}<rank>; torch's fr_trace reads it"
+                f"left a dump of NCCL's flight recorder on its host, {flight}<rank>; torch's "
+                "fr_trace reads it"
             )
     return found
 
@@ -160,8 +184,11 @@ def collect() -> None:
 # ---- in the script
 
 
-def gather_debug(ctx: Context, group: ProcessGroup, file: str | os.PathLike[str] | None = None) -> str:
-    """The report on a running group, in words, written to `file` too. Takes a minute or two at most, and ends nothing."""
+def gather_debug(
+    ctx: Context, group: ProcessGroup, file: str | os.PathLike[str] | None = None
+) -> str:
+    """The report on a running group, in words, written to `file` too. Takes a minute or two at
+    most, and ends nothing."""
     pids = find_pids(group)
     hosts = [host for host in group.hosts if host.attached]
     collectors = ctx.create_process_group(
@@ -171,10 +198,17 @@ def gather_debug(ctx: Context, group: ProcessGroup, file: str | os.PathLike[str]
         key = secrets.token_hex(32)
         for process in collectors:
             with contextlib.suppress(HostLost):
-                process.send({"key": key, "address": process.host.facts.address if process.host.facts else ""})
+                process.send(
+                    {
+                        "key": key,
+                        "address": process.host.facts.address if process.host.facts else "",
+                    }
+                )
         ports: dict[Process, int] = {}
         with contextlib.suppress(TimeoutError):
-            for future in as_completed([process.recv() for process in collectors], timeout=MERGE_SECONDS):
+            for future in as_completed(
+                [process.recv() for process in collectors], timeout=MERGE_SECONDS
+            ):
                 if future.exception() is None:
                     ports[future.whom] = future.result()["port"]
         report = grow_tree(list(ports), ports, pids) if ports else {}
@@ -198,8 +232,11 @@ def find_pids(group: ProcessGroup) -> dict[Any, list[tuple[int, int]]]:
     return found
 
 
-def grow_tree(nodes: list[Process], ports: dict[Process, int], pids: dict[Any, list[tuple[int, int]]]) -> Report:
-    """Tell each collector its ranks, its parent and how many children to wait for; return what the first one says."""
+def grow_tree(
+    nodes: list[Process], ports: dict[Process, int], pids: dict[Any, list[tuple[int, int]]]
+) -> Report:
+    """Tell each collector its ranks, its parent and how many children to wait for; return what the
+    first one says."""
     answer = nodes[0].recv(lambda message: "report" in message)
     depths = [0] * len(nodes)
     for index in range(len(nodes)):
@@ -210,13 +247,17 @@ def grow_tree(nodes: list[Process], ports: dict[Process, int], pids: dict[Any, l
             process.send(
                 {
                     "ranks": pids.get(process.host, []),
-                    "parent": [parent.host.facts.address, ports[parent]] if parent and parent.host.facts else None,
+                    "parent": [parent.host.facts.address, ports[parent]]
+                    if parent and parent.host.facts
+                    else None,
                     "children": max(0, min(WIDTH, len(nodes) - 1 - index * WIDTH)),
                     "seconds": COLLECT_SECONDS + MERGE_SECONDS * (max(depths) - depths[index]),
                 }
             )
     try:
-        report: Report = json.loads(answer.result(COLLECT_SECONDS + MERGE_SECONDS * (max(depths) + 1))["report"])
+        report: Report = json.loads(
+            answer.result(COLLECT_SECONDS + MERGE_SECONDS * (max(depths) + 1))["report"]
+        )
     except Exception as error:
         log.warning("the first collector said nothing: %s", error)
         return {}
@@ -224,12 +265,17 @@ def grow_tree(nodes: list[Process], ports: dict[Process, int], pids: dict[Any, l
 
 
 def render(report: Report, world_size: int) -> str:
-    """The stacks fewest ranks stand at come first: where one rank is elsewhere, it is why the others wait."""
-    parts = [f"{name_ranks(ranks)}:\n{text}" for text, ranks in sorted(report.items(), key=lambda item: len(item[1]))]
+    """The stacks fewest ranks stand at come first: where one rank is elsewhere, it is why the
+    others wait."""
+    parts = [
+        f"{name_ranks(ranks)}:\n{text}"
+        for text, ranks in sorted(report.items(), key=lambda item: len(item[1]))
+    ]
     missing = sorted(set(range(world_size)) - {rank for ranks in report.values() for rank in ranks})
     if missing:
         parts.append(
-            f"{name_ranks(missing)}: nothing was heard of them; ended, or their hosts are lost or do not answer"
+            f"{name_ranks(missing)}: nothing was heard of them; ended, or their hosts are lost or "
+            "do not answer"
         )
     return "\n\n".join(parts) + "\n"
 
@@ -255,10 +301,14 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 
 def main() -> int:
     """Run a command, look at it after some seconds, end it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)
-    parser.add_argument("--after", type=float, default=30.0, help="seconds after the last rank started")
+    parser.add_argument(
+        "--after", type=float, default=30.0, help="seconds after the last rank started"
+    )
     parser.add_argument("--report", default="debug-report.txt")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
@@ -271,7 +321,9 @@ def main() -> int:
         if options.local:
             ctx.start_local_managers(options.hosts)
         env = find_rendezvous(hosts)
-        group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
+        group = ctx.create_process_group(
+            hosts, options.command, options.per_host, env=env, name="train{rank}"
+        )
         for future in as_completed([process.pid() for process in group]):
             future.result()
         time.sleep(options.after)

@@ -1,11 +1,13 @@
-"""Run a command on as many hosts as there are, between a least and a most: smaller when one is lost, larger when it returns.
+"""Run a command on as many hosts as there are, between a least and a most: smaller when one is
+lost, larger when it returns.
 
     python elastic.py --least 6 --most 8 --per-host 8 -- python train.py
     python elastic.py --least 1 --most 2 --local -- python train.py      # everything on this machine
 
-Every change of size is a restart from the last checkpoint. Before one that could wait (growth) the ranks are asked to save:
-they get the message "checkpoint", answer "saved", and are ended. A rank that does not listen is ended all the same after
-`SAVE_SECONDS`. The training must divide its batch and its data by WORLD_SIZE.
+Every change of size is a restart from the last checkpoint. Before one that could wait (growth) the
+ranks are asked to save: they get the message "checkpoint", answer "saved", and are ended. A rank
+that does not listen is ended all the same after `SAVE_SECONDS`. The training must divide its batch
+and its data by WORLD_SIZE.
 
 Copy it and edit it: `wait_for_hosts` says when it is worth to begin, `run_once` what ends a run.
 """
@@ -20,7 +22,16 @@ import sys
 import time
 from typing import Any
 
-from holdfast.supervisor import Context, Future, Host, HostLost, ProcessFailedToStart, ProcessGroup, as_completed, wait
+from holdfast.supervisor import (
+    Context,
+    Future,
+    Host,
+    HostLost,
+    ProcessFailedToStart,
+    ProcessGroup,
+    as_completed,
+    wait,
+)
 
 SETTLE_SECONDS = 30.0  # with the least there, so long for more to come
 GROW_AFTER_SECONDS = 600.0  # a run is not disturbed for a new host before this
@@ -57,16 +68,22 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
-def run_once(ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int) -> str:
-    """Run on those present. Returns DONE, GROW when a host has come that was missing, or what went wrong.
+def run_once(
+    ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int
+) -> str:
+    """Run on those present. Returns DONE, GROW when a host has come that was missing, or what went
+    wrong.
 
-    A host of `absent` that came and was lost again before the run could grow is asked for anew, in its place there.
+    A host of `absent` that came and was lost again before the run could grow is asked for anew, in
+    its place there.
     """
     try:
         env = find_rendezvous(present) | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
     except HostLost as error:
         return str(error)
-    group = ctx.create_process_group(present, options.command, options.per_host, env=env, name="train{rank}")
+    group = ctx.create_process_group(
+        present, options.command, options.per_host, env=env, name="train{rank}"
+    )
     happened: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     for process in group:
         process.returncode().add_done_callback(happened.put)
@@ -82,14 +99,18 @@ def run_once(ctx: Context, present: list[Host], absent: list[Host], options: arg
     try:
         while running:
             try:
-                future = happened.get(timeout=max(0.0, may_grow_at - time.monotonic()) if came else None)
+                future = happened.get(
+                    timeout=max(0.0, may_grow_at - time.monotonic()) if came else None
+                )
             except queue.Empty:
                 if any(host.attached for host in absent):
                     ask_to_save(group, options.save)
                     return GROW
                 came = False
                 lost = [host for host in absent if host.connection_lost()]
-                absent[:] = [host for host in absent if host not in lost] + listen(ctx.request_hosts(len(lost)))
+                absent[:] = [host for host in absent if host not in lost] + listen(
+                    ctx.request_hosts(len(lost))
+                )
                 continue
             if future.about == "hostname":
                 came = True
@@ -110,14 +131,20 @@ def run_once(ctx: Context, present: list[Host], absent: list[Host], options: arg
 
 def main() -> int:
     """Keep the command running, on what there is, until it succeeds or has failed too often."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--least", type=int, required=True)
     parser.add_argument("--most", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)
-    parser.add_argument("--max-restarts", type=int, default=10, help="after failures; changes of size do not count")
+    parser.add_argument(
+        "--max-restarts", type=int, default=10, help="after failures; changes of size do not count"
+    )
     parser.add_argument("--settle", type=float, default=SETTLE_SECONDS)
     parser.add_argument("--grow-after", type=float, default=GROW_AFTER_SECONDS)
-    parser.add_argument("--save", type=float, default=SAVE_SECONDS, help="seconds for a checkpoint before growth")
+    parser.add_argument(
+        "--save", type=float, default=SAVE_SECONDS, help="seconds for a checkpoint before growth"
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
     parser.add_argument("command", nargs="+")
@@ -143,9 +170,12 @@ def main() -> int:
                 return 0
             attempt += 1
             log.warning("%s", "a host came: growing" if outcome == GROW else outcome)
-            # Lost machines may come back, after a reboot say: new handles, and no name barred as replace_hosts would.
+            # Lost machines may come back, after a reboot say: new handles, and no name barred as
+            # replace_hosts would.
             lost = [host for host in hosts if host.connection_lost()]
-            hosts = [host for host in hosts if not host.connection_lost()] + ctx.request_hosts(len(lost))
+            hosts = [host for host in hosts if not host.connection_lost()] + ctx.request_hosts(
+                len(lost)
+            )
             if outcome != GROW and not lost:
                 failures += 1
                 if failures > options.max_restarts:

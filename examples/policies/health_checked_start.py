@@ -1,9 +1,11 @@
-"""Start a command on the best N of N + spare hosts, after a check of each; sick hosts are replaced, slow ones not waited for.
+"""Start a command on the best N of N + spare hosts, after a check of each; sick hosts are replaced,
+slow ones not waited for.
 
     python health_checked_start.py --hosts 64 --spares 4 --gpus 8 --per-host 8 -- python train.py
     python health_checked_start.py --hosts 2 --spares 1 --local -- python train.py      # everything on this machine
 
-Copy it and edit it: `measure` is what each host does, `judge` what is made of it. This file must be readable on every host.
+Copy it and edit it: `measure` is what each host does, `judge` what is made of it. This file must be
+readable on every host.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ Report = dict[str, Any]
 
 
 def time_matmul() -> float:
-    """Seconds for a product of two matrices, the best of three: numpy's where there is one, Python's own where not."""
+    """Seconds for a product of two matrices, the best of three: numpy's where there is one,
+    Python's own where not."""
     try:
         import numpy as np
     except ImportError:
@@ -48,7 +51,10 @@ def time_matmul() -> float:
         columns = list(zip(*a, strict=True))
 
         def multiply() -> object:
-            return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in columns] for row in a]
+            return [
+                [sum(x * y for x, y in zip(row, column, strict=True)) for column in columns]
+                for row in a
+            ]
     else:
         square = np.random.default_rng(0).random((512, 512))
 
@@ -78,7 +84,8 @@ def measure_disk(size: int = 16 << 20) -> float:
 
 
 def measure() -> Report:
-    """Everything there is to know about this host. An error in here is an answer too: the host is sick."""
+    """Everything there is to know about this host. An error in here is an answer too: the host is
+    sick."""
     queue = get_message_queue()
     with open("/proc/meminfo") as lines:
         memory = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
@@ -139,7 +146,9 @@ class Selection:
     def check(self, hosts: list[Host]) -> None:
         """Begin with these. The time of a host counts from when its manager came."""
         for host in hosts:
-            host.hostname().add_done_callback(lambda future: self.attached_at.setdefault(future.whom, time.monotonic()))
+            host.hostname().add_done_callback(
+                lambda future: self.attached_at.setdefault(future.whom, time.monotonic())
+            )
             self.pending[start_check(self.ctx, host, self.command)] = host
         if self.options.local:
             self.ctx.start_local_managers(len(hosts))
@@ -157,9 +166,7 @@ class Selection:
         host = self.pending.pop(future)
         try:
             score, reason = judge(future.result(), self.options.gpus)
-        except (
-            Exception
-        ) as error:  # the check is edited at night: what breaks in it counts against the host, not the run
+        except Exception as error:  # the check is edited at night: what breaks in it counts against the host, not the run
             score, reason = 0.0, f"{type(error).__name__}: {error}"
         log.info("%s scores %.1f: %s", host, score, reason)
         if score > 0:
@@ -168,25 +175,32 @@ class Selection:
             self.replace(host, reason)
 
     def replace(self, host: Host, reason: str) -> None:
-        """Have another machine instead, where one is needed. Raises SystemExit where that happened too often."""
+        """Have another machine instead, where one is needed. Raises SystemExit where that happened
+        too often."""
         if len(self.scores) >= self.options.hosts:
             self.ctx.return_hosts([host], error=f"health check: {reason}")
             return
         self.replaced += 1
         if self.replaced > self.options.max_replaced:
             raise SystemExit(
-                f"given up: {self.replaced} hosts failed the health check, the last, {host}, with {reason}"
+                f"given up: {self.replaced} hosts failed the health check, the last, {host}, with "
+                f"{reason}"
             )
         self.check(self.ctx.replace_hosts([host], f"health check: {reason}"))
 
     def find_overdue(self) -> list[Future[Any]]:
         """Checks of hosts that were attached for long enough to have answered."""
         long_ago = time.monotonic() - self.options.check_seconds
-        return [future for future, host in self.pending.items() if self.attached_at.get(host, long_ago) < long_ago]
+        return [
+            future
+            for future, host in self.pending.items()
+            if self.attached_at.get(host, long_ago) < long_ago
+        ]
 
 
 def pick_hosts(ctx: Context, options: argparse.Namespace) -> list[Host]:
-    """The best hosts of those that answer first; the others are given back, sick ones so that they are replaced."""
+    """The best hosts of those that answer first; the others are given back, sick ones so that they
+    are replaced."""
     chosen = Selection(ctx, options)
     chosen.check(ctx.request_hosts(options.hosts + options.spares))
     while len(chosen.scores) < options.hosts:
@@ -199,8 +213,16 @@ def pick_hosts(ctx: Context, options: argparse.Namespace) -> list[Host]:
     chosen.hear(options.settle, options.hosts + options.spares)
     best = sorted(chosen.scores, key=lambda host: -chosen.scores[host])[: options.hosts]
     ctx.return_hosts([host for host in chosen.scores if host not in best])
-    ctx.return_hosts(chosen.pending.values(), error="it had not answered the health check when the others were ready")
-    log.info("%d hosts chosen, %d replaced, %d not waited for", len(best), chosen.replaced, len(chosen.pending))
+    ctx.return_hosts(
+        chosen.pending.values(),
+        error="it had not answered the health check when the others were ready",
+    )
+    log.info(
+        "%d hosts chosen, %d replaced, %d not waited for",
+        len(best),
+        chosen.replaced,
+        len(chosen.pending),
+    )
     return best
 
 
@@ -213,15 +235,23 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 
 def main() -> int:
     """Pick the hosts, run the command once. What follows a failure is restart_on_failure.py's."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, required=True)
-    parser.add_argument("--spares", type=int, default=1, help="asked for beyond --hosts, to choose from")
+    parser.add_argument(
+        "--spares", type=int, default=1, help="asked for beyond --hosts, to choose from"
+    )
     parser.add_argument("--gpus", type=int, default=0, help="a host with fewer is sick")
     parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--check-seconds", type=float, default=CHECK_SECONDS)
     parser.add_argument("--settle", type=float, default=SETTLE_SECONDS)
     parser.add_argument("--max-replaced", type=int, default=MAX_REPLACED)
-    parser.add_argument("--check", type=shlex.split, help="a command to measure with instead of this file's `measure`")
+    parser.add_argument(
+        "--check",
+        type=shlex.split,
+        help="a command to measure with instead of this file's `measure`",
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
     parser.add_argument("command", nargs="+")
@@ -231,7 +261,9 @@ def main() -> int:
         log.info("start a host manager on each machine: %s", " ".join(ctx.manager_command()))
         hosts = pick_hosts(ctx, options)
         env = find_rendezvous(hosts)
-        group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
+        group = ctx.create_process_group(
+            hosts, options.command, options.per_host, env=env, name="train{rank}"
+        )
         for future in as_completed([process.returncode() for process in group]):
             if future.result() != 0:
                 raise SystemExit(f"{future.whom} ended with {future.result()}")

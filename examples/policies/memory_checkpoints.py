@@ -1,18 +1,21 @@
-"""Run a command whose checkpoints stay in the memory of its hosts: a restart loads them from there, not from storage.
+"""Run a command whose checkpoints stay in the memory of its hosts: a restart loads them from there,
+not from storage.
 
     python memory_checkpoints.py --hosts 2 --per-host 8 -- python train.py
     python memory_checkpoints.py --hosts 2 --local -- python train.py      # everything on this machine
 
-On each host a server, a CPU process in a group of its own, survives the restarts of the training. A rank saves to the server
-beside it, which passes a copy to the next host's: any one host may be lost. Ranks must wait for each other, as those of a
-collective do: of ranks that are more than `KEEP_STEPS` checkpoints apart no step is complete. In the training:
+On each host a server, a CPU process in a group of its own, survives the restarts of the training. A
+rank saves to the server beside it, which passes a copy to the next host's: any one host may be
+lost. Ranks must wait for each other, as those of a
+collective do: of ranks that are more than `KEEP_STEPS` checkpoints apart no step is complete. In
+the training:
 
     from memory_checkpoints import load, save
     found = load()                      # (step, bytes), the newest step that every rank has, or None
     save(step, data)                    # every few steps; storage still wants one now and then
 
-Copy it and edit it: `choose_step` says where a restart begins. This file must be readable on every host, and the hosts must
-reach each other.
+Copy it and edit it: `choose_step` says where a restart begins. This file must be readable on every
+host, and the hosts must reach each other.
 """
 
 from __future__ import annotations
@@ -47,23 +50,33 @@ from holdfast.supervisor import (
     wait,
 )
 
-KEEP_STEPS = 3  # of each rank: one may be a step ahead of the others, and a copy is at most a step behind
+KEEP_STEPS = (
+    3  # of each rank: one may be a step ahead of the others, and a copy is at most a step behind
+)
 SERVER_SECONDS = 30.0
 DELAY_SECONDS = 1.0
 RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
-KEY, SERVERS, START, ATTEMPT = "MEMORY_KEY", "MEMORY_SERVERS", "MEMORY_START", "TORCHELASTIC_RESTART_COUNT"
+KEY, SERVERS, START, ATTEMPT = (
+    "MEMORY_KEY",
+    "MEMORY_SERVERS",
+    "MEMORY_START",
+    "TORCHELASTIC_RESTART_COUNT",
+)
 
 log = logging.getLogger("policy")
 Address = tuple[str, int]
-Kept = dict[int, dict[int, tuple[int, bytes]]]  # rank → step → the attempt that it is of, and the data
+Kept = dict[
+    int, dict[int, tuple[int, bytes]]
+]  # rank → step → the attempt that it is of, and the data
 
 
 # ---- in the training
 
 
 def save(step: int, data: bytes) -> None:
-    """Keep this rank's state in the memory of its host and of another. Returns when the first has it, and the other the one
-    before. Raises RuntimeError where this rank has been given up: another attempt of the training runs by now.
+    """Keep this rank's state in the memory of its host and of another. Returns when the first has
+    it, and the other the one before. Raises RuntimeError where this rank has been given up: another
+    attempt of the training runs by now.
     """
     host, port = json.loads(os.environ[SERVERS])[int(os.environ["GROUP_RANK"])]
     with Client((host, port), authkey=bytes.fromhex(os.environ[KEY])) as server:
@@ -84,17 +97,23 @@ def load() -> tuple[int, bytes] | None:
 
 def put(server: Connection, rank: int, step: int, attempt: int, data: bytes, copy: bool) -> None:
     """Hand a checkpoint to a server. Raises RuntimeError where it is one of an earlier attempt."""
-    server.send_bytes(json.dumps({"put": step, "rank": rank, "attempt": attempt, "copy": copy}).encode())
+    server.send_bytes(
+        json.dumps({"put": step, "rank": rank, "attempt": attempt, "copy": copy}).encode()
+    )
     server.send_bytes(data)
     if server.recv_bytes() != b"kept":
-        raise RuntimeError(f"attempt {attempt} of the training is over: what rank {rank} saves is not kept any more")
+        raise RuntimeError(
+            f"attempt {attempt} of the training is over: what rank {rank} saves is not kept any "
+            "more"
+        )
 
 
 # ---- the server on each host
 
 
 class Line:
-    """The way to the next host: of each rank one copy at a time. A rank whose copy is on its way waits with the one after."""
+    """The way to the next host: of each rank one copy at a time. A rank whose copy is on its way
+    waits with the one after."""
 
     def __init__(self, address: Address, key: bytes) -> None:
         self.address, self.key = address, key
@@ -134,7 +153,8 @@ class Line:
 
 
 class Server:
-    """Checkpoints in memory. The script tells it where copies go, asks what it has, and says which attempt begins."""
+    """Checkpoints in memory. The script tells it where copies go, asks what it has, and says which
+    attempt begins."""
 
     def __init__(self) -> None:
         self.kept: Kept = {}
@@ -171,11 +191,14 @@ class Server:
             old.end()
 
     def begin(self, attempt: int, step: int) -> None:
-        """The training begins anew after `step`: what is beyond it is no part of what comes, and who still saves it is refused."""
+        """The training begins anew after `step`: what is beyond it is no part of what comes, and
+        who still saves it is refused."""
         with self.lock:
             self.attempt = attempt
             for steps in self.kept.values():
-                for beyond in [at for at, (made_by, _) in steps.items() if at > step and made_by < attempt]:
+                for beyond in [
+                    at for at, (made_by, _) in steps.items() if at > step and made_by < attempt
+                ]:
                     del steps[beyond]
 
     def keep(self, rank: int, step: int, attempt: int, data: bytes) -> bool:
@@ -227,13 +250,16 @@ class Memory:
         self.addresses: dict[Host, Address] = {}
 
     def tend(self, hosts: list[Host]) -> None:
-        """Start what is missing. Raises HostLost, ProcessEnded, TimeoutError where a host cannot have one."""
+        """Start what is missing. Raises HostLost, ProcessEnded, TimeoutError where a host cannot
+        have one."""
         command = [sys.executable, os.path.abspath(__file__), "--serve"]
         begun: dict[Host, Process] = {}
         for host in hosts:
             host.hostname().result()
             if host not in self.servers or self.servers[host].returncode().done():
-                [begun[host]] = self.ctx.create_process_group([host], command, name=f"memory{host.number}")
+                [begun[host]] = self.ctx.create_process_group(
+                    [host], command, name=f"memory{host.number}"
+                )
                 address = host.facts.address if host.facts else ""
                 begun[host].send({"key": self.key, "address": address})
         for host, process in begun.items():
@@ -250,26 +276,42 @@ class Memory:
             answers[self.servers[host].recv(lambda message: message.get("order") == number)] = host
             self.servers[host].send(order | {"order": number})
         done = wait(answers, timeout=SERVER_SECONDS).done
-        return {answers[future]: future.result()["kept"] for future in done if future.exception() is None}
+        return {
+            answers[future]: future.result()["kept"]
+            for future in done
+            if future.exception() is None
+        }
 
     def make_env(self, hosts: list[Host], world_size: int, attempt: int) -> dict[str, str]:
-        """What `save` and `load` read. The servers, in a ring, take what this attempt saves from now on, and nothing else."""
+        """What `save` and `load` read. The servers, in a ring, take what this attempt saves from
+        now on, and nothing else."""
         ring = {host: hosts[(index + 1) % len(hosts)] for index, host in enumerate(hosts)}
-        kept = self.tell({h: {"next": self.addresses[after] if after is not h else None} for h, after in ring.items()})
+        kept = self.tell(
+            {
+                h: {"next": self.addresses[after] if after is not h else None}
+                for h, after in ring.items()
+            }
+        )
         start = choose_step(kept, world_size)
         self.tell({host: {"attempt": attempt, "step": start[0] if start else -1} for host in hosts})
         found = None
         if start is not None:
             step, where = start
-            found = {"step": step, "where": {rank: self.addresses[host] for rank, host in where.items()}}
+            found = {
+                "step": step,
+                "where": {rank: self.addresses[host] for rank, host in where.items()},
+            }
         log.info(
-            "the training begins %s", f"at step {start[0]}, from memory" if start else "without a checkpoint in memory"
+            "the training begins %s",
+            f"at step {start[0]}, from memory" if start else "without a checkpoint in memory",
         )
         addresses = json.dumps([self.addresses[host] for host in hosts])
         return {KEY: self.key, SERVERS: addresses, START: json.dumps(found), ATTEMPT: str(attempt)}
 
 
-def choose_step(kept: dict[Any, list[list[int]]], world_size: int) -> tuple[int, dict[int, Any]] | None:
+def choose_step(
+    kept: dict[Any, list[list[int]]], world_size: int
+) -> tuple[int, dict[int, Any]] | None:
     """The newest step that every rank has somewhere, and where."""
     places: dict[int, dict[int, Any]] = {}
     for host, entries in kept.items():
@@ -286,11 +328,16 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
-def run_once(ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace, restarts: int) -> str | None:
-    """Start every rank and wait. None when all ended with 0, else what went wrong first. The servers go on."""
+def run_once(
+    ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace, restarts: int
+) -> str | None:
+    """Start every rank and wait. None when all ended with 0, else what went wrong first. The
+    servers go on."""
     try:
         memory.tend(hosts)
-        env = find_rendezvous(hosts) | memory.make_env(hosts, len(hosts) * options.per_host, restarts)
+        env = find_rendezvous(hosts) | memory.make_env(
+            hosts, len(hosts) * options.per_host, restarts
+        )
     except (HostLost, ProcessEnded, ProcessFailedToStart, TimeoutError) as error:
         return str(error)
     group: ProcessGroup = ctx.create_process_group(
@@ -313,7 +360,9 @@ def run_once(ctx: Context, memory: Memory, hosts: list[Host], options: argparse.
 
 def main() -> int:
     """Keep the command running until it succeeds, or has failed too often."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--max-restarts", type=int, default=10)
@@ -335,7 +384,9 @@ def main() -> int:
                 return 0
             log.warning("attempt %d: %s", restarts, failure)
             for index, host in enumerate(hosts):
-                if host.connection_lost():  # the new one in its place, so that the others' ranks stay beside their data
+                if (
+                    host.connection_lost()
+                ):  # the new one in its place, so that the others' ranks stay beside their data
                     [hosts[index]] = ctx.replace_hosts([host])
                     if options.local:
                         ctx.start_local_managers(1)

@@ -3,7 +3,8 @@
     python progress_watchdog.py --hosts 2 --per-host 8 -- python train.py
     python progress_watchdog.py --hosts 2 --local -- python train.py      # everything on this machine
 
-How long a step may take is measured, not configured: `Progress.limit_seconds`. In the training loop:
+How long a step may take is measured, not configured: `Progress.limit_seconds`. In the training
+loop:
 
     queue = get_message_queue()
     queue.send({"step": step})                    # after each step
@@ -44,7 +45,10 @@ class Progress:
     """What one rank said of its steps. `now` is monotonic seconds."""
 
     def __init__(
-        self, now: float, least_seconds: float = LEAST_SECONDS, first_seconds: float = FIRST_STEP_SECONDS
+        self,
+        now: float,
+        least_seconds: float = LEAST_SECONDS,
+        first_seconds: float = FIRST_STEP_SECONDS,
     ) -> None:
         self.least_seconds, self.first_seconds = least_seconds, first_seconds
         self.step = -1
@@ -82,8 +86,11 @@ class Progress:
 
 
 def find_hang(progress: dict[Process, Progress], now: float) -> str | None:
-    """Say who hangs. Ranks wait for each other, so the first to be late need not be at fault: those furthest behind are."""
-    late = [process for process, seen in progress.items() if now - seen.since > seen.limit_seconds()]
+    """Say who hangs. Ranks wait for each other, so the first to be late need not be at fault: those
+    furthest behind are."""
+    late = [
+        process for process, seen in progress.items() if now - seen.since > seen.limit_seconds()
+    ]
     if not late:
         return None
     least = min(progress[process].step for process in late)
@@ -98,7 +105,9 @@ def find_hang(progress: dict[Process, Progress], now: float) -> str | None:
 def watch(group: ProcessGroup, options: argparse.Namespace) -> str | None:
     """Wait for the end of a run, or of its progress. None when all ended with 0."""
     happened: queue.SimpleQueue[tuple[Process, Future[Any]]] = queue.SimpleQueue()
-    progress = {process: Progress(time.monotonic(), options.least, options.first) for process in group}
+    progress = {
+        process: Progress(time.monotonic(), options.least, options.first) for process in group
+    }
 
     def listen(process: Process) -> None:
         process.recv().add_done_callback(lambda future: happened.put((process, future)))
@@ -120,7 +129,9 @@ def watch(group: ProcessGroup, options: argparse.Namespace) -> str | None:
                     return str(error or f"{process} ended with {future.result()}")
                 progress.pop(process)
         now = time.monotonic()
-        if now >= look_at and happened.empty():  # nobody is late whose message waits; and a look goes over all ranks
+        if (
+            now >= look_at and happened.empty()
+        ):  # nobody is late whose message waits; and a look goes over all ranks
             look_at = now + 0.5
             hang = find_hang(progress, now)
             if hang is not None:
@@ -135,13 +146,17 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
-def run_once(ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int) -> str | None:
+def run_once(
+    ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
+) -> str | None:
     """Start every rank and watch. Nothing runs afterwards."""
     try:
         env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     except HostLost as error:
         return str(error)
-    group = ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
+    group = ctx.create_process_group(
+        hosts, options.command, options.per_host, env=env, name="train{rank}"
+    )
     try:
         return watch(group, options)
     finally:
@@ -152,12 +167,24 @@ def run_once(ctx: Context, hosts: list[Host], options: argparse.Namespace, resta
 
 def main() -> int:
     """Keep the command running until it succeeds, or has failed or hung too often."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--max-restarts", type=int, default=10)
-    parser.add_argument("--least", type=float, default=LEAST_SECONDS, help="seconds that a step may take in any case")
-    parser.add_argument("--first", type=float, default=FIRST_STEP_SECONDS, help="seconds for the first two steps, each")
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=LEAST_SECONDS,
+        help="seconds that a step may take in any case",
+    )
+    parser.add_argument(
+        "--first",
+        type=float,
+        default=FIRST_STEP_SECONDS,
+        help="seconds for the first two steps, each",
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
     parser.add_argument("command", nargs="+")

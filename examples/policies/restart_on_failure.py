@@ -1,10 +1,12 @@
-"""Run a command on N hosts; when a process fails or a host is lost, replace what is lost and start all ranks again.
+"""Run a command on N hosts; when a process fails or a host is lost, replace what is lost and start
+all ranks again.
 
     python restart_on_failure.py --hosts 2 --per-host 8 -- python train.py
     python restart_on_failure.py --hosts 2 --local -- python train.py        # everything on this machine
 
-Copy it and edit it: `run_once` says what counts as a failure, `main` what is done about it. The command finds
-torchrun's variables in its environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, …).
+Copy it and edit it: `run_once` says what counts as a failure, `main` what is done about it. The
+command finds torchrun's variables in its environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+…).
 """
 
 from __future__ import annotations
@@ -32,13 +34,18 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
-def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int, restarts: int) -> str | None:
-    """Start every rank and wait. None when all ended with 0, else what went wrong first; nothing runs afterwards."""
+def run_once(
+    ctx: Context, hosts: list[Host], command: list[str], per_host: int, restarts: int
+) -> str | None:
+    """Start every rank and wait. None when all ended with 0, else what went wrong first; nothing
+    runs afterwards."""
     try:
         env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     except HostLost as error:
         return str(error)
-    group = ctx.create_process_group(hosts, command, processes_per_host=per_host, env=env, name="train{rank}")
+    group = ctx.create_process_group(
+        hosts, command, processes_per_host=per_host, env=env, name="train{rank}"
+    )
     try:
         for future in as_completed([process.returncode() for process in group]):
             try:
@@ -56,12 +63,16 @@ def run_once(ctx: Context, hosts: list[Host], command: list[str], per_host: int,
 
 def main() -> int:
     """Keep the command running until it succeeds, or has failed too often."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--max-restarts", type=int, default=10)
     parser.add_argument("--first-delay", type=float, default=FIRST_DELAY_SECONDS)
-    parser.add_argument("--fence", action="store_true", help="start no rank while one of a lost host may still run")
+    parser.add_argument(
+        "--fence", action="store_true", help="start no rank while one of a lost host may still run"
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
     parser.add_argument("command", nargs="+")

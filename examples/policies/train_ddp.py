@@ -1,11 +1,13 @@
-"""Train the digits network with PyTorch's DistributedDataParallel so that it may be stopped at any moment and started again.
+"""Train the digits network with PyTorch's DistributedDataParallel so that it may be stopped at any
+moment and started again.
 
     python progress_watchdog.py --hosts 2 --local -- python train_ddp.py --state /shared/run
     torchrun --nproc-per-node 2 train_ddp.py --state /tmp/run                  # it knows no supervisor, and needs none
 
-Rank 0 saves weights and optimizer each few steps to a folder that all ranks see; whoever starts goes on from the newest, and comes
-to the same weights as a run that nothing disturbed. Under the supervisor, and with Holdfast installed beside torch, every rank
-says its steps, so that the progress watchdog knows how long one takes.
+Rank 0 saves weights and optimizer each few steps to a folder that all ranks see; whoever starts
+goes on from the newest, and comes to the same weights as a run that nothing disturbed. Under the
+supervisor, and with Holdfast installed beside torch, every rank says its steps, so that the
+progress watchdog knows how long one takes.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def find_step(folder: Path) -> int:
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write beside and rename over, on disk before it has its name: a kill at any moment leaves whole files."""
+    """Write beside and rename over, on disk before it has its name: a kill at any moment leaves
+    whole files."""
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / "beside.tmp"
     with beside.open("wb") as file:
@@ -75,14 +78,21 @@ def digest(model: torch.nn.Module) -> str:
     return whole.hexdigest()
 
 
-def train(folder: Path, steps: int, every: int, on_step: Callable[[int], None] = lambda step: None) -> dict[str, Any]:
-    """Be one rank of it until the last step. Returns the loss over all lines and a digest of the weights."""
+def train(
+    folder: Path, steps: int, every: int, on_step: Callable[[int], None] = lambda step: None
+) -> dict[str, Any]:
+    """Be one rank of it until the last step. Returns the loss over all lines and a digest of the
+    weights."""
     report = make_report()
     torch.set_num_threads(1)
     torch.manual_seed(7)  # the same first weights in every rank and every run
-    dist.init_process_group("gloo")  # env://, the default: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+    dist.init_process_group(
+        "gloo"
+    )  # env://, the default: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     rank, world = dist.get_rank(), dist.get_world_size()
-    net = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 10)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 10)
+    ).double()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     first = find_step(folder)
     if first:
@@ -90,8 +100,9 @@ def train(folder: Path, steps: int, every: int, on_step: Callable[[int], None] =
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
     print(f"rank {rank} of {world} goes on from step {first}", flush=True)
-    # DDP sorts its buckets anew after the first step of each start, and where a gradient lies decides in which order gloo adds it
-    # up. This keeps them as they are, so that a run that was interrupted comes to the same weights in every bit.
+    # DDP sorts its buckets anew after the first step of each start, and where a gradient lies
+    # decides in which order gloo adds it up. This keeps them as they are, so that a run that was
+    # interrupted comes to the same weights in every bit.
     model = DistributedDataParallel(net, find_unused_parameters=True)
     images, digits = load_digits()
     for step in range(first + 1, steps + 1):
@@ -116,8 +127,12 @@ def train(folder: Path, steps: int, every: int, on_step: Callable[[int], None] =
 
 def main() -> None:
     """Train and print what came of it."""
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("--state", type=Path, required=True, help="the folder of the checkpoints, seen by all ranks")
+    args = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    args.add_argument(
+        "--state", type=Path, required=True, help="the folder of the checkpoints, seen by all ranks"
+    )
     args.add_argument("--steps", type=int, default=200)
     args.add_argument("--every", type=int, default=10, help="save each so many steps")
     opts = args.parse_args()

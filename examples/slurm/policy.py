@@ -1,10 +1,13 @@
-"""Keep a command running on N hosts of a Slurm cluster: through failed ranks, lost hosts, bad hosts, and this script's own death.
+"""Keep a command running on N hosts of a Slurm cluster: through failed ranks, lost hosts, bad
+hosts, and this script's own death.
 
     python policy.py --run DIR --hosts 8 --per-host 4 -- python train.py
 
-DIR is on a file system that all nodes share. There this script writes `manager-command`, the words that start a host manager
-(`supervised.sbatch` and `hosts.sbatch` run them on the nodes; it is empty once the run is over), and the ranks' output. Killed and started again
-with the same DIR it finds its hosts and ranks as they are. TERM ends the run in order: the ranks get TERM, and --grace seconds.
+DIR is on a file system that all nodes share. There this script writes `manager-command`, the words
+that start a host manager (`supervised.sbatch` and `hosts.sbatch` run them on the nodes; it is empty
+once the run is over), and the ranks' output. Killed and started again with the same DIR it finds
+its hosts and ranks as they are. TERM ends the run in order: the ranks get TERM, and --grace
+seconds.
 
 Copy it and edit it: `replace_bad` says which host has to go.
 """
@@ -21,7 +24,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from holdfast.supervisor import Context, Host, HostLost, Process, ProcessFailedToStart, ProcessGroup, as_completed
+from holdfast.supervisor import (
+    Context,
+    Host,
+    HostLost,
+    Process,
+    ProcessFailedToStart,
+    ProcessGroup,
+    as_completed,
+)
 
 STRIKES = 2  # a host whose ranks were so often the first to fail is bad
 DELAY_SECONDS = 1.0
@@ -32,7 +43,9 @@ EXIT_TOLD_TO_END = 128 + signal.SIGTERM
 log = logging.getLogger("policy")
 
 
-def start_group(ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int) -> ProcessGroup:
+def start_group(
+    ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
+) -> ProcessGroup:
     """All ranks, as soon as rank 0's address is known."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
@@ -41,7 +54,9 @@ def start_group(ctx: Context, hosts: list[Host], options: argparse.Namespace, re
         "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS)),
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
     }
-    return ctx.create_process_group(hosts, options.command, options.per_host, env=env, name="train{rank}")
+    return ctx.create_process_group(
+        hosts, options.command, options.per_host, env=env, name="train{rank}"
+    )
 
 
 def find_failure(group: ProcessGroup) -> tuple[str, Host] | None:
@@ -58,8 +73,8 @@ def find_failure(group: ProcessGroup) -> tuple[str, Host] | None:
 
 
 def end_group(group: ProcessGroup, grace_seconds: float, fence: bool = False) -> None:
-    """Nothing of it runs afterwards, with `fence` not on a lost host either. Until then it is not forgotten: a script that is
-    killed here waits anew when it is started again.
+    """Nothing of it runs afterwards, with `fence` not on a lost host either. Until then it is not
+    forgotten: a script that is killed here waits anew when it is started again.
     """
     for ended in group.end(grace_seconds):
         ended.exception()
@@ -71,20 +86,24 @@ def end_group(group: ProcessGroup, grace_seconds: float, fence: bool = False) ->
 
 
 def replace_bad(ctx: Context, hosts: list[Host], strikes: Counter[Host]) -> list[Host]:
-    """The hosts to go on with. A lost one may come back, or a new job of Slurm's takes its place; a bad one is not wanted again."""
+    """The hosts to go on with. A lost one may come back, or a new job of Slurm's takes its place; a
+    bad one is not wanted again."""
     chosen = []
     for host in hosts:
         if host.connection_lost():
             chosen += ctx.request_hosts(1)
         elif strikes[host] >= STRIKES:
-            chosen += ctx.replace_hosts([host], f"its ranks were the first to fail {strikes[host]} times")
+            chosen += ctx.replace_hosts(
+                [host], f"its ranks were the first to fail {strikes[host]} times"
+            )
         else:
             chosen.append(host)
     return chosen
 
 
 def keep_running(ctx: Context, options: argparse.Namespace) -> int:
-    """Until the command has succeeded on all ranks, or failed too often. An earlier script's ranks are waited for as they are."""
+    """Until the command has succeeded on all ranks, or failed too often. An earlier script's ranks
+    are waited for as they are."""
     strikes: Counter[Host] = Counter()
     group = next(iter(ctx.groups()), None)
     if group is not None:
@@ -124,14 +143,23 @@ def tell_to_end(number: int, frame: object) -> None:
 
 def main() -> int:
     """Keep the command running; clear up when told to end."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--max-restarts", type=int, default=10)
     parser.add_argument("--grace", type=float, default=30.0, help="seconds between TERM and KILL")
-    parser.add_argument("--orphan-grace", type=float, default=300.0, help="for so long ranks go on without this script")
-    parser.add_argument("--fence", action="store_true", help="start no rank while one of a lost host may still run")
+    parser.add_argument(
+        "--orphan-grace",
+        type=float,
+        default=300.0,
+        help="for so long ranks go on without this script",
+    )
+    parser.add_argument(
+        "--fence", action="store_true", help="start no rank while one of a lost host may still run"
+    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")

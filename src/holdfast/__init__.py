@@ -1,7 +1,8 @@
 """Holdfast keeps GPU work running until it is finished.
 
-What a job uses (`beat`, `section`, `track`, `checkpoint`, `on_drain`) is here and loads nothing but the standard library. `Client` and
-`AsyncClient` come from `holdfast.client` when they are first asked for.
+What a job uses (`beat`, `section`, `track`, `checkpoint`, `on_drain`) is here and loads nothing but
+the standard library. `Client` and `AsyncClient` come from `holdfast.client` when they are first
+asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
     from holdfast.client import AsyncClient, Client
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "__version__", "beat", "checkpoint", "on_drain", "section", "track"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "__version__",
+    "beat",
+    "checkpoint",
+    "on_drain",
+    "section",
+    "track",
+]
 
 
 def __getattr__(name: str) -> Any:

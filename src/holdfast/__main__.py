@@ -1,4 +1,5 @@
-"""`python -m holdfast` is `holdfast`. Loading the command line takes a moment, in which a Ctrl-C is as quiet as one after it."""
+"""`python -m holdfast` is `holdfast`. Loading the command line takes a moment, in which a Ctrl-C is
+as quiet as one after it."""
 
 from __future__ import annotations
 

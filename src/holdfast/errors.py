@@ -12,8 +12,8 @@
     ├── Unavailable          the store or the controller cannot be reached; trying again later is right
     └── InvalidTransition    a (state, event) pair no table holds: a bug in Holdfast, never the user's
 
-Every error says what happened, with which ids, and what to do. `code` is the stable word that scripts match on
-and that RFC 9457 problems carry; `status` is the HTTP status the API answers with.
+Every error says what happened, with which ids, and what to do. `code` is the stable word that
+scripts match on and that RFC 9457 problems carry; `status` is the HTTP status the API answers with.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class TooLarge(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """The store or the controller cannot be reached. Nothing is known to have changed; try again."""
+    """The store or the controller cannot be reached. Nothing is known to have changed; try
+    again."""
 
     code = "unavailable"
     status = 503

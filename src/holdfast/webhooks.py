@@ -39,7 +39,8 @@ class BadSignature(Unauthorized):
 
 @dataclass(frozen=True)
 class Received:
-    """A call that is what it says. delivery: the same for every try of one delivery; drop what you have had.
+    """A call that is what it says. delivery: the same for every try of one delivery; drop what you
+    have had.
 
     event: `id`, `kind`, `at`, `message`, `data`, …; job: a summary, or None.
     """
@@ -65,7 +66,8 @@ def verify(
         secret: the hook's secret, or several while one is being replaced.
         headers: of the request; names in any case.
         body: the bytes as they came.
-        tolerance_seconds: how far its timestamp may be from our clock, either way. A recorded call is useless after that.
+        tolerance_seconds: how far its timestamp may be from our clock, either way. A recorded call
+        is useless after that.
         now: Unix seconds; our clock when left out.
 
     Raises:
@@ -74,24 +76,32 @@ def verify(
     given = {name.lower(): value for name, value in headers.items()}
     stamp, signatures = given.get("holdfast-timestamp", ""), given.get("holdfast-signature", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12) or not signatures:
-        raise BadSignature("Holdfast-Timestamp or Holdfast-Signature is missing or is not what it should be")
+        raise BadSignature(
+            "Holdfast-Timestamp or Holdfast-Signature is missing or is not what it should be"
+        )
     age = (time.time() if now is None else now) - int(stamp)
     if abs(age) > tolerance_seconds:
         raise BadSignature(
-            f"the call was signed {age:.0f} s ago, and {tolerance_seconds:g} s are allowed; are both clocks right?"
+            f"the call was signed {age:.0f} s ago, and {tolerance_seconds:g} s are allowed; are "
+            "both clocks right?"
         )
     secrets = [secret] if isinstance(secret, str) else list(secret)
     signed = stamp.encode() + b"." + body
     wanted = [hmac.new(one.encode(), signed, hashlib.sha256).hexdigest() for one in secrets]
     shown = [part.strip()[3:] for part in signatures.split(",") if part.strip().startswith("v1=")]
     # Every pair is compared, and each in constant time: how long it takes tells nothing.
-    if not sum(hmac.compare_digest(a.encode(), b.encode("utf-8", "replace")) for a in wanted for b in shown):
+    if not sum(
+        hmac.compare_digest(a.encode(), b.encode("utf-8", "replace")) for a in wanted for b in shown
+    ):
         raise BadSignature("no signature of the call is made with our secret")
     try:
         payload = json.loads(body)
         return Received(
-            webhook=payload["webhook"], delivery=payload["delivery"], timestamp=int(stamp), event=payload["event"],
+            webhook=payload["webhook"],
+            delivery=payload["delivery"],
+            timestamp=int(stamp),
+            event=payload["event"],
             job=payload.get("job"),
-        )  # fmt: skip
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadSignature(f"the body is signed and is no delivery: {error!r}") from None

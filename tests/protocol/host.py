@@ -1,8 +1,10 @@
-"""A simulated host: a guardian that holds processes, an agent that may come and go, and a clock of its own.
+"""A simulated host: a guardian that holds processes, an agent that may come and go, and a clock of
+its own.
 
-It follows `agent/orders/commands.py`, `agent/uplink/sync.py`, `agent/agent.py` and `agent/guardian/tasks.py` line by line, without
-their processes and files; `core.lease.host_deadline` and `agent.orders.exit_facts.make_facts` are the real ones. True time is the
-simulation's, in seconds; everything a host decides by is read from its own clock.
+It follows `agent/orders/commands.py`, `agent/uplink/sync.py`, `agent/agent.py` and
+`agent/guardian/tasks.py` line by line, without their processes and files;
+`core.lease.host_deadline` and `agent.orders.exit_facts.make_facts` are the real ones. True time is
+the simulation's, in seconds; everything a host decides by is read from its own clock.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from holdfast.store.port.store import HostSynced, PreemptRow, TaskOffer
 from holdfast.wire.guardian import Ended
 
 GRACE_SECONDS = 3.0
-MAX_KILL_SECONDS = 1.5  # from KILL to the last breath; LEASE-2 leaves 2 × margin for it, less what a clock drifts
+MAX_KILL_SECONDS = (
+    1.5  # from KILL to the last breath; LEASE-2 leaves 2 × margin for it, less what a clock drifts
+)
 
 
 @dataclass
 class Process:
-    """One task's processes, as the guardian holds them. `*_at` are true times, `deadline` and `kill_due` host times."""
+    """One task's processes, as the guardian holds them. `*_at` are true times, `deadline` and
+    `kill_due` host times."""
 
     key: TaskKey
     devices: tuple[int, ...]
@@ -57,7 +62,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Request:
-    """One call of an agent. `started_at` is on the host's clock, `agent` says which agent process waits for the answer."""
+    """One call of an agent. `started_at` is on the host's clock, `agent` says which agent process
+    waits for the answer."""
 
     host_id: str
     incarnation: str
@@ -132,7 +138,13 @@ class Host:
         self.agent += 1
         self.registered = self.closing = self.replaced = self.said_goodbye = False
         self.newest_taken = 0
-        self.processes, self.stubs, self.buried, self.tombstones, self.claims = {}, {}, set(), set(), {}
+        self.processes, self.stubs, self.buried, self.tombstones, self.claims = (
+            {},
+            {},
+            set(),
+            set(),
+            {},
+        )
 
     def crash(self) -> None:
         """Power cut, or a guardian killed: every task ends with it, and nobody says so."""
@@ -140,7 +152,8 @@ class Host:
         self.processes, self.stubs, self.claims = {}, {}, {}
 
     def kill_agent(self) -> None:
-        """Tasks are the guardian's and go on. Calls under way are lost, stubs and tombstones of the agent too."""
+        """Tasks are the guardian's and go on. Calls under way are lost, stubs and tombstones of the
+        agent too."""
         self.agent_up = False
 
     def start_agent(self) -> None:
@@ -159,7 +172,8 @@ class Host:
     # ---- the guardian
 
     def turn(self, now: float) -> None:
-        """Do what is due: deadlines, graces, last breaths. Exact in time however rarely it is called."""
+        """Do what is due: deadlines, graces, last breaths. Exact in time however rarely it is
+        called."""
         clock = self.clock(now)
         for process in self.processes.values():
             if not process.live:
@@ -167,7 +181,11 @@ class Host:
             if process.killed_at is None and process.deadline <= clock:
                 process.lapsed = True
                 self._stop(process, 0.0, self.true_time(process.deadline))
-            if process.killed_at is None and process.kill_due is not None and process.kill_due <= clock:
+            if (
+                process.killed_at is None
+                and process.kill_due is not None
+                and process.kill_due <= clock
+            ):
                 process.killed_at = max(process.started_at, self.true_time(process.kill_due))
             if process.killed_at is not None and process.killed_at + process.kill_seconds <= now:
                 self._finish(process, Ended(key=process.key, signal=9))
@@ -197,13 +215,23 @@ class Host:
 
     def _finish(self, process: Process, how: Ended) -> None:
         process.ended = Ended(
-            key=process.key, exit_code=how.exit_code, signal=how.signal, oom=how.oom, stopped=process.stopped,
-            lapsed=process.lapsed, unkillable=how.unkillable, start_error=how.start_error,
-        )  # fmt: skip
+            key=process.key,
+            exit_code=how.exit_code,
+            signal=how.signal,
+            oom=how.oom,
+            stopped=process.stopped,
+            lapsed=process.lapsed,
+            unkillable=how.unkillable,
+            start_error=how.start_error,
+        )
         process.facts = make_facts(
-            process.ended, trip=process.trip, kill_sent=process.kill_sent, stop_asked=process.stop_asked,
-            host_stops=self.closing, log_tail="",
-        )  # fmt: skip
+            process.ended,
+            trip=process.trip,
+            kill_sent=process.kill_sent,
+            stop_asked=process.stop_asked,
+            host_stops=self.closing,
+            log_tail="",
+        )
         self.note_end(self, process)
 
     # ---- the agent: state up
@@ -222,13 +250,19 @@ class Host:
         self.claims = {key: claim for key, claim in self.claims.items() if claim.deadline > clock}
         claimed = tuple((key, claim.port) for key, claim in self.claims.items())
         return Request(
-            *who, live=live, started=started, ended=(*ended, *self.stubs.items()), claimed=claimed, leaving=leaving
+            *who,
+            live=live,
+            started=started,
+            ended=(*ended, *self.stubs.items()),
+            claimed=claimed,
+            leaving=leaving,
         )
 
     # ---- the agent: commands down
 
     def take_answer(self, request: Request, answer: HostSynced | None, now: float) -> None:
-        """Carry out an answer; None is `stale_incarnation`. Nobody is there to hear one of an earlier agent's calls."""
+        """Carry out an answer; None is `stale_incarnation`. Nobody is there to hear one of an
+        earlier agent's calls."""
         if not self.agent_up or request.agent != self.agent:
             return
         newest = request.seq > self.newest_taken
@@ -242,7 +276,9 @@ class Host:
         for key, ttl in answer.renewed:
             process = self.processes.get(key)
             if process is not None and process.live:
-                process.deadline = max(process.deadline, lease.host_deadline(request.started_at, ttl))
+                process.deadline = max(
+                    process.deadline, lease.host_deadline(request.started_at, ttl)
+                )
             claim = self.claims.get(key)
             if claim is not None:
                 claim.deadline = max(claim.deadline, lease.host_deadline(request.started_at, ttl))
@@ -292,16 +328,29 @@ class Host:
         task = offer.task
         key = task.key
         self.claims.pop(key, None)
-        if key in self.processes or key in self.stubs or key in self.buried or self.closing or self.replaced:
+        if (
+            key in self.processes
+            or key in self.stubs
+            or key in self.buried
+            or self.closing
+            or self.replaced
+        ):
             return
-        assert key not in self.tombstones, f"CMD-1: {key} was offered after its end had been acknowledged"
+        assert key not in self.tombstones, (
+            f"CMD-1: {key} was offered after its end had been acknowledged"
+        )
         deadline = lease.host_deadline(started_at, task.lease_ttl_seconds)
         if deadline <= self.clock(now):
             return
         process = Process(
-            key=key, devices=task.devices, slots=offer.job.cpu_slots, started_at=now, deadline=deadline,
-            kill_seconds=self.draw() * MAX_KILL_SECONDS, heeds_term=self.draw() < 0.5,
-        )  # fmt: skip
+            key=key,
+            devices=task.devices,
+            slots=offer.job.cpu_slots,
+            started_at=now,
+            deadline=deadline,
+            kill_seconds=self.draw() * MAX_KILL_SECONDS,
+            heeds_term=self.draw() < 0.5,
+        )
         self.note_launch(self, process)
         self.processes[key] = process
 

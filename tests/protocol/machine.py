@@ -1,4 +1,5 @@
-"""The random user, the random failure and the random network: one hypothesis state machine over `World`."""
+"""The random user, the random failure and the random network: one hypothesis state machine over
+`World`."""
 
 from __future__ import annotations
 
@@ -20,9 +21,30 @@ from tests.protocol.host import Host, Request
 from tests.protocol.world import Plan, World, run
 
 INDEX = st.integers(0, 7)
-LINKS = ["ok", "ok", "mess", "mess", "lose_request", "lose_answer", "hold_request", "hold_answer", "poll"]
+LINKS = [
+    "ok",
+    "ok",
+    "mess",
+    "mess",
+    "lose_request",
+    "lose_answer",
+    "hold_request",
+    "hold_answer",
+    "poll",
+]
 MEMBER_ENDS = ["killed", "killed", "give_up", "give_up", "trip", "ok", "start_error", "broken"]
-ENDS = ["give_up", "ok", "ok", "ok", "exit", "oom", "trip", "time_limit", "unkillable", "start_error"]
+ENDS = [
+    "give_up",
+    "ok",
+    "ok",
+    "ok",
+    "exit",
+    "oom",
+    "trip",
+    "time_limit",
+    "unkillable",
+    "start_error",
+]
 WAITS = [0.5, 0.5, 2.0, 2.0, 6.0, 16.5, 33.0]
 DATA = TaskFacts(exit_code=0)
 
@@ -40,15 +62,30 @@ class Protocol(RuleBasedStateMachine):
         return self.world
 
     @initialize(
-        rates=st.lists(st.sampled_from([0.99, 1.0, 1.01]), min_size=2, max_size=4), slots=st.integers(1, 3),
-        gpus=st.integers(0, 2), retries=st.integers(0, 2), trips=st.integers(0, 2), infra=st.integers(1, 4),
-        delay=st.sampled_from([0.0, 3.0, 20.0]), seed=st.integers(0, 2**16), jobs=st.lists(st.integers(1, 4), min_size=1, max_size=2),
+        rates=st.lists(st.sampled_from([0.99, 1.0, 1.01]), min_size=2, max_size=4),
+        slots=st.integers(1, 3),
+        gpus=st.integers(0, 2),
+        retries=st.integers(0, 2),
+        trips=st.integers(0, 2),
+        infra=st.integers(1, 4),
+        delay=st.sampled_from([0.0, 3.0, 20.0]),
+        seed=st.integers(0, 2**16),
+        jobs=st.lists(st.integers(1, 4), min_size=1, max_size=2),
         supervised=st.booleans(),
-    )  # fmt: skip
+    )
     def begin(
-        self, rates: list[float], slots: int, gpus: int, retries: int, trips: int, infra: int, delay: float, seed: int,
-        jobs: list[int], supervised: bool,
-    ) -> None:  # fmt: skip
+        self,
+        rates: list[float],
+        slots: int,
+        gpus: int,
+        retries: int,
+        trips: int,
+        infra: int,
+        delay: float,
+        seed: int,
+        jobs: list[int],
+        supervised: bool,
+    ) -> None:
         retry = RetryPolicy(max_retries=retries, retry_delay=delay, jitter="random")
         policy = Policy(retry=retry, watchdog_cap=trips, infra_cap=infra, start_failure_limit=3)
         self.world = World(rates=rates, slots=slots, gpus=gpus, policy=policy, seed=seed)
@@ -65,7 +102,13 @@ class Protocol(RuleBasedStateMachine):
         return hosts[i % len(hosts)] if hosts else None
 
     def pick_live(self, i: int) -> tuple[Host, TaskKey] | None:
-        live = [(h, p.key) for h in self.w.hosts if h.up for p in h.processes.values() if p.executes(self.w.t)]
+        live = [
+            (h, p.key)
+            for h in self.w.hosts
+            if h.up
+            for p in h.processes.values()
+            if p.executes(self.w.t)
+        ]
         return live[i % len(live)] if live else None
 
     def pick_job(self, i: int) -> str:
@@ -90,10 +133,13 @@ class Protocol(RuleBasedStateMachine):
         self.w.deliver(i, keep=keep)
         self.w.check()
 
-    @precondition(lambda self: self.world is not None and self.world.announced and not self.world.outage)
+    @precondition(
+        lambda self: self.world is not None and self.world.announced and not self.world.outage
+    )
     @rule(i=INDEX)
     def deliver_registration(self, i: int) -> None:
-        """A registration comes twice, the second time late: perhaps from an incarnation that is over."""
+        """A registration comes twice, the second time late: perhaps from an incarnation that is
+        over."""
         w = self.w
         w.turn_hosts()
         request = w.announced[i % len(w.announced)]
@@ -108,8 +154,12 @@ class Protocol(RuleBasedStateMachine):
         self.w.turn_hosts()
         self.w.call(host)
 
-    @rule(i=INDEX, mode=st.sampled_from(["lose_request", "lose_answer", "hold_request", "hold_answer"]),
-          seconds=st.sampled_from([14.0, 16.0, 20.0, 33.0]), after=st.sampled_from(["ok", "mess"]))  # fmt: skip
+    @rule(
+        i=INDEX,
+        mode=st.sampled_from(["lose_request", "lose_answer", "hold_request", "hold_answer"]),
+        seconds=st.sampled_from([14.0, 16.0, 20.0, 33.0]),
+        after=st.sampled_from(["ok", "mess"]),
+    )
     def fall_silent(self, i: int, mode: str, seconds: float, after: str) -> None:
         """A partition that lasts about as long as a lease, while the rest of the world goes on."""
         host = self.pick_host(i)
@@ -120,7 +170,8 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX, delay=st.sampled_from([3.0, 6.0]))
     def answer_slowly(self, i: int, delay: float) -> None:
-        """LEASE-1: the last answer takes seconds to come, and then the host hears nothing for a whole lease."""
+        """LEASE-1: the last answer takes seconds to come, and then the host hears nothing for a
+        whole lease."""
         w, host = self.w, self.pick_host(i, up=True)
         if host is None or w.outage:
             return
@@ -138,14 +189,17 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX, seconds=st.sampled_from([0.5, 3.0]), register=st.booleans())
     def hear_the_dead(self, i: int, seconds: float, register: bool) -> None:
-        """FENCE-1, LEASE-3: a call of an incarnation that is over arrives when the next one has work already."""
+        """FENCE-1, LEASE-3: a call of an incarnation that is over arrives when the next one has
+        work already."""
         w, host = self.w, self.pick_host(i, up=True)
         if host is None or w.outage or not (host.agent_up and host.registered):
             return
         w.turn_hosts()
         last = host.make_request(w.t)
         if register:
-            last = Request(last.host_id, last.incarnation, last.agent, last.seq, last.started_at, register=True)
+            last = Request(
+                last.host_id, last.incarnation, last.agent, last.seq, last.started_at, register=True
+            )
         host.crash()
         host.boot()
         w.links[host.id] = "ok"
@@ -155,7 +209,8 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX)
     def answer_overtaken(self, i: int) -> None:
-        """An answer is slow: what it launches has been launched by a newer one, ended and acknowledged when it comes."""
+        """An answer is slow: what it launches has been launched by a newer one, ended and
+        acknowledged when it comes."""
         w, host = self.w, self.pick_host(i, up=True)
         if host is None or w.outage:
             return
@@ -238,10 +293,15 @@ class Protocol(RuleBasedStateMachine):
             host.exit(key, Ended(key=key, exit_code=0 if how == "ok" else 3))
 
     @precondition(lambda self: self.world is not None and self.world.truth.supervised)
-    @rule(i=INDEX, how=st.sampled_from(MEMBER_ENDS), fate=st.sampled_from(["", "", "reboot", "crash", "silent"]),
-          seconds=st.sampled_from([0.0, 0.5, 2.0, 18.0]))  # fmt: skip
+    @rule(
+        i=INDEX,
+        how=st.sampled_from(MEMBER_ENDS),
+        fate=st.sampled_from(["", "", "reboot", "crash", "silent"]),
+        seconds=st.sampled_from([0.0, 0.5, 2.0, 18.0]),
+    )
     def fell_member(self, i: int, how: str, fate: str, seconds: float) -> None:
-        """A member of a supervised job falls by itself, or its host does; perhaps one that stands in already."""
+        """A member of a supervised job falls by itself, or its host does; perhaps one that stands
+        in already."""
         w = self.w
         w.turn_hosts()
         live = self.list_members()
@@ -271,9 +331,12 @@ class Protocol(RuleBasedStateMachine):
         """Live members of supervised jobs, and where they are."""
         w = self.w
         return [
-            (h, p.key) for h in w.hosts if h.up for p in h.processes.values()
+            (h, p.key)
+            for h in w.hosts
+            if h.up
+            for p in h.processes.values()
             if p.key.job_id in w.truth.supervised and p.key.rank > 0 and p.executes(w.t)
-        ]  # fmt: skip
+        ]
 
     # ---- controllers
 
@@ -316,7 +379,8 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX, later=st.booleans())
     def freeze_before_completing(self, i: int, later: bool) -> None:
-        """A leader reads a drain that is ready and is frozen. It writes when the next attempt drains, or whenever `write_plan` says."""
+        """A leader reads a drain that is ready and is frozen. It writes when the next attempt
+        drains, or whenever `write_plan` says."""
         w = self.w
         w.turn_hosts()
         found = self.pick_live(i)
@@ -336,7 +400,8 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.world is not None and self.world.truth.supervised)
     @rule(i=INDEX)
     def freeze_before_replacing(self, i: int) -> None:
-        """A leader reads a fall and is frozen. It writes when the rank's next life has fallen (FENCE-1)."""
+        """A leader reads a fall and is frozen. It writes when the rank's next life has fallen
+        (FENCE-1)."""
         w = self.w
         w.turn_hosts()
         live = self.list_members()
@@ -364,13 +429,20 @@ class Protocol(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world is not None and self.world.count < 6)
     @rule(
-        tasks=st.integers(2, 4), steps=st.integers(0, 6), i=INDEX, seconds=st.sampled_from([0.5, 2.0, 16.5]),
-        what=st.sampled_from(["cancel", "preempt", "crash", "reboot", "agent", "silent", "slow", "leader"]), supervised=st.booleans(),
-    )  # fmt: skip
+        tasks=st.integers(2, 4),
+        steps=st.integers(0, 6),
+        i=INDEX,
+        seconds=st.sampled_from([0.5, 2.0, 16.5]),
+        what=st.sampled_from(
+            ["cancel", "preempt", "crash", "reboot", "agent", "silent", "slow", "leader"]
+        ),
+        supervised=st.booleans(),
+    )
     def meet_at_the_barrier(
         self, tasks: int, steps: int, i: int, seconds: float, what: str, supervised: bool
-    ) -> None:  # fmt: skip
-        """GANG-1: some ranks have their places, others not, or all have and some were told; then something happens."""
+    ) -> None:
+        """GANG-1: some ranks have their places, others not, or all have and some were told; then
+        something happens."""
         w = self.w
         job_id = w.submit(tasks=tasks, gpus=0, late=False, priority=90, supervised=supervised)
         w.turn_hosts()
@@ -420,14 +492,23 @@ class Protocol(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world is not None and self.world.count < 6)
     @rule(
-        tasks=st.integers(1, 4), gpus=st.sampled_from([0, 0, 1]), late=st.booleans(),
-        priority=st.sampled_from([50, 90]), preemptible=st.booleans(), supervised=st.booleans(),
-    )  # fmt: skip
+        tasks=st.integers(1, 4),
+        gpus=st.sampled_from([0, 0, 1]),
+        late=st.booleans(),
+        priority=st.sampled_from([50, 90]),
+        preemptible=st.booleans(),
+        supervised=st.booleans(),
+    )
     def submit(
         self, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool, supervised: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.w.submit(
-            tasks=tasks, gpus=gpus, late=late, priority=priority, preemptible=preemptible, supervised=supervised
+            tasks=tasks,
+            gpus=gpus,
+            late=late,
+            priority=priority,
+            preemptible=preemptible,
+            supervised=supervised,
         )
         self.w.check()
 
@@ -438,7 +519,11 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX)
     def preempt(self, i: int) -> None:
-        run(self.w.store.drain_job(self.pick_job(i), Cause.PREEMPTED, "room is needed", now=self.w.now()))
+        run(
+            self.w.store.drain_job(
+                self.pick_job(i), Cause.PREEMPTED, "room is needed", now=self.w.now()
+            )
+        )
         self.w.check()
 
     @rule(i=INDEX)
@@ -458,9 +543,11 @@ class Protocol(RuleBasedStateMachine):
         self.w.check()
 
     @rule(
-        i=INDEX, event=st.sampled_from(["drain", "undrain", "quarantine", "release", "terminate"]), hard=st.booleans(),
+        i=INDEX,
+        event=st.sampled_from(["drain", "undrain", "quarantine", "release", "terminate"]),
+        hard=st.booleans(),
         deadline=st.sampled_from([None, 4.0]),
-    )  # fmt: skip
+    )
     def move_host(self, i: int, event: str, hard: bool, deadline: float | None) -> None:
         """An operator's word. It is true: a host is called gone only when it is off (LEASE-3)."""
         host = self.pick_host(i, up=False if event == "terminate" else None)
@@ -469,7 +556,11 @@ class Protocol(RuleBasedStateMachine):
         self.w.turn_hosts()
         try:
             seconds = deadline if event == "drain" and not hard else None
-            run(self.w.store.move_host(host.id, event, "asked", hard=hard, deadline_seconds=seconds, now=self.w.now()))
+            run(
+                self.w.store.move_host(
+                    host.id, event, "asked", hard=hard, deadline_seconds=seconds, now=self.w.now()
+                )
+            )
         except Conflict:
             return
         self.w.check()
@@ -490,20 +581,32 @@ class Protocol(RuleBasedStateMachine):
         key = TaskKey(old.job_id, old.rank, max(0, old.epoch + shift))
         who = self.pick_host(host)
         assert who is not None
-        held = {(t.key, t.host_id, t.incarnation) for ts in w.all_tasks.values() for t in ts if t.state.holds_lease}
+        held = {
+            (t.key, t.host_id, t.incarnation)
+            for ts in w.all_tasks.values()
+            for t in ts
+            if t.state.holds_lease
+        }
         row = run(w.store.get_host(who.id))
         if (key, who.id, row.incarnation) in held:
             return
         before = self.view_of(key.job_id)
         facts = TaskFacts(exit_code=0) if ok else TaskFacts(exit_code=1)
         sync = HostSync(
-            host_id=who.id, incarnation=row.incarnation, live=(key,) if what == "live" else (),
-            started=(key,) if what == "live" else (), ended=((key, facts),) if what == "ended" else (),
+            host_id=who.id,
+            incarnation=row.incarnation,
+            live=(key,) if what == "live" else (),
+            started=(key,) if what == "live" else (),
+            ended=((key, facts),) if what == "ended" else (),
             claimed=((key, 4711),) if what == "claimed" else (),
-        )  # fmt: skip
+        )
         found = run(w.store.sync_hosts([sync], now=w.now()))[0]
-        assert self.view_of(key.job_id) == before, f"FENCE-1: a stale report of {key} changed the job"
-        assert key not in [k for k, _ in found.renewed], f"FENCE-1: a stale report of {key} renewed a lease"
+        assert self.view_of(key.job_id) == before, (
+            f"FENCE-1: a stale report of {key} changed the job"
+        )
+        assert key not in [k for k, _ in found.renewed], (
+            f"FENCE-1: a stale report of {key} renewed a lease"
+        )
         if what != "ended":
             assert key in found.lost
         w.check()
@@ -511,7 +614,9 @@ class Protocol(RuleBasedStateMachine):
     def view_of(self, job_id: str) -> Any:
         """A job, its attempts and its tasks, but for the offers any sync may make."""
         s = self.w.store
-        tasks = [(t.key, t.state, t.facts, t.started_at, t.ended_at) for t in run(s.list_tasks(job_id))]
+        tasks = [
+            (t.key, t.state, t.facts, t.started_at, t.ended_at) for t in run(s.list_tasks(job_id))
+        ]
         return run(s.get_job(job_id)), run(s.list_attempts(job_id)), tasks
 
     # ---- the end
@@ -521,7 +626,8 @@ class Protocol(RuleBasedStateMachine):
             self.come_to_an_end(self.world)
 
     def come_to_an_end(self, w: World) -> None:
-        """Liveness: the network heals, operators let go, hosts come back but for those that never will."""
+        """Liveness: the network heals, operators let go, hosts come back but for those that never
+        will."""
         w.outage, w.leading_since, w.polls = False, [w.now()], {}
         for everywhere in (True, False):
             w.switch_retries(True, everywhere=everywhere)
@@ -555,7 +661,8 @@ class Protocol(RuleBasedStateMachine):
         return sum(per_host) >= job.tasks
 
     def find_pause(self, w: World, gone: set[str]) -> float:
-        """A second; or, where all that is left waits for its time, the rest of that. What is parked is let go."""
+        """A second; or, where all that is left waits for its time, the rest of that. What is parked
+        is let go."""
         left = [j for j in w.jobs() if not j.state.terminal and self.has_room(w, j.id, gone)]
         for job in left:
             if job.wait_cause == "parked":
@@ -567,7 +674,8 @@ class Protocol(RuleBasedStateMachine):
 
     def is_quiet(self, w: World, gone: set[str]) -> bool:
         over = all(
-            j.state.terminal or (j.state is JobState.QUEUED and not self.has_room(w, j.id, gone)) for j in w.jobs()
+            j.state.terminal or (j.state is JobState.QUEUED and not self.has_room(w, j.id, gone))
+            for j in w.jobs()
         )
         return over and not any(h.processes or h.stubs for h in w.hosts if h.up)
 
@@ -575,14 +683,18 @@ class Protocol(RuleBasedStateMachine):
         for job in w.jobs():
             if self.has_room(w, job.id, gone):
                 assert job.state.terminal, (
-                    f"liveness: {job.id} is {job.state} ({job.reason}), {gone} are gone\n{w.truth.explain(job.id)}\n"
+                    f"liveness: {job.id} is {job.state} ({job.reason}), {gone} are "
+                    f"gone\n{w.truth.explain(job.id)}\n"
                     f"{run(w.store.list_tasks(job.id))}"
                 )
                 assert not run(w.store.list_tasks(job.id)), "liveness: a task row is left"
             else:
-                assert job.state in (JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED), (
-                    f"liveness: {job.id} has no room and is {job.state}\n{w.truth.explain(job.id)}"
-                )
+                assert job.state in (
+                    JobState.QUEUED,
+                    JobState.SUCCEEDED,
+                    JobState.FAILED,
+                    JobState.CANCELLED,
+                ), f"liveness: {job.id} has no room and is {job.state}\n{w.truth.explain(job.id)}"
         for host in w.hosts:
             assert not host.up or not (host.processes or host.stubs), (
                 f"liveness: {host.id} still holds ends nobody takes"

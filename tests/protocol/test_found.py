@@ -29,12 +29,15 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 
 
 async def test_a_registration_that_comes_late_frees_nothing(rig: Rig) -> None:
-    """LEASE-3: it lay in a frozen controller's buffer while its host was started anew; it is no evidence."""
+    """LEASE-3: it lay in a frozen controller's buffer while its host was started anew; it is no
+    evidence."""
     await rig.host("h1")
     await rig.host("h1")
     job_id, key = await rig.running()
     with pytest.raises(Stale) as refused:
-        await rig.store.register_host("h1", None, "inc-00001", HostFacts(name="name-h1"), now=rig.tick(1))
+        await rig.store.register_host(
+            "h1", None, "inc-00001", HostFacts(name="name-h1"), now=rig.tick(1)
+        )
     assert refused.value.code == "stale_incarnation"
     assert [t.key for t in await rig.store.list_tasks(job_id)] == [key]
     assert (await rig.store.get_host("h1")).incarnation == "inc-00002"
@@ -43,7 +46,8 @@ async def test_a_registration_that_comes_late_frees_nothing(rig: Rig) -> None:
 
 
 async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(rig: Rig) -> None:
-    """DESIGN §3.4: a reservation that ran out with some of it taken is drained; the silent rank has no lease to lapse."""
+    """DESIGN §3.4: a reservation that ran out with some of it taken is drained; the silent rank has
+    no lease to lapse."""
     await rig.host("h1", slots=1)
     await rig.host("h2", slots=1)
     job_id = await rig.submit(tasks=2)

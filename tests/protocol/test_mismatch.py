@@ -1,4 +1,5 @@
-"""What is wrong with a value, in words, for each kind of sentence msgspec has; found by making it say them."""
+"""What is wrong with a value, in words, for each kind of sentence msgspec has; found by making it
+say them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def said(fields: object) -> str:
         ({"name": ""}, "name: must not be empty"),
         ({"name": "n" * 200}, "name: must have at most 128 characters"),
         ({"argv": ["a"] * 5000}, "argv: must have at most 4096 of them"),
-        ({"queue": "a b"}, "queue: must be letters, digits, `.`, `_`, `/` and `-`, a letter or digit first"),
+        (
+            {"queue": "a b"},
+            "queue: must be letters, digits, `.`, `_`, `/` and `-`, a letter or digit first",
+        ),
         ({"env": {"A-B": "1"}}, "env: must be letters, digits and `_`, no digit first"),
         ({"cwd": "here"}, "cwd: must be an absolute path"),
         ({"pull": "no"}, "pull: must be missing or always or never, not 'no'"),

@@ -1,4 +1,5 @@
-"""The state machine can fail: Holdfast is broken in one place at a time, and each time the machine has to notice.
+"""The state machine can fail: Holdfast is broken in one place at a time, and each time the machine
+has to notice.
 
 Off by default, because finding takes seconds per mutant: `HOLDFAST_HYPOTHESIS=long` runs it.
 """
@@ -70,7 +71,11 @@ def reaping_at_once_after_a_restart(p: Patch) -> None:
 
 
 def incarnation_not_guarded(p: Patch) -> None:
-    p.setattr(MemoryHosts, "_status", lambda self, sync: "ok" if sync.host_id in self.state.hosts else "unknown")
+    p.setattr(
+        MemoryHosts,
+        "_status",
+        lambda self, sync: "ok" if sync.host_id in self.state.hosts else "unknown",
+    )
 
 
 def reports_not_guarded(p: Patch) -> None:
@@ -79,14 +84,21 @@ def reports_not_guarded(p: Patch) -> None:
 
 def epoch_not_guarded(p: Patch) -> None:
     def speaks_for(self: Draft, task: Any, key: Any) -> bool:
-        return task is not None and (task.host_id, task.incarnation) == (self.sync.host_id, self.sync.incarnation)
+        return task is not None and (task.host_id, task.incarnation) == (
+            self.sync.host_id,
+            self.sync.incarnation,
+        )
 
     p.setattr(Draft, "speaks_for", speaks_for)
-    p.setattr(MemoryState, "task_for", lambda self, key: self.tasks.get(key.job_id, {}).get(key.rank))
+    p.setattr(
+        MemoryState, "task_for", lambda self, key: self.tasks.get(key.job_id, {}).get(key.rank)
+    )
 
 
 def drain_done_while_tasks_still_stop(p: Patch) -> None:
-    p.setattr(TaskState, "holds_lease", property(lambda s: s in (TaskState.RESERVED, TaskState.RUNNING)))
+    p.setattr(
+        TaskState, "holds_lease", property(lambda s: s in (TaskState.RESERVED, TaskState.RUNNING))
+    )
 
 
 def stop_confirmed_by_asking(p: Patch) -> None:
@@ -126,7 +138,9 @@ def epoch_not_grown_by_drains(p: Patch) -> None:
 def completion_of_an_earlier_epoch(p: Patch) -> None:
     complete = MemoryStore.complete_drain
 
-    async def blind(self: Any, job_id: str, epoch: int, completion: Any, *, now: Any = None) -> bool:
+    async def blind(
+        self: Any, job_id: str, epoch: int, completion: Any, *, now: Any = None
+    ) -> bool:
         return await complete(self, job_id, self.state.jobs[job_id].row.epoch, completion, now=now)
 
     p.setattr(MemoryStore, "complete_drain", blind)
@@ -158,7 +172,13 @@ def one_more_than_the_budget(p: Patch) -> None:
     def generous(found: Any, charges: Any, policy: Any, ending: Any, *, chance: float) -> Any:
         more = {name: getattr(policy, name) + 1 for name in ("watchdog_cap", "infra_cap")}
         retry = msgspec.structs.replace(policy.retry, max_retries=policy.retry.max_retries + 1)
-        return decide(found, charges, msgspec.structs.replace(policy, retry=retry, **more), ending, chance=chance)
+        return decide(
+            found,
+            charges,
+            msgspec.structs.replace(policy, retry=retry, **more),
+            ending,
+            chance=chance,
+        )
 
     p.setattr(drain, "decide", generous)
 
@@ -168,7 +188,9 @@ def cancelled_jobs_run_again(p: Patch) -> None:
         decision = decide(found, charges, policy, ending, chance=chance)
         if found.cause is Cause.USER_CANCELLED:
             preempted = msgspec.structs.replace(found, cause=Cause.PREEMPTED)
-            return msgspec.structs.replace(decide(preempted, charges, policy, ending, chance=chance), cause=found.cause)
+            return msgspec.structs.replace(
+                decide(preempted, charges, policy, ending, chance=chance), cause=found.cause
+            )
         return decision
 
     p.setattr(drain, "decide", again)
@@ -245,7 +267,8 @@ def late_registration_frees_the_present(p: Patch) -> None:
 
 
 def half_told_gang_stays_reserved(p: Patch) -> None:
-    """Neither its reservation nor its start has a time; one of them alone would be enough to free it."""
+    """Neither its reservation nor its start has a time; one of them alone would be enough to free
+    it."""
 
     async def none(self: Any, *, now: Any = None) -> list[Any]:
         return []
@@ -268,7 +291,11 @@ def stopping_tasks_never_lapse(p: Patch) -> None:
     lapse = requests.lapse
 
     def some(m: Any, leading_since: datetime) -> list[str]:
-        for job_id in [i for i, ts in m.tasks.items() if any(t.state is TaskState.PREEMPTING for t in ts.values())]:
+        for job_id in [
+            i
+            for i, ts in m.tasks.items()
+            if any(t.state is TaskState.PREEMPTING for t in ts.values())
+        ]:
             del m.jobs[job_id]
         return lapse(m, leading_since)
 
@@ -334,7 +361,9 @@ def all_who_fell_are_charged(p: Patch) -> None:
     def everybody(job: Any, before: Any, charges: Any, decision: Any, trigger: Any) -> Any:
         totals, by_rank = add_up(job, before, charges, decision, trigger)
         mine = by_rank.get(str(trigger.rank)) if trigger is not None else None
-        return totals, ({str(rank): mine for rank in range(job.tasks)} if mine and job.tasks > 1 else by_rank)
+        return totals, (
+            {str(rank): mine for rank in range(job.tasks)} if mine and job.tasks > 1 else by_rank
+        )
 
     p.setattr(drain, "_add_up", everybody)
 
@@ -378,7 +407,8 @@ def stopped_members_gone_at_once(p: Patch) -> None:
 
 
 def silent_members_gone_at_once(p: Patch) -> None:
-    """A member's place is given to another while its host may still run it: nobody waits for the lease."""
+    """A member's place is given to another while its host may still run it: nobody waits for the
+    lease."""
     sweep = MemoryStore.sweep_dead_hosts
 
     async def eager(self: Any, dead_seconds: float, since: Any, *, now: Any = None) -> Any:
@@ -412,7 +442,11 @@ def falls_decided_again(p: Patch) -> None:
 
     def any_life(m: Any, job: Any, rank: int, epoch: int) -> Any:
         task = m.tasks[job.id].get(rank)
-        return task if task is not None and task.state in members.FALLEN and job.state in members.GOING_ON else None
+        return (
+            task
+            if task is not None and task.state in members.FALLEN and job.state in members.GOING_ON
+            else None
+        )
 
     p.setattr(members, "find_fallen", any_life)
 
@@ -491,15 +525,27 @@ BREAKS: Sequence[Break] = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(os.environ.get("HOLDFAST_HYPOTHESIS") != "long", reason="minutes; HOLDFAST_HYPOTHESIS=long runs it")
+@pytest.mark.skipif(
+    os.environ.get("HOLDFAST_HYPOTHESIS") != "long",
+    reason="minutes; HOLDFAST_HYPOTHESIS=long runs it",
+)
 @pytest.mark.parametrize("break_it", BREAKS, ids=lambda b: b.__name__)
 def test_a_broken_holdfast_is_noticed(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
     profile = settings(
-        max_examples=EXAMPLES, stateful_step_count=40, deadline=None, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
-    )  # fmt: skip
-    # Only a promise that was seen broken counts: a time-out or a flaky run is not the machine noticing.
+        max_examples=EXAMPLES,
+        stateful_step_count=40,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    # Only a promise that was seen broken counts: a time-out or a flaky run is not the machine
+    # noticing.
     with pytest.raises((AssertionError, InvalidTransition)) as noticed:
         run_state_machine_as_test(seed(SEED)(Protocol), settings=profile)
-    print(f"{break_it.__name__}: {type(noticed.value).__name__}: {str(noticed.value).splitlines()[0][:160]}")
+    print(
+        f"{break_it.__name__}: {type(noticed.value).__name__}: "
+        f"{str(noticed.value).splitlines()[0][:160]}"
+    )

@@ -1,4 +1,5 @@
-"""The spine's promises under chaos: the real store and decisions, simulated hosts, time and network.
+"""The spine's promises under chaos: the real store and decisions, simulated hosts, time and
+network.
 
 `HOLDFAST_HYPOTHESIS=long` runs many more and longer examples. A failure prints the steps and a
 `@reproduce_failure` line; with `HOLDFAST_HYPOTHESIS_SEED=n` a run is repeated exactly.
@@ -17,9 +18,13 @@ from tests.protocol.machine import Protocol
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 SEED = int(os.environ.get("HOLDFAST_HYPOTHESIS_SEED", "0"))
 PROFILE = settings(
-    max_examples=5000 if LONG else 150, stateful_step_count=60 if LONG else 40, deadline=None, print_blob=True,
-    suppress_health_check=list(HealthCheck), database=None,
-)  # fmt: skip
+    max_examples=5000 if LONG else 150,
+    stateful_step_count=60 if LONG else 40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
 
 
 @pytest.mark.slow

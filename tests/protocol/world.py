@@ -1,7 +1,9 @@
-"""The whole of Holdfast on simulated time: the real store and the real decisions, simulated hosts, a bad network.
+"""The whole of Holdfast on simulated time: the real store and the real decisions, simulated hosts,
+a bad network.
 
-`World.wait` moves true time in small steps; at each the guardians do what is due, agents sync, loops run, and every
-invariant of `truth` is checked. Between steps the test may do anything to anyone. Chance comes from one seed.
+`World.wait` moves true time in small steps; at each the guardians do what is due, agents sync,
+loops run, and every invariant of `truth` is checked. Between steps the test may do anything to
+anyone. Chance comes from one seed.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def run(step: Coroutine[Any, Any, T]) -> T:
 
 @dataclass
 class Held:
-    """A message kept by the network: a request on its way up or, with its answer, one on its way down."""
+    """A message kept by the network: a request on its way up or, with its answer, one on its way
+    down."""
 
     request: Request
     answered: bool = False
@@ -85,7 +88,9 @@ class Plan:
 class World:
     """Everything there is."""
 
-    def __init__(self, *, rates: list[float], slots: int, gpus: int, policy: Policy, seed: int) -> None:
+    def __init__(
+        self, *, rates: list[float], slots: int, gpus: int, policy: Policy, seed: int
+    ) -> None:
         self.t = 0.0
         self.random = random.Random(seed)
         self.policy = policy
@@ -94,16 +99,27 @@ class World:
         self.truth = Truth(policy)
         self.hosts = [
             Host(
-                id=f"host{i}", rate=rate, offset=1000.0 * i + 17.0, slots=slots, gpus=gpus, draw=self.random.random,
-                note_launch=self._note_launch, note_end=self._note_end, note_claim=self._note_claim,
+                id=f"host{i}",
+                rate=rate,
+                offset=1000.0 * i + 17.0,
+                slots=slots,
+                gpus=gpus,
+                draw=self.random.random,
+                note_launch=self._note_launch,
+                note_end=self._note_end,
+                note_claim=self._note_claim,
             )
             for i, rate in enumerate(rates)
-        ]  # fmt: skip
+        ]
         self.links = {host.id: "ok" for host in self.hosts}
         self.held: list[Held] = []
-        self.announced: list[Request] = []  # registrations sent, for one that lay long in a frozen controller's buffer
+        self.announced: list[
+            Request
+        ] = []  # registrations sent, for one that lay long in a frozen controller's buffer
         self.polls: dict[str, Poll] = {}
-        self.newest: dict[tuple[str, str], int] = {}  # what each replica-independent host line saw last
+        self.newest: dict[
+            tuple[str, str], int
+        ] = {}  # what each replica-independent host line saw last
         self.outage = False
         self.leading_since = [self.now()]
         self.plans: list[Plan] = []
@@ -126,13 +142,29 @@ class World:
     # ---- users
 
     def submit(
-        self, *, tasks: int, gpus: int, late: bool, priority: int, preemptible: bool = False, supervised: bool = False
-    ) -> str:  # fmt: skip
+        self,
+        *,
+        tasks: int,
+        gpus: int,
+        late: bool,
+        priority: int,
+        preemptible: bool = False,
+        supervised: bool = False,
+    ) -> str:
         self.count += 1
         job_id = f"job-{self.count:04d}"
         start_at = self.now().timestamp() + 6 if late else None
-        spec = JobSpec(argv=("true",), tasks=tasks, gpus=gpus, cpus=1, priority=priority, start_at=start_at,
-                       preemptible=preemptible, supervised=supervised, placement="spread" if supervised else "pack")  # fmt: skip
+        spec = JobSpec(
+            argv=("true",),
+            tasks=tasks,
+            gpus=gpus,
+            cpus=1,
+            priority=priority,
+            start_at=start_at,
+            preemptible=preemptible,
+            supervised=supervised,
+            placement="spread" if supervised else "pack",
+        )
         self.truth.sizes[job_id] = tasks
         if supervised:
             self.truth.supervised.add(job_id)
@@ -165,7 +197,15 @@ class World:
         mode = self.links[host.id]
         if mode == "mess":
             mode = self.random.choice(
-                ["ok", "ok", "lose_request", "lose_answer", "hold_request", "hold_answer", "duplicate"]
+                [
+                    "ok",
+                    "ok",
+                    "lose_request",
+                    "lose_answer",
+                    "hold_request",
+                    "hold_answer",
+                    "duplicate",
+                ]
             )
         if mode == "lose_request" or self.outage:
             return
@@ -236,7 +276,9 @@ class World:
 
     def _register(self, request: Request) -> tuple[bool, HostSynced | None]:
         host = self.host(request.host_id)
-        facts = HostFacts(name=host.id, cpu_slots=host.slots, gpus=[Gpu(index=i) for i in range(host.gpus)])
+        facts = HostFacts(
+            name=host.id, cpu_slots=host.slots, gpus=[Gpu(index=i) for i in range(host.gpus)]
+        )
         key = host.id.encode().ljust(32, b".")
         try:
             run(self.store.register_host(host.id, key, request.incarnation, facts, now=self.now()))
@@ -247,10 +289,14 @@ class World:
 
     def sync(self, request: Request, *, again: bool = False) -> HostSynced:
         sync = HostSync(
-            host_id=request.host_id, incarnation=request.incarnation, live=request.live,
-            started=() if again else request.started, ended=() if again else request.ended,
-            claimed=request.claimed, leaving=request.leaving and not again,
-        )  # fmt: skip
+            host_id=request.host_id,
+            incarnation=request.incarnation,
+            live=request.live,
+            started=() if again else request.started,
+            ended=() if again else request.ended,
+            claimed=request.claimed,
+            leaving=request.leaving and not again,
+        )
         before = None
         host = run(self.store.get_host(request.host_id))
         if host.incarnation != request.incarnation:
@@ -266,10 +312,16 @@ class World:
         s = self.store
         jobs = self.jobs()
         tasks = [run(s.list_tasks(j.id)) for j in jobs]
-        return jobs, tasks, [run(s.list_attempts(j.id)) for j in jobs], run(s.list_hosts(include_terminated=True))
+        return (
+            jobs,
+            tasks,
+            [run(s.list_attempts(j.id)) for j in jobs],
+            run(s.list_hosts(include_terminated=True)),
+        )
 
     def serve_polls(self) -> None:
-        """POLL-2: read again with the same identity and no ends; answer when there is news or time is up."""
+        """POLL-2: read again with the same identity and no ends; answer when there is news or time
+        is up."""
         for host_id, poll in list(self.polls.items()):
             request = poll.request
             if self.newest[host_id, request.incarnation] > request.seq or self.outage:
@@ -292,7 +344,11 @@ class World:
     def run_loops(self, leader: int = 0) -> None:
         if self.outage:
             return
-        store, at, since = self.store, self.now(), self.leading_since[leader % len(self.leading_since)]
+        store, at, since = (
+            self.store,
+            self.now(),
+            self.leading_since[leader % len(self.leading_since)],
+        )
         before = {t.key: t for ts in self.all_tasks.values() for t in ts if t.state.holds_lease}
         lapsed = run(store.lapse_leases(since, now=at))
         for task in before.values():
@@ -302,7 +358,11 @@ class World:
         run(store.expire_reservations(RESERVATION_SECONDS, now=at))
         for late in run(store.list_reserved(now=at)):
             if late.seconds > START_SECONDS and not self._stop_late_members(late.job):
-                run(store.drain_job(late.job.id, Cause.START_TIMEOUT, "it is slow", epoch=late.job.epoch, now=at))
+                run(
+                    store.drain_job(
+                        late.job.id, Cause.START_TIMEOUT, "it is slow", epoch=late.job.epoch, now=at
+                    )
+                )
         run(store.drain_due_hosts(now=at))
         run(store.release_due(RETRY_LIMIT, now=at))
         run(store.sweep_dead_hosts(DEAD_SECONDS, since, now=at))
@@ -312,7 +372,11 @@ class World:
         self.write_replacements(self.read_replacements())
         self._check_decided()
         for member in run(store.list_members(500)):
-            if not member.fallen and member.seconds > START_SECONDS and member.task.offered_at is not None:
+            if (
+                not member.fallen
+                and member.seconds > START_SECONDS
+                and member.task.offered_at is not None
+            ):
                 run(store.stop_member(member.task.key, Cause.START_TIMEOUT, "it is slow", now=at))
         run(store.release_members(RESERVATION_SECONDS, now=at))
         self.write_completions(self.read_completions())
@@ -320,35 +384,50 @@ class World:
         for preemption in plan.preemptions:
             for victim in preemption.victims:
                 job = run(store.get_job(victim))
-                run(store.drain_job(victim, Cause.PREEMPTED, "room is needed", epoch=job.epoch, now=at))
+                run(
+                    store.drain_job(
+                        victim, Cause.PREEMPTED, "room is needed", epoch=job.epoch, now=at
+                    )
+                )
         self.write_placements(plan.placements)
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""
         now = next((t for t in run(self.store.list_tasks(task.job_id)) if t.key == task.key), None)
         if now is not None and now.facts is not None and now.facts.lost == "lease_lapsed":
-            assert at > since + timedelta(seconds=task.lease_ttl_seconds), f"LEASE-4: {task.key} was reaped too early"
+            assert at > since + timedelta(seconds=task.lease_ttl_seconds), (
+                f"LEASE-4: {task.key} was reaped too early"
+            )
 
     def _check_decided(self) -> None:
         """MEMBER-1: no fall is left undecided while its job goes on."""
-        going = {job.id for job in self.jobs() if job.state in (JobState.RESERVED, JobState.RUNNING)}
+        going = {
+            job.id for job in self.jobs() if job.state in (JobState.RESERVED, JobState.RUNNING)
+        }
         fallen = (TaskState.FAILED, TaskState.PREEMPTED)
         left = [t.key for job_id in going for t in self.all_tasks[job_id] if t.state in fallen]
         assert not left, f"MEMBER-1: {left} fell, and nobody has decided what becomes of them"
 
     def _stop_late_members(self, job: JobRecord) -> bool:
-        """As `ReservationsLoop` does: where the script runs, the others are placed anew one by one."""
+        """As `ReservationsLoop` does: where the script runs, the others are placed anew one by
+        one."""
         tasks = run(self.store.list_tasks(job.id))
         if not job.spec.supervised or tasks[0].state is not TaskState.RUNNING:
             return False
         for task in tasks:
             if task.state is TaskState.RESERVED:
-                run(self.store.stop_member(task.key, Cause.START_TIMEOUT, "it is slow", now=self.now()))
+                run(
+                    self.store.stop_member(
+                        task.key, Cause.START_TIMEOUT, "it is slow", now=self.now()
+                    )
+                )
         return True
 
     def read_replacements(self) -> tuple[tuple[TaskKey, Replacement], ...]:
         found = [m for m in run(self.store.list_members(500)) if m.fallen]
-        return tuple((m.task.key, replace.plan_replacement(m.job, m.task, self.policy, ())) for m in found)
+        return tuple(
+            (m.task.key, replace.plan_replacement(m.job, m.task, self.policy, ())) for m in found
+        )
 
     def write_replacements(self, replacements: tuple[tuple[TaskKey, Replacement], ...]) -> None:
         run(self.store.replace_members(replacements, now=self.now()))
@@ -357,8 +436,12 @@ class World:
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
         for snapshot in run(self.store.list_drains(200)):
-            policy = msgspec.structs.replace(self.policy, held="a switch" if self.truth.held else None)
-            plan = drain.plan_completion(snapshot.job, snapshot.tasks, policy, (), chance=self.random.random())
+            policy = msgspec.structs.replace(
+                self.policy, held="a switch" if self.truth.held else None
+            )
+            plan = drain.plan_completion(
+                snapshot.job, snapshot.tasks, policy, (), chance=self.random.random()
+            )
             if plan is not None:
                 found.append((snapshot.job.id, snapshot.job.epoch, plan))
         return tuple(found)
@@ -368,7 +451,10 @@ class World:
             if run(self.store.complete_drain(job_id, epoch, plan, now=self.now())):
                 for host in self.hosts:
                     running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
-                    assert not running, f"DRAIN-1: the drain of {job_id} was completed while {running} run on {host.id}"
+                    assert not running, (
+                        f"DRAIN-1: the drain of {job_id} was completed while {running} run on "
+                        f"{host.id}"
+                    )
         self.check()
 
     def read_placements(self) -> tuple[JobPlacement, ...]:
@@ -380,9 +466,14 @@ class World:
         running: list[RunningTask] | None = None
         while True:
             plan = plan_admission(
-                found.candidates, found.hosts, found.headroom, found.quotas, running=running,
-                hold_back_seconds=HOLD_BACK_SECONDS, lowest_preemptible=found.lowest_preemptible,
-            )  # fmt: skip
+                found.candidates,
+                found.hosts,
+                found.headroom,
+                found.quotas,
+                running=running,
+                hold_back_seconds=HOLD_BACK_SECONDS,
+                lowest_preemptible=found.lowest_preemptible,
+            )
             if running is not None or not plan.needs_running:
                 return plan
             running = run(self.store.read_running(now=self.now()))

@@ -1,4 +1,5 @@
-"""What every store must do. `test_memory` and `test_postgres` run all of it, each with its own `rig` fixture."""
+"""What every store must do. `test_memory` and `test_postgres` run all of it, each with its own
+`rig` fixture."""
 
 from __future__ import annotations
 
@@ -35,20 +36,36 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     job = await rig.job(job_id)
     assert (job.step, job.total, job.beat_at) == (4, 9, rig.now - timedelta(seconds=2))
     task = (await rig.store.list_tasks(job_id))[0]
-    assert (task.section, task.lease_until, task.host_name) == ("eval", rig.now + timedelta(seconds=300), "name-h1")
+    assert (task.section, task.lease_until, task.host_name) == (
+        "eval",
+        rig.now + timedelta(seconds=300),
+        "name-h1",
+    )
     rig.tick(5)
     answer = await rig.sync(ended=[(key, OK)])
     assert (answer.acked, answer.succeeded, answer.draining) == ((key,), (job_id,), ())
     job = await rig.job(job_id)
-    assert (job.state, job.outcome, job.exit_code, job.ended_at) == (JobState.SUCCEEDED, Outcome.SUCCEEDED, 0, rig.now)
+    assert (job.state, job.outcome, job.exit_code, job.ended_at) == (
+        JobState.SUCCEEDED,
+        Outcome.SUCCEEDED,
+        0,
+        rig.now,
+    )
     assert (job.step, job.epoch, job.attempts, job.reason) == (4, 1, 1, "succeeded")
     assert await rig.store.list_tasks(job_id) == []
     (attempt,) = await rig.store.list_attempts(job_id)
     assert (attempt.number, attempt.parent, attempt.state) == (1, None, AttemptState.ENDED)
     assert (attempt.outcome, attempt.exit_code, attempt.step) == (Outcome.SUCCEEDED, 0, 4)
     assert attempt.members[0].facts == OK
-    assert await rig.kinds(job_id) == ["job.submitted", "job.reserved", "job.started", "job.succeeded"]
-    assert [e.at for e in await rig.events(job_id)] == sorted(e.at for e in await rig.events(job_id))
+    assert await rig.kinds(job_id) == [
+        "job.submitted",
+        "job.reserved",
+        "job.started",
+        "job.succeeded",
+    ]
+    assert [e.at for e in await rig.events(job_id)] == sorted(
+        e.at for e in await rig.events(job_id)
+    )
 
 
 async def test_secrets_reach_the_host_and_nobody_else(rig: Rig) -> None:
@@ -58,13 +75,20 @@ async def test_secrets_reach_the_host_and_nobody_else(rig: Rig) -> None:
     (offer,) = (await rig.sync()).offers
     assert offer.secrets == {"TOKEN": "hush-hush"}
     assert offer.job.spec.secrets == {"TOKEN": ""}
-    shown = [await rig.job(job_id), await rig.store.list_jobs(JobFilter()), await rig.events(), offer.job]
+    shown = [
+        await rig.job(job_id),
+        await rig.store.list_jobs(JobFilter()),
+        await rig.events(),
+        offer.job,
+    ]
     assert "hush-hush" not in repr(shown)
 
 
 async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig: Rig) -> None:
     await rig.host()
-    spec = JobSpec(argv=("true",), supervised=True, idempotency_key="k", secrets={"TOKEN": "hush-hush"})
+    spec = JobSpec(
+        argv=("true",), supervised=True, idempotency_key="k", secrets={"TOKEN": "hush-hush"}
+    )
     for number, seed in (("m1", b"a" * 32), ("m2", b"b" * 32)):
         job = NewJob(id=number, spec=spec, queue="cpu", minted=mint_secrets(spec, seed))
         (submitted,) = await rig.store.submit_jobs([job], now=rig.now)
@@ -72,7 +96,13 @@ async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig
     await rig.admit()
     (offer,) = (await rig.sync()).offers
     assert offer.secrets == {"TOKEN": "hush-hush", SEED_VARIABLE: "61" * 32}
-    shown = [submitted, await rig.job("m1"), await rig.store.list_jobs(JobFilter()), await rig.events(), offer.job]
+    shown = [
+        submitted,
+        await rig.job("m1"),
+        await rig.store.list_jobs(JobFilter()),
+        await rig.events(),
+        offer.job,
+    ]
     assert "61" * 32 not in repr(shown)
     assert SEED_VARIABLE not in repr(shown)
     assert mint_secrets(JobSpec(argv=("true",)), b"a" * 32) == {}
@@ -86,7 +116,12 @@ async def test_a_job_that_ended_between_two_reports_was_started_too(rig: Rig) ->
     await rig.sync()
     rig.tick(10)
     assert (await rig.sync(ended=[(key, OK)])).succeeded == (job_id,)
-    assert await rig.kinds(job_id) == ["job.submitted", "job.reserved", "job.started", "job.succeeded"]
+    assert await rig.kinds(job_id) == [
+        "job.submitted",
+        "job.reserved",
+        "job.started",
+        "job.succeeded",
+    ]
     job = await rig.job(job_id)
     assert job.started_at == rig.now - timedelta(seconds=OK.runtime_seconds)
 
@@ -147,19 +182,25 @@ async def test_stale_writes_change_nothing(rig: Rig) -> None:
     rig.tick(1)
     old_epoch = TaskKey(job_id, 0, key.epoch - 1)
     wrong_rank = TaskKey(job_id, 7, key.epoch)
-    answer = await rig.sync(other, live=[key], beats=[Beat(key=key, step=9, total=9, age_seconds=0)])
+    answer = await rig.sync(
+        other, live=[key], beats=[Beat(key=key, step=9, total=9, age_seconds=0)]
+    )
     assert (answer.lost, answer.renewed) == ((key,), ())
     assert (await rig.sync(other, ended=[(key, OK)])).refused == (key,)
     for stale in (old_epoch, wrong_rank):
         assert (await rig.sync(task.host_id or "", live=[key, stale])).lost == (stale,)
-        assert (await rig.sync(task.host_id or "", live=[key], ended=[(stale, OK)])).refused == (stale,)
+        assert (await rig.sync(task.host_id or "", live=[key], ended=[(stale, OK)])).refused == (
+            stale,
+        )
         assert (await rig.sync(task.host_id or "", live=[key], started=[stale])).lost == (stale,)
     granted = (await rig.store.list_tasks(job_id))[0].lease_until
     rig.tick(5)
     for reported in ([old_epoch], [wrong_rank], [TaskKey(job_id, 0, key.epoch + 1)]):
         assert (await rig.sync(task.host_id or "", live=reported)).renewed == ()
         await rig.sync(other, live=[key])
-    assert (await rig.store.list_tasks(job_id))[0].lease_until == granted  # no stale word renews a lease
+    assert (await rig.store.list_tasks(job_id))[
+        0
+    ].lease_until == granted  # no stale word renews a lease
     rotten = await rig.sync(task.host_id or "", ended=[(key, OK)], live=[], incarnation="inc-99999")
     assert (rotten.status, rotten.refused) == ("stale", (key,))
     assert (await rig.sync("nobody", live=[key])).status == "unknown"
@@ -174,16 +215,24 @@ async def test_stale_writes_change_nothing(rig: Rig) -> None:
 async def test_keys_no_row_could_hold_are_lost_and_hurt_nobody(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    monsters = [TaskKey("x\x00y", 0, 1), TaskKey(job_id, 2**40, 1), TaskKey(job_id, 0, 2**80), TaskKey(job_id, -1, 1)]
+    monsters = [
+        TaskKey("x\x00y", 0, 1),
+        TaskKey(job_id, 2**40, 1),
+        TaskKey(job_id, 0, 2**80),
+        TaskKey(job_id, -1, 1),
+    ]
     beats = [Beat(key=key, step=2**90, total=-(2**90), age_seconds=1e300, section="a\x00b")]
-    good = HostSync(host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats))
+    good = HostSync(
+        host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats)
+    )
     rotten = HostSync(host_id="h2", incarnation="inc\x00-00001", live=(key,))
     answer, stranger = await rig.store.sync_hosts([good, rotten], now=rig.now)
     assert (stranger.status, stranger.lost) == ("unknown", (key,))
     assert set(answer.lost) == set(monsters)
     assert answer.renewed == ((key, 300.0),)
     answer = await rig.sync(
-        ended=[(m, OK) for m in monsters] + [(key, TaskFacts(exit_code=0, log_tail="nul \x00 here"))]
+        ended=[(m, OK) for m in monsters]
+        + [(key, TaskFacts(exit_code=0, log_tail="nul \x00 here"))]
     )
     assert set(answer.refused) == set(monsters)
     assert answer.acked == (key,)
@@ -222,7 +271,9 @@ async def test_one_device_is_never_given_twice(rig: Rig) -> None:
         return JobPlacement(job_id=job_id, epoch=0, tasks=(task,))
 
     ttls = dict.fromkeys(ids, 300.0)
-    assert await rig.store.reserve([place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now) == [ids[0]]
+    assert await rig.store.reserve([place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now) == [
+        ids[0]
+    ]
     refused = [place(ids[1], 1), place(ids[1], 7), place(ids[1]), place(ids[1], 0, 1)]
     for placement in refused:
         assert await rig.store.reserve([placement], ttls, now=rig.now) == []
@@ -233,7 +284,9 @@ async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
     await rig.host(new=False)
-    assert (await rig.job(job_id)).state is JobState.RUNNING  # the same incarnation again: a repeated call
+    assert (
+        await rig.job(job_id)
+    ).state is JobState.RUNNING  # the same incarnation again: a repeated call
     await rig.host()
     assert (await rig.job(job_id)).state is JobState.DRAINING
     assert (await rig.store.list_tasks(job_id))[0].facts == TaskFacts(lost="new_incarnation")
@@ -242,7 +295,9 @@ async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
     assert (job.state, job.infra_charged, job.cause) == (JobState.QUEUED, 1, Cause.AGENT_TRANSIENT)
     answer = await rig.sync(live=[key], ended=[])
     assert answer.lost == (key,)
-    assert (await rig.sync(ended=[(key, OK)])).refused == (key,)  # its end is on record as lost, so this is stale
+    assert (await rig.sync(ended=[(key, OK)])).refused == (
+        key,
+    )  # its end is on record as lost, so this is stale
     assert (await rig.kinds()).count("host.lost") == 1
 
 
@@ -255,7 +310,9 @@ async def test_a_lease_lapses_only_after_its_margin_and_the_leaders_grace(rig: R
     granted = rig.now
     long_ago = granted - timedelta(days=1)
     margin = 15.0
-    assert await rig.store.lapse_leases(long_ago, now=granted + timedelta(seconds=300 + margin)) == []
+    assert (
+        await rig.store.lapse_leases(long_ago, now=granted + timedelta(seconds=300 + margin)) == []
+    )
     late = granted + timedelta(seconds=300 + margin + 0.001)
     assert await rig.store.lapse_leases(late - timedelta(seconds=300), now=late) == []
     assert await rig.store.lapse_leases(late - timedelta(seconds=300.001), now=late) == [job_id]
@@ -323,7 +380,11 @@ async def test_completing_twice_does_it_once(rig: Rig) -> None:
     job = await rig.job(job_id)
     assert (job.state, job.exit_code, job.cause) == (JobState.FAILED, 1, Cause.NONZERO_EXIT)
     (attempt,) = await rig.store.list_attempts(job_id)
-    assert (attempt.outcome, attempt.charged_to, attempt.rule) == (Outcome.FAILED, "retries", "exit-code")
+    assert (attempt.outcome, attempt.charged_to, attempt.rule) == (
+        Outcome.FAILED,
+        "retries",
+        "exit-code",
+    )
     assert attempt.members[0].trigger
 
 
@@ -338,7 +399,11 @@ async def test_cancel_in_every_state(rig: Rig) -> None:
     await rig.admit()
     for job_id in (waiting, queued, unoffered):
         job = await rig.store.cancel_job(job_id, "not needed", now=rig.now)
-        assert (job.state, job.outcome, job.reason) == (JobState.CANCELLED, Outcome.CANCELLED, "not needed")
+        assert (job.state, job.outcome, job.reason) == (
+            JobState.CANCELLED,
+            Outcome.CANCELLED,
+            "not needed",
+        )
         assert (await rig.kinds(job_id))[-1] == "job.cancelled"
     assert (await rig.store.list_attempts(unoffered))[0].outcome is Outcome.CANCELLED
     assert await rig.store.list_tasks(unoffered) == []
@@ -348,7 +413,9 @@ async def test_cancel_in_every_state(rig: Rig) -> None:
     await rig.sync()
     assert (await rig.store.cancel_job(offered, "stop", now=rig.now)).state is JobState.DRAINING
     running, key = await rig.running()
-    assert (await rig.store.cancel_job(running, "stop", hard=True, now=rig.now)).state is JobState.DRAINING
+    assert (
+        await rig.store.cancel_job(running, "stop", hard=True, now=rig.now)
+    ).state is JobState.DRAINING
     orders = {p.key: p for p in (await rig.sync(live=[key])).preempts}
     assert orders[key].hard
     assert orders[key].cause is Cause.USER_CANCELLED
@@ -368,7 +435,9 @@ async def test_a_drain_turns_into_a_cancel(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
     assert await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now) is True
-    assert await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now) is False
+    assert (
+        await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now) is False
+    )
     assert (await rig.sync(live=[key])).preempts[0].cause is Cause.PREEMPTED
     await rig.store.cancel_job(job_id, "never mind", now=rig.now)
     await rig.sync(ended=[(key, STOPPED)])
@@ -400,7 +469,12 @@ async def test_order_and_the_front_of_the_queue(rig: Rig) -> None:
                 key,
                 TaskFacts(
                     lost=None,
-                    trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent", evidence={"age": 120.5}),
+                    trip=Trip(
+                        watchdog=Watchdog.STALL,
+                        exit_code=76,
+                        reason="silent",
+                        evidence={"age": 120.5},
+                    ),
                 ),
             )
         ]
@@ -447,8 +521,11 @@ async def test_only_lanes_with_hosts_headroom_and_no_pause_are_read(rig: Rig) ->
     assert await seen() == in_gpu[1:]
     assert (await rig.job(in_video)).state is JobState.QUEUED
     assert [k for k in await rig.kinds() if k.startswith("queue.")] == [
-        "queue.changed", "queue.changed", "queue.paused", "queue.resumed",
-    ]  # fmt: skip
+        "queue.changed",
+        "queue.changed",
+        "queue.paused",
+        "queue.resumed",
+    ]
 
 
 async def test_a_hard_pause_stops_what_runs_at_no_charge(rig: Rig) -> None:
@@ -456,16 +533,25 @@ async def test_a_hard_pause_stops_what_runs_at_no_charge(rig: Rig) -> None:
     job_id, key = await rig.running()
     told = await rig.submit()
     await rig.admit()
-    assert sorted(await rig.store.pause_queue("cpu", "broken data", hard=True, now=rig.now)) == sorted([job_id, told])
+    assert sorted(
+        await rig.store.pause_queue("cpu", "broken data", hard=True, now=rig.now)
+    ) == sorted([job_id, told])
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.operator_stop, order.cause, order.hard) == (True, Cause.PREEMPTED, False)
-    assert (await rig.store.list_tasks(told))[0].state is TaskState.PREEMPTED  # nobody had been told
+    assert (await rig.store.list_tasks(told))[
+        0
+    ].state is TaskState.PREEMPTED  # nobody had been told
     trip = Trip(watchdog=Watchdog.OPERATOR_STOP, exit_code=79, reason="switched off")
     await rig.sync(ended=[(key, TaskFacts(signal=15, stopped=True, trip=trip))])
     await rig.complete()
     for found in (job_id, told):
         job = await rig.job(found)
-        assert (job.state, job.retries_charged, job.infra_charged, job.watchdog_charged) == (JobState.QUEUED, 0, 0, 0)
+        assert (job.state, job.retries_charged, job.infra_charged, job.watchdog_charged) == (
+            JobState.QUEUED,
+            0,
+            0,
+            0,
+        )
     assert (await rig.store.list_attempts(job_id))[0].exit_code == 79
 
 
@@ -483,13 +569,24 @@ async def test_capacity_counts_devices_slots_and_memory_of_live_leases(rig: Rig)
     job_id, key = await rig.running(gpus=2, cpus=3, memory_bytes=1 << 30)
     await rig.submit(gpus=4)  # capacity is only read where somebody waits for it
     (room,) = (await rig.store.read_admission(10, now=rig.now)).hosts
-    assert (room.free_cpu_slots, room.free_memory_bytes, room.free_devices) == (1, (1 << 34) - (1 << 30), (2, 3))
+    assert (room.free_cpu_slots, room.free_memory_bytes, room.free_devices) == (
+        1,
+        (1 << 34) - (1 << 30),
+        (2, 3),
+    )
     host = await rig.store.get_host("name-h1")
     assert (host.busy_cpu_slots, host.busy_gpus, host.running) == (3, (0, 1), 1)
     gauges = await rig.store.read_gauges(now=rig.now)
-    assert (gauges.busy_cpu_slots, gauges.busy_gpus, gauges.total_cpu_slots, gauges.total_gpus) == (3, 2, 4, 4)
+    assert (gauges.busy_cpu_slots, gauges.busy_gpus, gauges.total_cpu_slots, gauges.total_gpus) == (
+        3,
+        2,
+        4,
+        4,
+    )
     await rig.store.cancel_job(job_id, "", now=rig.now)
-    assert (await rig.store.read_gauges(now=rig.now)).busy_gpus == 2  # occupied until the end is confirmed
+    assert (
+        await rig.store.read_gauges(now=rig.now)
+    ).busy_gpus == 2  # occupied until the end is confirmed
     (room,) = (await rig.store.read_admission(10, now=rig.now)).hosts
     assert (room.free_cpu_slots, room.free_devices) == (1, (2, 3))
     await rig.sync(ended=[(key, STOPPED)])
@@ -556,8 +653,14 @@ async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
     await rig.host("h1", slots=2)
     gang = await rig.submit(tasks=3)
     assert await rig.admit() == []
-    part = JobPlacement(job_id=gang, epoch=0, tasks=tuple(
-        TaskPlacement(rank=r, host_id="h1", incarnation="inc-00001", devices=()) for r in range(3)))  # fmt: skip
+    part = JobPlacement(
+        job_id=gang,
+        epoch=0,
+        tasks=tuple(
+            TaskPlacement(rank=r, host_id="h1", incarnation="inc-00001", devices=())
+            for r in range(3)
+        ),
+    )
     assert await rig.store.reserve([part], {gang: 300.0}, now=rig.now) == []
     assert await rig.store.list_tasks(gang) == []
     await rig.host("h2", slots=2)
@@ -621,7 +724,11 @@ async def test_one_failing_task_drains_its_siblings(rig: Rig) -> None:
     fallen, *rest = keys
     assert (await rig.sync(where[0], ended=[(fallen, fails(5))])).draining == (gang,)
     job = await rig.job(gang)
-    assert (job.state, job.trigger_rank, job.drain_cause) == (JobState.DRAINING, 0, Cause.NONZERO_EXIT)
+    assert (job.state, job.trigger_rank, job.drain_cause) == (
+        JobState.DRAINING,
+        0,
+        Cause.NONZERO_EXIT,
+    )
     for name in ("h1", "h2"):
         mine = [k for k in rest if where[k.rank] == name]
         answer = await rig.sync(name, live=mine)
@@ -635,7 +742,11 @@ async def test_one_failing_task_drains_its_siblings(rig: Rig) -> None:
     job = await rig.job(gang)
     assert (job.state, job.retries_charged, job.exit_code) == (JobState.WAITING, 1, 5)
     (attempt,) = await rig.store.list_attempts(gang)
-    assert [m.state for m in attempt.members] == [TaskState.FAILED, TaskState.PREEMPTED, TaskState.FAILED]
+    assert [m.state for m in attempt.members] == [
+        TaskState.FAILED,
+        TaskState.PREEMPTED,
+        TaskState.FAILED,
+    ]
     assert [m.trigger for m in attempt.members] == [True, False, False]
     assert attempt.trigger_rank == 0
 
@@ -649,8 +760,12 @@ async def test_a_gang_partly_offered_confirms_the_rest_by_itself(rig: Rig) -> No
     told, untold = tasks
     await rig.sync(told.host_id or "")
     assert (await rig.store.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
-    # One was asked to keep a place, the other told nothing: nothing of either can run, and nobody has to confirm it.
-    assert [t.state for t in await rig.store.list_tasks(gang)] == [TaskState.PREEMPTED, TaskState.PREEMPTED]
+    # One was asked to keep a place, the other told nothing: nothing of either can run, and nobody
+    # has to confirm it.
+    assert [t.state for t in await rig.store.list_tasks(gang)] == [
+        TaskState.PREEMPTED,
+        TaskState.PREEMPTED,
+    ]
     assert (await rig.sync(untold.host_id or "")).preempts == ()
     assert await rig.complete() == [gang]
     late = await rig.sync(told.host_id or "", claimed=[(told.key, 0)])
@@ -673,7 +788,8 @@ async def test_a_gang_partly_launched_waits_for_those_that_were(rig: Rig) -> Non
 
 
 async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> None:
-    """Three reserved, one dies before claiming: nothing ever starts, and the others are free at once."""
+    """Three reserved, one dies before claiming: nothing ever starts, and the others are free at
+    once."""
     for name in ("h1", "h2", "h3"):
         await rig.host(name, slots=1)
     gang = await rig.submit(tasks=3)
@@ -687,9 +803,15 @@ async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> 
     assert await rig.complete() == [gang]
     job = await rig.job(gang)
     assert (job.state, job.start_failures, job.retries_charged, job.avoid_hosts) == (
-        JobState.QUEUED, 1, 0, (tasks[2].host_id,)
-    )  # fmt: skip
-    assert f"the places of rank 2 on name-{tasks[2].host_id} were not claimed within 30 s" in job.reason
+        JobState.QUEUED,
+        1,
+        0,
+        (tasks[2].host_id,),
+    )
+    assert (
+        f"the places of rank 2 on name-{tasks[2].host_id} were not claimed within 30 s"
+        in job.reason
+    )
     answer = await rig.sync(tasks[0].host_id or "", claimed=[(tasks[0].key, 1)])
     assert (answer.offers, answer.lost) == ((), (tasks[0].key,))
 
@@ -700,7 +822,9 @@ async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> 
 async def test_moving_hosts(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    assert (await rig.store.move_host("h1", "drain", "disk swap", now=rig.now)).state is HostState.DRAINING
+    assert (
+        await rig.store.move_host("h1", "drain", "disk swap", now=rig.now)
+    ).state is HostState.DRAINING
     with pytest.raises(Conflict, match="undrain"):
         await rig.store.move_host("h1", "release", "", now=rig.now)
     with pytest.raises(Conflict):
@@ -711,7 +835,9 @@ async def test_moving_hosts(rig: Rig) -> None:
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
     await rig.store.move_host("h1", "quarantine", "smoke", now=rig.now)
-    assert (await rig.store.move_host("h1", "terminate", "burnt", now=rig.now)).state is HostState.TERMINATED
+    assert (
+        await rig.store.move_host("h1", "terminate", "burnt", now=rig.now)
+    ).state is HostState.TERMINATED
     assert (await rig.store.list_tasks(job_id))[0].state is TaskState.PREEMPTED
     assert (await rig.sync(live=[key])).status == "stale"
     assert await rig.store.list_hosts() == []
@@ -757,7 +883,10 @@ async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
     assert (await rig.store.read_gauges(now=rig.now)).dead_hosts == 1
     await rig.sync("h1")
     assert (await rig.store.get_host("h1")).flagged_dead_at is None
-    assert [k for k in await rig.kinds() if k in ("host.dead", "host.recovered")] == ["host.dead", "host.recovered"]
+    assert [k for k in await rig.kinds() if k in ("host.dead", "host.recovered")] == [
+        "host.dead",
+        "host.recovered",
+    ]
 
 
 async def test_hosts_are_found(rig: Rig) -> None:
@@ -801,16 +930,24 @@ async def test_idempotency(rig: Rig) -> None:
     other = JobSpec(argv=("a",), idempotency_key="k", secrets={"S": "2"})
     with pytest.raises(Conflict) as caught:
         await rig.store.submit_jobs(
-            [NewJob(id="a3", spec=JobSpec(argv=("b",)), queue="cpu"), NewJob(id="a4", spec=other, queue="cpu")],
+            [
+                NewJob(id="a3", spec=JobSpec(argv=("b",)), queue="cpu"),
+                NewJob(id="a4", spec=other, queue="cpu"),
+            ],
             now=rig.now,
         )
     assert caught.value.code == "idempotency_mismatch"
     with pytest.raises(NotFound):
         await rig.store.get_job("a3")  # all or none
     mine = JobSpec(argv=("a",), idempotency_key="k", project="other")
-    (elsewhere,) = await rig.store.submit_jobs([NewJob(id="a5", spec=mine, queue="cpu")], now=rig.now)
+    (elsewhere,) = await rig.store.submit_jobs(
+        [NewJob(id="a5", spec=mine, queue="cpu")], now=rig.now
+    )
     assert elsewhere.created
-    batch = [NewJob(id=f"b{i}", spec=JobSpec(argv=("x",), idempotency_key="twice"), queue="cpu") for i in range(2)]
+    batch = [
+        NewJob(id=f"b{i}", spec=JobSpec(argv=("x",), idempotency_key="twice"), queue="cpu")
+        for i in range(2)
+    ]
     assert [(s.job.id, s.created) for s in await rig.store.submit_jobs(batch, now=rig.now)] == [
         ("b0", True),
         ("b0", False),
@@ -820,7 +957,10 @@ async def test_idempotency(rig: Rig) -> None:
 
 async def test_one_key_raced_makes_one_job(rig: Rig) -> None:
     spec = JobSpec(argv=("a",), idempotency_key="race")
-    calls = [rig.store.submit_jobs([NewJob(id=f"r{i}", spec=spec, queue="cpu")], now=rig.now) for i in range(6)]
+    calls = [
+        rig.store.submit_jobs([NewJob(id=f"r{i}", spec=spec, queue="cpu")], now=rig.now)
+        for i in range(6)
+    ]
     results = [found[0] for found in await asyncio.gather(*calls)]
     assert sum(r.created for r in results) == 1
     assert len({r.job.id for r in results}) == 1
@@ -834,7 +974,10 @@ async def test_an_unknown_queue_is_refused(rig: Rig) -> None:
 
 
 async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
-    ids = [await rig.submit(name=f"n{i % 2}", labels={"i": str(i)}, project="p" if i else "q") for i in range(5)]
+    ids = [
+        await rig.submit(name=f"n{i % 2}", labels={"i": str(i)}, project="p" if i else "q")
+        for i in range(5)
+    ]
     list_jobs = rig.store.list_jobs
     assert [j.id for j in await list_jobs(JobFilter())] == ids[::-1]
     page = await list_jobs(JobFilter(limit=2))
@@ -859,9 +1002,13 @@ async def test_settings_and_queues(rig: Rig) -> None:
     before = await rig.store.read_settings()
     assert before.cluster == {}
     assert before.queues["gpu"] == {"time_limit_seconds": 8100.0}
-    after = await rig.store.write_cluster_settings({"grace_seconds": "20s", "watchdog_cap": 5}, now=rig.now)
+    after = await rig.store.write_cluster_settings(
+        {"grace_seconds": "20s", "watchdog_cap": 5}, now=rig.now
+    )
     assert after > before.revision
-    assert await rig.store.write_cluster_settings({"watchdog_cap": 5}, now=rig.now) == after  # nothing new
+    assert (
+        await rig.store.write_cluster_settings({"watchdog_cap": 5}, now=rig.now) == after
+    )  # nothing new
     assert (await rig.store.read_settings()).cluster == {"grace_seconds": 20.0, "watchdog_cap": 5}
     await rig.store.write_cluster_settings({}, ["watchdog_cap"], now=rig.now)
     assert (await rig.store.read_settings()).cluster == {"grace_seconds": 20.0}
@@ -877,7 +1024,11 @@ async def test_settings_and_queues(rig: Rig) -> None:
         await rig.store.delete_queue("mine", now=rig.now)
     await rig.store.cancel_job(job_id, "", now=rig.now)
     await rig.store.delete_queue("mine", now=rig.now)
-    for call in (rig.store.get_queue("mine"), rig.store.delete_queue("mine"), rig.store.resume_queue("mine")):
+    for call in (
+        rig.store.get_queue("mine"),
+        rig.store.delete_queue("mine"),
+        rig.store.resume_queue("mine"),
+    ):
         with pytest.raises(NotFound):
             await call
     with pytest.raises(ValidationError):
@@ -963,7 +1114,9 @@ async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
     other_id, other = await rig.running()
 
     def put(key: TaskKey, stream: str, offset: int, data: bytes, ended: bool = False) -> LogAppend:
-        return LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=1 << 20)
+        return LogAppend(
+            key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=1 << 20
+        )
 
     wrong = TaskKey(job_id, 0, 9)
     appends = [
@@ -975,11 +1128,18 @@ async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
         assert await rig.store.append_logs("h1", appends) == sizes
         chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 0)
         assert b"".join(c.data for c in chunks) == b"one two three four"
-        found = {(s.job_id, s.stream): (s.size, s.kept, s.ended) for s in [
-            *await rig.store.list_log_streams(job_id), *await rig.store.list_log_streams(other_id)]}  # fmt: skip
+        found = {
+            (s.job_id, s.stream): (s.size, s.kept, s.ended)
+            for s in [
+                *await rig.store.list_log_streams(job_id),
+                *await rig.store.list_log_streams(other_id),
+            ]
+        }
         assert found == {
-            (job_id, "stdout"): (18, 18, True), (job_id, "stderr"): (0, 0, True), (other_id, "stdout"): (6, 6, True),
-        }  # fmt: skip
+            (job_id, "stdout"): (18, 18, True),
+            (job_id, "stderr"): (0, 0, True),
+            (other_id, "stdout"): (6, 6, True),
+        }
     assert await rig.store.append_logs("h1", []) == []
     assert await rig.store.append_logs("h2", appends[:1]) == [None]
 
@@ -997,7 +1157,9 @@ async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:
     for host, wrong in strange:
         assert await rig.append_log(host, wrong, "stdout", 0, b"x", False, 1000) is None
         with pytest.raises(Stale):
-            await rig.store.put_forensics(host, Forensics(key=wrong, reason="r", seconds=1.0, sections={}), now=rig.now)
+            await rig.store.put_forensics(
+                host, Forensics(key=wrong, reason="r", seconds=1.0, sections={}), now=rig.now
+            )
     await rig.sync(ended=[(key, OK)])
     assert await rig.append_log("h1", key, "stdout", 0, b"late", True, 1000) == 4
 
@@ -1052,7 +1214,9 @@ async def test_prune_takes_old_ended_jobs_with_everything(rig: Rig) -> None:
     await rig.host()
     old, key = await rig.running(idempotency_key="k", secrets={"A": "b"})
     await rig.append_log("h1", key, "stdout", 0, b"bytes", True, 1000)
-    await rig.store.put_forensics("h1", Forensics(key=key, reason="r", seconds=1.0, sections={}), now=rig.now)
+    await rig.store.put_forensics(
+        "h1", Forensics(key=key, reason="r", seconds=1.0, sections={}), now=rig.now
+    )
     await rig.sync(ended=[(key, OK)])
     unfinished = await rig.submit()
     rig.tick(86_400)
@@ -1076,7 +1240,11 @@ async def test_gauges(rig: Rig) -> None:
     await rig.submit(gpus=1)
     gauges = await rig.store.read_gauges(now=rig.tick(7))
     assert gauges.jobs == {("cpu", "running"): 1, ("cpu", "queued"): 1}
-    assert (gauges.hosts, gauges.dead_hosts, gauges.oldest_queued_seconds) == ({"active": 1}, 0, 7.0)
+    assert (gauges.hosts, gauges.dead_hosts, gauges.oldest_queued_seconds) == (
+        {"active": 1},
+        0,
+        7.0,
+    )
 
 
 async def test_hints_reach_their_listener_once(rig: Rig) -> None:

@@ -24,18 +24,24 @@ async def test_a_drain_is_forced_once_and_only_what_is_left_of_it(rig: Rig) -> N
     rig.tick(STOPPED_SECONDS + 1)
     slow = await rig.store.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS))
     assert [job.id for job in slow] == [job_id]
-    assert await rig.store.force_drain(job_id, epoch + 1, now=rig.now) == 0, "another epoch's drain is left alone"
+    assert await rig.store.force_drain(job_id, epoch + 1, now=rig.now) == 0, (
+        "another epoch's drain is left alone"
+    )
     assert await rig.store.force_drain(job_id, epoch, now=rig.now) == 1
     assert await rig.store.force_drain(job_id, epoch, now=rig.now) == 0
     assert await rig.store.list_slow_drains(rig.now) == []
     assert (await rig.sync(live=[key])).preempts[0].hard is True
     assert (await rig.kinds(job_id)).count("task.force_drained") == 1
-    assert await rig.complete() == [], "GANG-3: a task that has not confirmed its end holds its place"
+    assert await rig.complete() == [], (
+        "GANG-3: a task that has not confirmed its end holds its place"
+    )
     assert [t.state for t in await rig.store.list_tasks(job_id)] == [TaskState.PREEMPTING]
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked to go", "another rank fell"])
-async def test_a_rank_that_survives_sigkill_takes_its_host_out_of_service_at_once(rig: Rig, asked: bool) -> None:
+async def test_a_rank_that_survives_sigkill_takes_its_host_out_of_service_at_once(
+    rig: Rig, asked: bool
+) -> None:
     """GANG-3: not even while the rest of its gang still ends is its place given to anybody."""
     for name in ("h1", "h2", "h3"):
         await rig.host(name, slots=1)
@@ -81,7 +87,9 @@ async def test_a_drain_job_under_another_epoch_changes_nothing(rig: Rig) -> None
     await rig.host()
     job_id, _ = await rig.running()
     epoch = (await rig.job(job_id)).epoch
-    assert not await rig.store.drain_job(job_id, Cause.PREEMPTED, "late", epoch=epoch - 1, now=rig.now)
+    assert not await rig.store.drain_job(
+        job_id, Cause.PREEMPTED, "late", epoch=epoch - 1, now=rig.now
+    )
     assert (await rig.job(job_id)).state is JobState.RUNNING
     assert await rig.store.drain_job(job_id, Cause.PREEMPTED, "now", epoch=epoch, now=rig.now)
 
@@ -109,10 +117,14 @@ async def test_a_draining_host_stops_its_work_at_the_deadline_and_once(rig: Rig)
 
 
 @pytest.mark.parametrize("deadline", [None, 60.0])
-async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(rig: Rig, deadline: float | None) -> None:
+async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(
+    rig: Rig, deadline: float | None
+) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    host = await rig.store.move_host("h1", "drain", "too many", scale_down=True, deadline_seconds=deadline, now=rig.now)
+    host = await rig.store.move_host(
+        "h1", "drain", "too many", scale_down=True, deadline_seconds=deadline, now=rig.now
+    )
     assert host.state is HostState.DRAINING
     if deadline is not None:
         assert (await rig.job(job_id)).state is JobState.RUNNING
@@ -126,7 +138,12 @@ async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(rig: Rig, 
     await rig.sync(ended=[(key, TaskFacts(signal=15, stopped=True))])
     await rig.complete()
     job = await rig.job(job_id)
-    assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (JobState.QUEUED, Cause.SCALED_DOWN, 0, 0)
+    assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (
+        JobState.QUEUED,
+        Cause.SCALED_DOWN,
+        0,
+        0,
+    )
     assert await rig.admit() == [], "nothing new starts there"
     (moved,) = [e for e in await rig.events() if e.kind == "host.moved"]
     assert (moved.data["event"], moved.data["cause"]) == ("drain", "scaled_down")
@@ -143,8 +160,13 @@ async def test_a_second_drain_of_a_host_changes_its_deadline_or_ends_the_waiting
     await rig.host()
     job_id, key = await rig.running()
     await rig.store.move_host("h1", "drain", "disk swap", deadline_seconds=3600, now=rig.now)
-    host = await rig.store.move_host("h1", "drain", "disk swap, sooner", deadline_seconds=60, now=rig.now)
-    assert (host.drain_deadline, host.reason) == (rig.now + timedelta(seconds=60), "disk swap, sooner")
+    host = await rig.store.move_host(
+        "h1", "drain", "disk swap, sooner", deadline_seconds=60, now=rig.now
+    )
+    assert (host.drain_deadline, host.reason) == (
+        rig.now + timedelta(seconds=60),
+        "disk swap, sooner",
+    )
     host = await rig.store.move_host("h1", "drain", "take your time", now=rig.now)
     assert host.drain_deadline is None
     rig.tick(61)
@@ -168,9 +190,13 @@ async def test_what_runs_is_told_with_its_limits(rig: Rig) -> None:
     assert (found[queued].time_limit_seconds, found[queued].waited_seconds) == (5.0, 10.0)
     assert (found[queued].placement, dict(found[queued].host_labels)) == ("spread", {"zone": "a"})
     (task,) = await rig.store.read_running(now=rig.now)
-    assert (task.job_id, task.ran_seconds, task.time_limit_seconds, task.preemptible, task.draining) == (
-        job_id, 10.0, 90.0, True, False,
-    )  # fmt: skip
+    assert (
+        task.job_id,
+        task.ran_seconds,
+        task.time_limit_seconds,
+        task.preemptible,
+        task.draining,
+    ) == (job_id, 10.0, 90.0, True, False)
 
 
 async def test_a_job_that_has_not_started_says_since_when(rig: Rig) -> None:
@@ -210,8 +236,11 @@ async def test_a_gang_runs_whose_last_rank_began_and_finished_between_two_report
 
 
 @pytest.mark.parametrize("over", [False, True], ids=["it runs", "it is over"])
-async def test_a_rank_that_ran_before_the_barrier_is_none_of_this_attempt(rig: Rig, over: bool) -> None:
-    """GANG-1: a database restored from a backup gives an epoch again, and a rank of the forgotten attempt still runs under it."""
+async def test_a_rank_that_ran_before_the_barrier_is_none_of_this_attempt(
+    rig: Rig, over: bool
+) -> None:
+    """GANG-1: a database restored from a backup gives an epoch again, and a rank of the forgotten
+    attempt still runs under it."""
     for name in ("h1", "h2"):
         await rig.host(name, slots=1)
     job_id = await rig.submit(tasks=2)
@@ -228,13 +257,17 @@ async def test_a_rank_that_ran_before_the_barrier_is_none_of_this_attempt(rig: R
     assert await rig.complete() == [job_id]
     job = await rig.job(job_id)
     assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (
-        JobState.QUEUED, Cause.AGENT_TRANSIENT, 0, 1,
-    )  # fmt: skip
+        JobState.QUEUED,
+        Cause.AGENT_TRANSIENT,
+        0,
+        1,
+    )
     assert await rig.admit() == [job_id]
 
 
 async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
-    """What it has to fetch is there after a run, and not after a reservation or a start that came to nothing."""
+    """What it has to fetch is there after a run, and not after a reservation or a start that came
+    to nothing."""
 
     async def read_limit() -> str:
         assert await rig.admit() == [job_id]
@@ -266,7 +299,8 @@ async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
 
 
 async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) -> None:
-    """LEASE-5: what a dead host held is free a lease after the step, and not when the old time comes again."""
+    """LEASE-5: what a dead host held is free a lease after the step, and not when the old time
+    comes again."""
     await rig.host()
     _, held = await rig.running()
     stopping, other = await rig.running()
@@ -278,7 +312,9 @@ async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) 
     rig.tick(-7200)
     since = rig.now
     await rig.store.settle_clock(now=rig.now)
-    assert [task.lease_until for task in await rig.store.list_tasks(held.job_id)] == [rig.now + timedelta(seconds=300)]
+    assert [task.lease_until for task in await rig.store.list_tasks(held.job_id)] == [
+        rig.now + timedelta(seconds=300)
+    ]
     assert [found.seconds for found in await rig.store.list_reserved(now=rig.now)] == [0.0]
     assert (await rig.job(stopping)).drain_since == rig.now
     assert (await rig.store.get_host("h1")).heartbeat_at == rig.now
@@ -293,7 +329,8 @@ async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) 
 
 
 async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig) -> None:
-    """Until its room is free, whom it is stopped for must have it held back: that takes a look at what runs."""
+    """Until its room is free, whom it is stopped for must have it held back: that takes a look at
+    what runs."""
     await rig.host()
     job_id, key = await rig.running(preemptible=True, priority=7)
     await rig.submit()
@@ -307,7 +344,8 @@ async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig)
 
 
 async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: Rig) -> None:
-    """GANG-5: one of its ranks has finished; to stop the other would fail the job, unless it may start anew."""
+    """GANG-5: one of its ranks has finished; to stop the other would fail the job, unless it may
+    start anew."""
     await rig.host()
     for on_partial in ("fail", "restart"):
         job_id, keys = await rig.running_gang(2, preemptible=True, on_partial=on_partial)
@@ -320,7 +358,8 @@ async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: R
 
 
 async def test_whose_end_came_first_is_told_by_the_hosts_own_clocks(rig: Rig) -> None:
-    """DRAIN-2: both ends are reported at once, and the one that came first began the fall, whatever its rank."""
+    """DRAIN-2: both ends are reported at once, and the one that came first began the fall, whatever
+    its rank."""
     await rig.host()
     job_id, keys = await rig.running_gang(2)
     rig.tick(60)
@@ -340,7 +379,9 @@ async def test_a_clock_that_lies_puts_no_end_before_its_start(rig: Rig) -> None:
     job_id, keys = await rig.running_gang(2)
     started = rig.now
     rig.tick(5)
-    await rig.sync(live=[keys[0]], ended=[(keys[1], TaskFacts(exit_code=1, ended_ago_seconds=1e18))])
+    await rig.sync(
+        live=[keys[0]], ended=[(keys[1], TaskFacts(exit_code=1, ended_ago_seconds=1e18))]
+    )
     assert {t.rank: t.ended_at for t in await rig.store.list_tasks(job_id)}[1] == started
 
 
@@ -352,8 +393,12 @@ async def test_every_rank_is_told_of_all_seats_and_their_devices(rig: Rig) -> No
     keys = [task.key for task in tasks]
     assert [claim.key for claim in (await rig.sync()).claims] == keys
     answer = await rig.sync(claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys])
-    expected = [(t.rank, "h1", "name-h1", tuple(t.devices), 4711 if t.rank == 0 else None) for t in tasks]
+    expected = [
+        (t.rank, "h1", "name-h1", tuple(t.devices), 4711 if t.rank == 0 else None) for t in tasks
+    ]
     for offer in answer.offers:
-        told = [(s.rank, s.host_id, s.host_name, tuple(s.devices), s.port or None) for s in offer.seats]
+        told = [
+            (s.rank, s.host_id, s.host_name, tuple(s.devices), s.port or None) for s in offer.seats
+        ]
         assert told == expected
     assert len({device for task in tasks for device in task.devices}) == 3

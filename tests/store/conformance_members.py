@@ -1,4 +1,5 @@
-"""What holds for members of supervised jobs, in both stores: each is replaced by itself while the others run on (MEMBER-1…4)."""
+"""What holds for members of supervised jobs, in both stores: each is replaced by itself while the
+others run on (MEMBER-1…4)."""
 
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
     assert "infrastructure failure 1 of 10 forgiven" in said
     assert await rig.replace() == [], "once"
     task = await _task(rig, job_id, 1)
-    assert (task.state, task.host_id, task.replaced, task.facts) == (TaskState.BLOCKED, None, 1, None)
+    assert (task.state, task.host_id, task.replaced, task.facts) == (
+        TaskState.BLOCKED,
+        None,
+        1,
+        None,
+    )
     task = await _seat(rig, job_id, 1)
     assert (task.state, task.host_id) == (TaskState.RUNNING, "h4"), (
         "the host it fell on comes last, and the others' after all free ones"
@@ -72,7 +78,9 @@ async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
     kinds = await rig.kinds(job_id)
     assert kinds[-3:] == ["task.replaced", "task.reserved", "task.started"]
     told = [(event.rank, event.epoch) for event in (await rig.events(job_id))[-3:]]
-    assert told == [(1, keys[1].epoch), (1, task.epoch), (1, task.epoch)], "each life under its own epoch"
+    assert told == [(1, keys[1].epoch), (1, task.epoch), (1, task.epoch)], (
+        "each life under its own epoch"
+    )
     assert "job.draining" not in kinds
 
 
@@ -106,14 +114,23 @@ async def test_a_member_may_come_back_to_the_same_host_under_its_own_epoch(rig: 
         "the same host, the same incarnation, an older epoch"
     )
     stored = await rig.store.add_checkpoint(
-        host, rig.incarnations[host], task.key, NewCheckpoint(blob="b", size=1, sha256=b"0" * 32), 2, now=rig.now
+        host,
+        rig.incarnations[host],
+        task.key,
+        NewCheckpoint(blob="b", size=1, sha256=b"0" * 32),
+        2,
+        now=rig.now,
     )
     assert stored is not None, "its checkpoints are taken under its own epoch"
     other = keys[1]
     assert await rig.store.add_checkpoint(
-        await rig.where(job_id, 1), rig.incarnations[await rig.where(job_id, 1)], other,
-        NewCheckpoint(blob="c", size=1, sha256=b"1" * 32), 2, now=rig.now,
-    )  # fmt: skip
+        await rig.where(job_id, 1),
+        rig.incarnations[await rig.where(job_id, 1)],
+        other,
+        NewCheckpoint(blob="c", size=1, sha256=b"1" * 32),
+        2,
+        now=rig.now,
+    )
 
 
 async def test_a_host_the_script_gave_up_is_barred_and_nothing_is_charged(rig: Rig) -> None:
@@ -128,7 +145,9 @@ async def test_a_host_the_script_gave_up_is_barred_and_nothing_is_charged(rig: R
     assert (await _seat(rig, job_id, 2)).host_id == "h4"
 
 
-async def test_a_member_over_its_budget_ends_the_job_and_another_that_fails_once_does_not(rig: Rig) -> None:
+async def test_a_member_over_its_budget_ends_the_job_and_another_that_fails_once_does_not(
+    rig: Rig,
+) -> None:
     job_id, _ = await rig.supervised()
     host = await rig.where(job_id, 1)
     for _ in range(2):
@@ -191,7 +210,9 @@ async def test_a_returned_host_is_done_and_not_replaced(rig: Rig) -> None:
     await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], fails(1))])
     await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
     await rig.complete(max_retries=1)
-    assert (await rig.job(job_id)).state is JobState.WAITING, "a returned host is no finished work (GANG-5)"
+    assert (await rig.job(job_id)).state is JobState.WAITING, (
+        "a returned host is no finished work (GANG-5)"
+    )
 
 
 async def test_a_drained_host_takes_its_members_and_nobody_elses(rig: Rig) -> None:
@@ -210,7 +231,9 @@ async def test_a_drained_host_takes_its_members_and_nobody_elses(rig: Rig) -> No
     assert (await rig.job(job_id)).rank_charges == {}
     script = await rig.where(job_id, 0)
     await rig.store.move_host(script, "drain", "disk swap", hard=True, now=rig.now)
-    assert (await rig.job(job_id)).state is JobState.DRAINING, "with the script's host the whole falls"
+    assert (await rig.job(job_id)).state is JobState.DRAINING, (
+        "with the script's host the whole falls"
+    )
 
 
 async def test_a_lapsed_lease_and_a_new_incarnation_free_one_member(rig: Rig) -> None:
@@ -241,7 +264,9 @@ async def test_a_place_nobody_takes_is_given_to_another(rig: Rig) -> None:
     first = await _task(rig, job_id, 1)
     assert (first.state, first.host_id) == (TaskState.RESERVED, "h4")
     assert await rig.store.release_members(30.0, now=rig.now) == []
-    assert await rig.store.expire_reservations(0.0, now=rig.tick(31)) == [], "the job has long started"
+    assert await rig.store.expire_reservations(0.0, now=rig.tick(31)) == [], (
+        "the job has long started"
+    )
     assert await rig.store.release_members(30.0, now=rig.now) == [job_id]
     assert (await _task(rig, job_id, 1)).state is TaskState.BLOCKED
     await rig.sync("h4")
@@ -249,7 +274,9 @@ async def test_a_place_nobody_takes_is_given_to_another(rig: Rig) -> None:
         if task.state is TaskState.RUNNING:
             await rig.sync(str(task.host_id), live=[task.key])
     for host in ("h1", "h2", "h3"):
-        await rig.sync(host, live=[t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host])
+        await rig.sync(
+            host, live=[t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host]
+        )
     second = await _seat(rig, job_id, 1)
     assert second.epoch > first.epoch
 
@@ -300,7 +327,8 @@ async def test_a_member_counts_against_no_limit_of_its_queue(rig: Rig) -> None:
 
 
 async def test_a_member_that_falls_at_the_start_keeps_no_one_waiting(rig: Rig) -> None:
-    """The others run and the script decides: the job runs too, and no start timeout takes them down for the one that is missing."""
+    """The others run and the script decides: the job runs too, and no start timeout takes them down
+    for the one that is missing."""
     for host in ("h1", "h2", "h3"):
         await rig.host(host, slots=1)
     job_id = await rig.submit(tasks=3, placement="spread", supervised=True)
@@ -312,7 +340,9 @@ async def test_a_member_that_falls_at_the_start_keeps_no_one_waiting(rig: Rig) -
         await rig.sync(str(task.host_id), claimed=[(task.key, 4711 if task.rank == 0 else 0)])
     for task in tasks[:2]:
         await rig.sync(str(task.host_id), live=[task.key], started=[task.key])
-    await rig.sync(str(tasks[2].host_id), ended=[(tasks[2].key, TaskFacts(start_error="no such program"))])
+    await rig.sync(
+        str(tasks[2].host_id), ended=[(tasks[2].key, TaskFacts(start_error="no such program"))]
+    )
     assert (await rig.job(job_id)).state is JobState.RESERVED, "nobody has decided yet"
     assert len(await rig.replace()) == 1
     job = await rig.job(job_id)
@@ -349,7 +379,9 @@ async def test_falls_are_decided_together_and_before_slow_starts_are_looked_at(r
     for rank in (3, 2):
         await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], KILLED)])
     found = [(m.task.rank, m.fallen) for m in await rig.store.list_members(100)]
-    assert found == [(2, True), (3, True), (1, False)], "who has a place keeps nobody waiting who has none"
+    assert found == [(2, True), (3, True), (1, False)], (
+        "who has a place keeps nobody waiting who has none"
+    )
     assert [m.task.rank for m in await rig.store.list_members(1)] == [2]
     assert len(await rig.replace()) == 2
     blocked = [t.rank for t in await rig.store.list_tasks(job_id) if t.state is TaskState.BLOCKED]
@@ -367,12 +399,16 @@ async def test_a_fall_is_decided_once_whoever_leads(rig: Rig) -> None:
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
     (seen,) = await rig.store.list_members(100)
     plan = plan_replacement(seen.job, seen.task, Policy(), ())
-    assert await rig.store.replace_members([(seen.task.key, plan)] * 2, now=rig.now) == [seen.task.key]
+    assert await rig.store.replace_members([(seen.task.key, plan)] * 2, now=rig.now) == [
+        seen.task.key
+    ]
     assert await rig.store.replace_members([(seen.task.key, plan)], now=rig.now) == []
     job = await rig.job(job_id)
     assert (job.rank_charges["1"].infra, job.infra_charged) == (1, 1)
     snapshot = await rig.store.read_admission(100, now=rig.now)
-    placed = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas).placements
+    placed = plan_admission(
+        snapshot.candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas
+    ).placements
     assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == [job_id]
     assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == []
     task = await _task(rig, job_id, 1)
@@ -388,7 +424,9 @@ async def test_a_fall_is_decided_once_whoever_leads(rig: Rig) -> None:
     assert await rig.store.replace_members([(seen.task.key, plan)], now=rig.now) == []
 
 
-async def test_the_budget_of_one_rank_ends_the_job_and_the_rest_of_the_batch_is_left(rig: Rig) -> None:
+async def test_the_budget_of_one_rank_ends_the_job_and_the_rest_of_the_batch_is_left(
+    rig: Rig,
+) -> None:
     job_id, keys = await rig.supervised()
     for rank in (1, 2):
         await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], KILLED)])
@@ -402,11 +440,15 @@ async def test_the_budget_of_one_rank_ends_the_job_and_the_rest_of_the_batch_is_
     assert [m.trigger for m in attempt.members] == [False, True, False]
 
 
-async def test_evidence_against_its_host_quarantines_it_and_the_member_goes_elsewhere(rig: Rig) -> None:
+async def test_evidence_against_its_host_quarantines_it_and_the_member_goes_elsewhere(
+    rig: Rig,
+) -> None:
     job_id, keys = await rig.supervised()
     await rig.host("h4", slots=1)
     host = await rig.where(job_id, 1)
-    await rig.sync(host, ended=[(keys[1], TaskFacts(exit_code=72, xids=(79,), runtime_seconds=9.0))])
+    await rig.sync(
+        host, ended=[(keys[1], TaskFacts(exit_code=72, xids=(79,), runtime_seconds=9.0))]
+    )
     await rig.replace()
     assert (await rig.store.get_host(host)).state == "quarantined"
     assert (await _seat(rig, job_id, 1)).host_id == "h4"
@@ -448,7 +490,8 @@ async def test_a_late_word_of_an_earlier_life_is_settled_after_the_job_too(rig: 
 
 
 async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: Rig) -> None:
-    """Of a fallen rank on the same host neither its place nor its devices are told: they may be another job's by now."""
+    """Of a fallen rank on the same host neither its place nor its devices are told: they may be
+    another job's by now."""
     for host, gpus in (("h1", 1), ("h2", 3)):
         await rig.host(host, slots=8, gpus=gpus)
     job_id = await rig.submit(tasks=4, queue="gpu", gpus=1, supervised=True)
@@ -457,7 +500,9 @@ async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: 
     for host in ("h1", "h2"):
         await rig.sync(host)
     for host in ("h1", "h2"):
-        await rig.sync(host, claimed=[(t.key, 4711 if t.rank == 0 else 0) for t in tasks if t.host_id == host])
+        await rig.sync(
+            host, claimed=[(t.key, 4711 if t.rank == 0 else 0) for t in tasks if t.host_id == host]
+        )
     for host in ("h1", "h2"):
         keys = [t.key for t in tasks if t.host_id == host]
         await rig.sync(host, live=keys, started=keys)
@@ -470,7 +515,9 @@ async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: 
     await rig.sync(host, ended=[(gone.key, KILLED)])
     await rig.replace()
     (offer,) = (
-        await rig.sync(host, live=[t.key for t in tasks if t.host_id == host and t not in (again, gone)])
+        await rig.sync(
+            host, live=[t.key for t in tasks if t.host_id == host and t not in (again, gone)]
+        )
     ).offers
     assert offer.task.rank == again.rank
     assert [seat.rank for seat in offer.seats] == [t.rank for t in tasks if t.rank != gone.rank]
@@ -553,15 +600,22 @@ async def test_a_host_that_leaves_with_a_stuck_process_leaves_quarantined(rig: R
 
 
 async def _fail_start(rig: Rig, job_id: str, rank: int) -> str:
-    """Have a blocked member placed and offered, and give its start up; the sentence of what is decided then."""
+    """Have a blocked member placed and offered, and give its start up; the sentence of what is
+    decided then."""
     rig.tick(1)  # MEMBER-3: it fell soon after its start before
     for host in rig.incarnations:
-        live = [t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host and t.state is TaskState.RUNNING]
+        live = [
+            t.key
+            for t in await rig.store.list_tasks(job_id)
+            if t.host_id == host and t.state is TaskState.RUNNING
+        ]
         await rig.sync(host, live=live)
     assert job_id in await rig.admit()
     task = await _task(rig, job_id, rank)
     await rig.sync(str(task.host_id))
-    assert await rig.store.stop_member(task.key, Cause.START_TIMEOUT, "it did not start", now=rig.now)
+    assert await rig.store.stop_member(
+        task.key, Cause.START_TIMEOUT, "it did not start", now=rig.now
+    )
     await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
     (said,) = await rig.replace(start_failure_limit=3)
     return said
@@ -572,7 +626,9 @@ async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on
     job_id, keys = await rig.supervised()
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
     await rig.replace()
-    assert "it is replaced in 1 s, failed start 1 of 3 in a row" in await _fail_start(rig, job_id, 1)
+    assert "it is replaced in 1 s, failed start 1 of 3 in a row" in await _fail_start(
+        rig, job_id, 1
+    )
     task = await _task(rig, job_id, 1)
     assert (task.ready_at, task.start_failures) == (rig.now + timedelta(seconds=1), 1)
     assert "replaced in 60 s, failed start 2 of 3" in await _fail_start(rig, job_id, 1)
@@ -581,15 +637,26 @@ async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on
     said = await _fail_start(rig, job_id, 1)
     assert "parked after 3 failed starts in a row, until `holdfast retry`" in said
     task = await _task(rig, job_id, 1)
-    assert (task.state, task.is_parked, task.host_id, task.stop_reason) == (TaskState.BLOCKED, True, None, said)
+    assert (task.state, task.is_parked, task.host_id, task.stop_reason) == (
+        TaskState.BLOCKED,
+        True,
+        None,
+        said,
+    )
     rig.tick(30 * 86_400.0)
     for host in rig.incarnations:
-        live = [t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host and t.state is TaskState.RUNNING]
+        live = [
+            t.key
+            for t in await rig.store.list_tasks(job_id)
+            if t.host_id == host and t.state is TaskState.RUNNING
+        ]
         await rig.sync(host, live=live)
     assert await rig.admit() == []
     assert (await rig.kinds(job_id))[-1] == "task.parked"
     job = await rig.job(job_id)
-    assert (job.state, job.attempts, job.infra_charged) == (JobState.RUNNING, 1, 1), "only the fall that came first"
+    assert (job.state, job.attempts, job.infra_charged) == (JobState.RUNNING, 1, 1), (
+        "only the fall that came first"
+    )
     await rig.store.unpark_members(job_id, "tried again by ann", now=rig.now)
     with pytest.raises(Conflict):
         await rig.store.unpark_members(job_id, "twice", now=rig.now)
@@ -598,7 +665,11 @@ async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on
     assert "failed start 1 of 3 in a row" in await _fail_start(rig, job_id, 1), "it counts anew"
     rig.tick(60)
     for host in rig.incarnations:
-        live = [t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host and t.state is TaskState.RUNNING]
+        live = [
+            t.key
+            for t in await rig.store.list_tasks(job_id)
+            if t.host_id == host and t.state is TaskState.RUNNING
+        ]
         await rig.sync(host, live=live)
     task = await _seat(rig, job_id, 1)
     assert task.state is TaskState.RUNNING
@@ -630,7 +701,10 @@ async def test_forensics_of_every_life_of_a_rank_are_kept(rig: Rig) -> None:
     await rig.replace()
     second = await _seat(rig, job_id, 1)
     lives = [(first_host, keys[1], "the first"), (str(second.host_id), second.key, "the second")]
-    accounts = [Forensics(key=key, reason=why, seconds=1.0, sections={"stacks": why}) for _, key, why in lives]
+    accounts = [
+        Forensics(key=key, reason=why, seconds=1.0, sections={"stacks": why})
+        for _, key, why in lives
+    ]
     # The second may well arrive before the first, which is sent again until it is taken.
     for (host, *_), account in [*zip(lives, accounts, strict=True)][::-1] * 2:
         await rig.store.put_forensics(host, account, now=rig.now)

@@ -1,4 +1,5 @@
-"""What every store must do about quotas (QUOTA-1, QUOTA-2). Run like `conformance`, on both stores."""
+"""What every store must do about quotas (QUOTA-1, QUOTA-2). Run like `conformance`, on both
+stores."""
 
 from __future__ import annotations
 
@@ -89,7 +90,9 @@ async def test_gpus_are_counted_over_all_tasks(rig: Rig) -> None:
     assert await rig.admit() == [wide]
 
 
-async def test_a_project_at_its_limit_does_not_keep_the_others_from_being_looked_at(rig: Rig) -> None:
+async def test_a_project_at_its_limit_does_not_keep_the_others_from_being_looked_at(
+    rig: Rig,
+) -> None:
     await rig.host(slots=9)
     await rig.store.put_project("p", {"quota_jobs": 1}, now=rig.now)
     mine = [await rig.submit(project="p", priority=90) for _ in range(5)]
@@ -155,7 +158,9 @@ async def test_a_repeated_submission_is_not_refused(rig: Rig) -> None:
     (job,) = new_jobs(1, idempotency_key="k")
     (first,) = await rig.store.submit_jobs([job], now=rig.now)
     (again,) = await rig.store.submit_jobs([job], now=rig.now)
-    (other,) = await rig.store.submit_jobs([NewJob(id="z", spec=job.spec, queue="cpu")], now=rig.now)
+    (other,) = await rig.store.submit_jobs(
+        [NewJob(id="z", spec=job.spec, queue="cpu")], now=rig.now
+    )
     assert (first.created, again.created, other.created, other.job.id) == (True, True, False, "n0")
     with pytest.raises(QuotaExceeded):
         await rig.store.submit_jobs([*new_jobs(1, "m"), job], now=rig.now)
@@ -164,12 +169,17 @@ async def test_a_repeated_submission_is_not_refused(rig: Rig) -> None:
 async def test_hard_gpus(rig: Rig) -> None:
     await rig.store.put_project("p", {"quota_gpus": 8, "quota": "hard"}, now=rig.now)
     await rig.store.submit_jobs(new_jobs(1, tasks=3, gpus=2), now=rig.now)
-    with pytest.raises(QuotaExceeded, match=r"8 GPUs together.*they ask for 6, so 2 more would fit, and this adds 4"):
+    with pytest.raises(
+        QuotaExceeded,
+        match=r"8 GPUs together.*they ask for 6, so 2 more would fit, and this adds 4",
+    ):
         await rig.store.submit_jobs(new_jobs(2, "b", gpus=2), now=rig.now)
     await rig.store.submit_jobs(new_jobs(5, "cpu-only"), now=rig.now)
     await rig.store.submit_jobs(new_jobs(1, "b", gpus=2), now=rig.now)
     await rig.store.put_project("p", {"quota_gpus": 1}, now=rig.now)
-    await rig.store.submit_jobs(new_jobs(5, "cpu-too"), now=rig.now)  # over quota, but not of what these ask for
+    await rig.store.submit_jobs(
+        new_jobs(5, "cpu-too"), now=rig.now
+    )  # over quota, but not of what these ask for
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])

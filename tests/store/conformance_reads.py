@@ -1,4 +1,5 @@
-"""What every store must do when asked for many jobs or hosts at once: what the single reads say, for each of them."""
+"""What every store must do when asked for many jobs or hosts at once: what the single reads say,
+for each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ OOM = TaskFacts(signal=9, oom=True)
 
 
 async def chains(rig: Rig) -> tuple[str, str, str]:
-    """A job of four attempts (the last one runs), one that failed at once, and one that waits in the queue."""
+    """A job of four attempts (the last one runs), one that failed at once, and one that waits in
+    the queue."""
     await rig.host()
     long = await rig.submit()
     for facts in (fails(1), OOM, fails(3)):
@@ -56,7 +58,9 @@ async def test_attempts_by_their_keys_have_members(rig: Rig) -> None:
     assert found[long, 2] == (await rig.store.list_attempts(long))[1]
     assert [m.exit_code for m in found[short, 1].members] == [7]
     bare = await rig.store.get_attempts(keys)
-    assert bare == {key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()}
+    assert bare == {
+        key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()
+    }
     assert await rig.store.get_attempts([]) == {}
 
 
@@ -75,7 +79,10 @@ async def test_members_of_many_attempts(rig: Rig) -> None:
     asked = [(gang, 1), (gang, 2), ("nobody", 1)]
     assert await rig.store.list_members_of(asked, first=9) == {(gang, 1): list(attempt.members)}
     page = await rig.store.list_members_of(asked, first=2, after=0)
-    assert [(m.rank, m.exit_code, m.trigger) for m in page[gang, 1]] == [(1, None, False), (2, 5, True)]
+    assert [(m.rank, m.exit_code, m.trigger) for m in page[gang, 1]] == [
+        (1, None, False),
+        (2, 5, True),
+    ]
     assert await rig.store.list_members_of(asked, first=2, after=3) == {}
 
 
@@ -84,7 +91,10 @@ async def test_tasks_of_many_jobs(rig: Rig) -> None:
     gang, single = await rig.submit(tasks=4), await rig.submit()
     await rig.admit()
     found = await rig.store.list_tasks_of([gang, single, "nobody"], first=100)
-    assert found == {gang: await rig.store.list_tasks(gang), single: await rig.store.list_tasks(single)}
+    assert found == {
+        gang: await rig.store.list_tasks(gang),
+        single: await rig.store.list_tasks(single),
+    }
     page = await rig.store.list_tasks_of([gang, single], first=2, after=0)
     assert [t.rank for t in page[gang]] == [1, 2]
     assert single not in page
@@ -96,7 +106,10 @@ async def test_jobs_and_hosts_by_id(rig: Rig) -> None:
     await rig.host("h2")
     await rig.store.move_host("h2", "terminate", "sold", now=rig.now)
     one, two = await rig.submit(), await rig.submit()
-    assert await rig.store.get_jobs([one, two, "nobody"]) == {one: await rig.job(one), two: await rig.job(two)}
+    assert await rig.store.get_jobs([one, two, "nobody"]) == {
+        one: await rig.job(one),
+        two: await rig.job(two),
+    }
     found = await rig.store.get_hosts(["h1", "h2", "name-h1"])
     assert found == {name: await rig.store.get_host(name) for name in ("h1", "h2")}
     assert (await rig.store.get_jobs([]), await rig.store.get_hosts([])) == ({}, {})

@@ -1,4 +1,5 @@
-"""What every store must do about retries: decide, wait, be held, dispatch, tell. Run like `conformance`, on both stores."""
+"""What every store must do about retries: decide, wait, be held, dispatch, tell. Run like
+`conformance`, on both stores."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ async def test_a_retry_waits_as_a_row_with_its_due_time(rig: Rig) -> None:
     job_id = await rig.submit()
     job = await rig.fail(job_id, max_retries=2, retry_delay=40.0)
     due = rig.now + timedelta(seconds=40)
-    assert (job.state, job.wait_cause, job.wait_until, job.retry_at) == (JobState.WAITING, "back_off", due, due)
+    assert (job.state, job.wait_cause, job.wait_until, job.retry_at) == (
+        JobState.WAITING,
+        "back_off",
+        due,
+        due,
+    )
     assert (job.retries_charged, job.outcome, job.cause) == (1, "requeued", Cause.NONZERO_EXIT)
     (attempt,) = await rig.store.list_attempts(job_id)
     assert (attempt.next_at, attempt.charged_to, attempt.retry_count) == (due, "retries", 0)
@@ -48,8 +54,12 @@ async def test_a_retry_waits_as_a_row_with_its_due_time(rig: Rig) -> None:
     assert (attempt.policy.max_retries, attempt.policy.retry_delay) == (2, 40.0)
     (event,) = await events_of(rig, job_id, "job.retry_scheduled")
     assert event.data == {
-        "cause": "nonzero_exit", "charged_to": "retries", "retry_count": 1, "max_retries": 2, "due_at": due.isoformat(),
-    }  # fmt: skip
+        "cause": "nonzero_exit",
+        "charged_to": "retries",
+        "retry_count": 1,
+        "max_retries": 2,
+        "due_at": due.isoformat(),
+    }
     assert event.message == job.reason == attempt.reason
     assert (event.attempt, event.project, event.queue) == (1, "default", "cpu")
 
@@ -62,18 +72,37 @@ async def test_transient_then_retry_then_success(rig: Rig) -> None:
     rig.tick(10)
     assert await rig.release() == Released(retries=1)
     job = await rig.job(job_id)
-    assert (job.state, job.wait_cause, job.wait_until, job.retry_at) == (JobState.QUEUED, None, None, None)
+    assert (job.state, job.wait_cause, job.wait_until, job.retry_at) == (
+        JobState.QUEUED,
+        None,
+        None,
+        None,
+    )
     assert job.queued_at == rig.now
     answer = await succeed(rig, job_id)
     assert (answer.succeeded, answer.retried) == ((job_id,), (job_id,))
     assert await rig.kinds(job_id) == [
-        "job.submitted", "job.reserved", "job.started", "job.draining", "job.requeued", "job.retry_scheduled",
-        "job.retry_dispatched", "job.reserved", "job.started", "job.succeeded", "job.retry_succeeded",
-    ]  # fmt: skip
+        "job.submitted",
+        "job.reserved",
+        "job.started",
+        "job.draining",
+        "job.requeued",
+        "job.retry_scheduled",
+        "job.retry_dispatched",
+        "job.reserved",
+        "job.started",
+        "job.succeeded",
+        "job.retry_succeeded",
+    ]
     (event,) = await events_of(rig, job_id, "job.retry_succeeded")
     assert event.data == {"retry_count": 1}
     first, second = await rig.store.list_attempts(job_id)
-    assert (second.number, second.parent, second.retry_count, second.outcome) == (2, 1, 1, "succeeded")
+    assert (second.number, second.parent, second.retry_count, second.outcome) == (
+        2,
+        1,
+        1,
+        "succeeded",
+    )
     assert (second.policy, second.next_at) == (None, None)
     assert first.next_at == second.reserved_at
 
@@ -120,7 +149,11 @@ async def test_exhaustion_is_told_once_and_only_where_there_was_a_budget(rig: Ri
     assert (job.state, job.retry_at, job.wait_cause) == (JobState.FAILED, None, None)
     assert "its one retry is spent" in job.reason
     (event,) = await events_of(rig, asked, "job.retry_exhausted")
-    assert (event.data["retry_count"], event.data["max_retries"], event.data["cause"]) == (1, 1, "nonzero_exit")
+    assert (event.data["retry_count"], event.data["max_retries"], event.data["cause"]) == (
+        1,
+        1,
+        "nonzero_exit",
+    )
     assert "due_at" not in event.data
     assert "job.retry_exhausted" not in await rig.kinds(plain)
     assert "no retries were asked for" in (await rig.job(plain)).reason
@@ -170,7 +203,8 @@ async def test_a_retry_keeps_its_place_and_what_costs_nothing_goes_to_the_front(
 
 @pytest.mark.parametrize("facts", [fails(), OK], ids=["failed", "succeeded"])
 async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts) -> None:
-    """A task that ends between two syncs tells of its last beat with its end; without it, its progress would look like none."""
+    """A task that ends between two syncs tells of its last beat with its end; without it, its
+    progress would look like none."""
     await rig.host()
     job_id, key = await rig.running()
     await rig.sync(live=[key], beats=[Beat(key=key, step=1, total=10, age_seconds=0.0)])
@@ -187,7 +221,9 @@ async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts)
 async def test_progress_is_kept_and_a_lack_of_it_ends_the_job(rig: Rig) -> None:
     await rig.host()
     job_id = await rig.submit()
-    for number, (step, best, without) in enumerate([(10, 10, 0), (10, 10, 1), (25, 25, 0), (25, 25, 1), (3, 25, 2)], 1):
+    for number, (step, best, without) in enumerate(
+        [(10, 10, 0), (10, 10, 1), (25, 25, 0), (25, 25, 1), (3, 25, 2)], 1
+    ):
         assert job_id in await rig.admit()
         key = await rig.key(job_id)
         await rig.sync()
@@ -216,10 +252,17 @@ async def test_dispatch_leaves_an_audit(rig: Rig) -> None:
     (event,) = await events_of(rig, job_id, "job.retry_dispatched")
     assert job.retry_at is not None
     assert event.data == {
-        "retry_count": 1, "cause": "nonzero_exit", "due_at": job.retry_at.isoformat(), "waited_seconds": 2.5,
-    }  # fmt: skip
+        "retry_count": 1,
+        "cause": "nonzero_exit",
+        "due_at": job.retry_at.isoformat(),
+        "waited_seconds": 2.5,
+    }
     assert (event.attempt, event.at, event.epoch) == (1, rig.now, 2)
-    assert (await rig.job(job_id)).reason == event.message == "retry 1 after nonzero_exit: its back-off is over"
+    assert (
+        (await rig.job(job_id)).reason
+        == event.message
+        == "retry 1 after nonzero_exit: its back-off is over"
+    )
     assert await rig.release() == Released()
 
 
@@ -253,7 +296,9 @@ async def throw(rig: Rig, where: str, on: bool) -> None:
         await rig.store.put_project("default", {"retries_enabled": on}, now=rig.now)
 
 
-@pytest.mark.parametrize(("where", "who"), [("cluster", "the cluster"), ("project", "project default")])
+@pytest.mark.parametrize(
+    ("where", "who"), [("cluster", "the cluster"), ("project", "project default")]
+)
 async def test_a_kill_switch_thrown_while_retries_wait(rig: Rig, where: str, who: str) -> None:
     """RETRY-6."""
     await rig.host()
@@ -264,7 +309,11 @@ async def test_a_kill_switch_thrown_while_retries_wait(rig: Rig, where: str, who
     rig.tick(30)
     assert await rig.release() == Released(held=1)
     held = await rig.job(job_id)
-    assert (held.state, held.wait_cause, held.wait_until) == (JobState.WAITING, "retries_held", None)
+    assert (held.state, held.wait_cause, held.wait_until) == (
+        JobState.WAITING,
+        "retries_held",
+        None,
+    )
     assert (held.retry_at, held.retries_charged) == (job.retry_at, 1)
     assert held.reason == f"retry 1 after nonzero_exit: {who} holds all retries"
     for _ in range(3):
@@ -278,7 +327,11 @@ async def test_a_kill_switch_thrown_while_retries_wait(rig: Rig, where: str, who
     assert (await rig.job(job_id)).state is JobState.QUEUED
     (event,) = await events_of(rig, job_id, "job.retry_dispatched")
     assert event.data["waited_seconds"] == 3000.0
-    assert (await rig.kinds(job_id))[-3:] == ["job.retry_held", "job.retry_resumed", "job.retry_dispatched"]
+    assert (await rig.kinds(job_id))[-3:] == [
+        "job.retry_held",
+        "job.retry_resumed",
+        "job.retry_dispatched",
+    ]
 
 
 async def test_a_retry_decided_while_held_backs_off_when_it_is_let_go(rig: Rig) -> None:
@@ -341,11 +394,17 @@ async def test_the_environments_switch_holds_too(rig: Rig) -> None:
     assert await rig.release() == Released(retries=1)
 
 
-async def test_what_is_charged_to_other_budgets_is_held_and_what_costs_nothing_is_not(rig: Rig) -> None:
+async def test_what_is_charged_to_other_budgets_is_held_and_what_costs_nothing_is_not(
+    rig: Rig,
+) -> None:
     await rig.host()
     tripped, preempted = await rig.submit(), await rig.submit()
     job = await rig.fail(tripped, TRIPPED, held="the cluster")
-    assert (job.state, job.wait_cause, job.watchdog_charged) == (JobState.WAITING, "retries_held", 1)
+    assert (job.state, job.wait_cause, job.watchdog_charged) == (
+        JobState.WAITING,
+        "retries_held",
+        1,
+    )
     await rig.admit()
     key = await rig.key(preempted)
     await rig.sync()
@@ -403,18 +462,32 @@ async def test_a_counted_revive_of_a_cancelled_job_charges_one_more(rig: Rig) ->
 
 
 @pytest.mark.parametrize("charged", [True, False])
-async def test_a_counted_revive_of_a_gang_charges_the_rank_that_began_its_fall(rig: Rig, charged: bool) -> None:
-    """GANG-4: once, whether its failure was charged when it happened or was none that is retried."""
+async def test_a_counted_revive_of_a_gang_charges_the_rank_that_began_its_fall(
+    rig: Rig, charged: bool
+) -> None:
+    """GANG-4: once, whether its failure was charged when it happened or was none that is
+    retried."""
     await rig.host(slots=2)
     gang, keys = await rig.running_gang(2)
     await rig.sync(live=[keys[0]], ended=[(keys[1], fails(3))])
     await rig.sync(ended=[(keys[0], STOPPED)])
-    await rig.complete(**({"max_retries": 0} if charged else {"max_retries": 5, "eligible_causes": (Cause.UNKNOWN,)}))
+    await rig.complete(
+        **(
+            {"max_retries": 0}
+            if charged
+            else {"max_retries": 5, "eligible_causes": (Cause.UNKNOWN,)}
+        )
+    )
     job = await rig.job(gang)
     assert job.state is JobState.FAILED
-    assert {r: c.retries for r, c in job.rank_charges.items() if c.retries} == ({"1": 1} if charged else {})
+    assert {r: c.retries for r, c in job.rank_charges.items() if c.retries} == (
+        {"1": 1} if charged else {}
+    )
     job = await rig.store.revive_job(gang, "once more", counted=True, now=rig.now)
-    assert (job.retries_charged, {r: c.retries for r, c in job.rank_charges.items()}) == (1, {"1": 1})
+    assert (job.retries_charged, {r: c.retries for r, c in job.rank_charges.items()}) == (
+        1,
+        {"1": 1},
+    )
 
 
 async def test_a_fresh_revive_forgets_all_charges(rig: Rig) -> None:
@@ -438,7 +511,12 @@ async def test_a_parked_job_waits_for_a_person(rig: Rig) -> None:
     assert await rig.store.expire_reservations(30, now=rig.now) == [gang]
     await rig.complete(start_failure_limit=1)
     job = await rig.job(gang)
-    assert (job.state, job.wait_cause, job.wait_until, job.start_failures) == (JobState.WAITING, "parked", None, 1)
+    assert (job.state, job.wait_cause, job.wait_until, job.start_failures) == (
+        JobState.WAITING,
+        "parked",
+        None,
+        1,
+    )
     rig.tick(10_000)
     assert await rig.release() == Released()
     with pytest.raises(Conflict):
@@ -455,7 +533,9 @@ async def test_a_person_need_not_wait_for_a_back_off(rig: Rig) -> None:
     assert (job.state, job.wait_cause) == (JobState.WAITING, "back_off")
     job = await rig.store.revive_job(job_id, "now", now=rig.now)
     assert (job.state, job.wait_cause, job.wait_until) == (JobState.QUEUED, None, None)
-    assert (job.retries_charged, len(job.avoid_hosts)) == (1, 1), "it was charged when it began to wait"
+    assert (job.retries_charged, len(job.avoid_hosts)) == (1, 1), (
+        "it was charged when it began to wait"
+    )
     assert job_id in await rig.admit()
     rig.tick(601)
     assert await rig.release() == Released()
@@ -506,10 +586,20 @@ async def test_projects(rig: Rig) -> None:
     await rig.host(gpus=4)
     assert await rig.store.list_projects() == []
     empty = await rig.store.get_project("nobody")
-    assert (empty.name, empty.settings, empty.unfinished, empty.created_at) == ("nobody", {}, 0, None)
+    assert (empty.name, empty.settings, empty.unfinished, empty.created_at) == (
+        "nobody",
+        {},
+        0,
+        None,
+    )
     revision = (await rig.store.read_settings()).revision
-    made = await rig.store.put_project("a", {"max_retries": 3, "retry_backoff": "exponential"}, now=rig.now)
-    assert (made.settings, made.created_at) == ({"max_retries": 3, "retry_backoff": "exponential"}, rig.now)
+    made = await rig.store.put_project(
+        "a", {"max_retries": 3, "retry_backoff": "exponential"}, now=rig.now
+    )
+    assert (made.settings, made.created_at) == (
+        {"max_retries": 3, "retry_backoff": "exponential"},
+        rig.now,
+    )
     layers = await rig.store.read_settings()
     assert layers.projects == {"a": made.settings}
     assert layers.revision > revision
@@ -521,7 +611,10 @@ async def test_projects(rig: Rig) -> None:
     running = await rig.submit(project="b", gpus=2)
     assert await rig.admit() == [running]
     waiting = await rig.submit(project="b", gpus=4)
-    names = {p.name: (p.running, p.gpus, p.unfinished, p.settings) for p in await rig.store.list_projects()}
+    names = {
+        p.name: (p.running, p.gpus, p.unfinished, p.settings)
+        for p in await rig.store.list_projects()
+    }
     assert names == {"a": (0, 0, 0, {"max_retries": 5}), "b": (1, 2, 2, {})}
     assert [p.name for p in await rig.store.list_projects()] == ["a", "b"]
     events = [e for e in await rig.events() if e.kind == "project.changed"]

@@ -1,4 +1,5 @@
-"""What every store must do for webhooks. `test_memory_webhooks` and `test_postgres_webhooks` run all of it."""
+"""What every store must do for webhooks. `test_memory_webhooks` and `test_postgres_webhooks` run
+all of it."""
 
 from __future__ import annotations
 
@@ -39,9 +40,19 @@ class Hooks:
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def add(
-        self, hook_id: str = "hook-a", *, events: Sequence[str] = ("job.*",), project: str | None = None
+        self,
+        hook_id: str = "hook-a",
+        *,
+        events: Sequence[str] = ("job.*",),
+        project: str | None = None,
     ) -> str:
-        new = NewWebhook(id=hook_id, url=URL, secret=f"secret of {hook_id}", events=tuple(events), project=project)
+        new = NewWebhook(
+            id=hook_id,
+            url=URL,
+            secret=f"secret of {hook_id}",
+            events=tuple(events),
+            project=project,
+        )
         await self.rig.store.create_webhook(new, now=self.rig.now)
         return hook_id
 
@@ -53,7 +64,9 @@ class Hooks:
             jobs = await self.rig.store.summarize_jobs({e.job_id for e in events if e.job_id})
             ids = (f"delivery-{next(self.numbers):04d}" for _ in itertools.count())
             batches.append(plan_deliveries(hook, events, jobs, ids))
-        return await self.rig.store.write_deliveries([b for b in batches if b.before != b.after], now=self.rig.now)
+        return await self.rig.store.write_deliveries(
+            [b for b in batches if b.before != b.after], now=self.rig.now
+        )
 
     async def due(self, *flying: str, per_hook: int = 10) -> list[DueDelivery]:
         return await self.rig.store.list_due(per_hook, flying, now=self.rig.now)
@@ -81,10 +94,17 @@ def kinds(deliveries: Sequence[DeliveryRecord]) -> list[str]:
 async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> None:
     await hooks.add(project="vision")
     made = await rig.store.get_webhook("hook-a")
-    assert (made.url, made.events, made.project, made.state) == (URL, ("job.*",), "vision", WebhookState.ACTIVE)
+    assert (made.url, made.events, made.project, made.state) == (
+        URL,
+        ("job.*",),
+        "vision",
+        WebhookState.ACTIVE,
+    )
     assert "secret of" not in repr(made)
     rig.tick(1)
-    changed = await rig.store.change_webhook("hook-a", WebhookChange(events=("host.dead",), project=None), now=rig.now)
+    changed = await rig.store.change_webhook(
+        "hook-a", WebhookChange(events=("host.dead",), project=None), now=rig.now
+    )
     assert (changed.events, changed.project, changed.url) == (("host.dead",), None, URL)
     await rig.store.change_webhook("hook-a", WebhookChange(), now=rig.now)
     await rig.submit()
@@ -95,15 +115,27 @@ async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> Non
     assert await rig.store.list_webhooks() == []
     assert dict(await rig.store.count_deliveries()) == {"pending": 0, "dead": 0}
     for call in (
-        rig.store.get_webhook("hook-a"), rig.store.get_webhook_target("hook-a"), rig.store.delete_webhook("hook-a"),
-        rig.store.change_webhook("hook-a", WebhookChange()), rig.store.rotate_webhook("hook-a", "s", 1),
-        rig.store.pause_webhook("hook-a", ""), rig.store.resume_webhook("hook-a"), rig.store.list_deliveries("hook-a"),
-        rig.store.get_delivery("hook-a", "d"), rig.store.redeliver("hook-a", "d"), rig.store.redeliver_dead("hook-a"),
-    ):  # fmt: skip
+        rig.store.get_webhook("hook-a"),
+        rig.store.get_webhook_target("hook-a"),
+        rig.store.delete_webhook("hook-a"),
+        rig.store.change_webhook("hook-a", WebhookChange()),
+        rig.store.rotate_webhook("hook-a", "s", 1),
+        rig.store.pause_webhook("hook-a", ""),
+        rig.store.resume_webhook("hook-a"),
+        rig.store.list_deliveries("hook-a"),
+        rig.store.get_delivery("hook-a", "d"),
+        rig.store.redeliver("hook-a", "d"),
+        rig.store.redeliver_dead("hook-a"),
+    ):
         with pytest.raises(NotFound):
             await call
     events = [e for e in await rig.events() if e.kind.startswith("webhook.")]
-    assert [e.kind for e in events] == ["webhook.created", "webhook.changed", "webhook.changed", "webhook.deleted"]
+    assert [e.kind for e in events] == [
+        "webhook.created",
+        "webhook.changed",
+        "webhook.changed",
+        "webhook.deleted",
+    ]
     assert "secret" not in repr(events)
 
 
@@ -121,7 +153,10 @@ async def test_both_secrets_sign_until_the_grace_is_over(rig: Rig, hooks: Hooks)
     await hooks.collect()
     rig.tick(59)
     assert (await hooks.due())[0].secrets == ("second", "secret of hook-a")
-    assert (await rig.store.get_webhook_target("hook-a", now=rig.now)).secrets == ("second", "secret of hook-a")
+    assert (await rig.store.get_webhook_target("hook-a", now=rig.now)).secrets == (
+        "second",
+        "secret of hook-a",
+    )
     rig.tick(2)
     assert (await hooks.due())[0].secrets == ("second",)
     assert (await rig.store.get_webhook_target("hook-a", now=rig.now)).secrets == ("second",)
@@ -133,18 +168,29 @@ async def test_both_secrets_sign_until_the_grace_is_over(rig: Rig, hooks: Hooks)
 # ---- collecting
 
 
-async def test_a_hook_sees_what_happens_from_its_creation_on_and_nothing_twice(rig: Rig, hooks: Hooks) -> None:
+async def test_a_hook_sees_what_happens_from_its_creation_on_and_nothing_twice(
+    rig: Rig, hooks: Hooks
+) -> None:
     await rig.submit()
     await hooks.add()
     assert await hooks.collect() in ([], ["hook-a"])  # it may have to step over its own creation
     assert await hooks.list() == []
-    job_id = await rig.submit(name="later", labels={"team": "a"}, project="vision", env={"KEY": "in-env"},
-                              secrets={"TOKEN": "hush-hush"})  # fmt: skip
+    job_id = await rig.submit(
+        name="later",
+        labels={"team": "a"},
+        project="vision",
+        env={"KEY": "in-env"},
+        secrets={"TOKEN": "hush-hush"},
+    )
     rig.tick(1)
     assert await hooks.collect() == ["hook-a"]
     assert await hooks.collect() == []
     (delivery,) = await hooks.list()
-    assert (delivery.event_kind, delivery.job_id, delivery.state) == ("job.submitted", job_id, PENDING)
+    assert (delivery.event_kind, delivery.job_id, delivery.state) == (
+        "job.submitted",
+        job_id,
+        PENDING,
+    )
     assert (delivery.tries, delivery.next_at, delivery.created_at) == (0, rig.now, rig.now)
     (due,) = await hooks.due()
     assert (due.lane, due.url, due.secrets) == (job_id, URL, ("secret of hook-a",))
@@ -152,7 +198,11 @@ async def test_a_hook_sees_what_happens_from_its_creation_on_and_nothing_twice(r
     assert (payload.delivery, payload.webhook) == (delivery.id, "hook-a")
     assert payload.event == (await rig.events(job_id))[0]
     assert payload.job is not None
-    assert (payload.job.name, payload.job.project, payload.job.labels) == ("later", "vision", {"team": "a"})
+    assert (payload.job.name, payload.job.project, payload.job.labels) == (
+        "later",
+        "vision",
+        {"team": "a"},
+    )
     assert (payload.job.state, payload.job.queue, payload.job.attempt) == ("queued", "cpu", 0)
     assert "hush-hush" not in due.body
     assert "in-env" not in due.body
@@ -169,7 +219,9 @@ async def test_two_leaders_with_one_cursor_write_once(rig: Rig, hooks: Hooks) ->
     assert await rig.store.write_deliveries([second], now=rig.now) == []
     assert [d.id for d in await hooks.list()] == ["one-1"]
     # An event is delivered once even where a cursor was set back by hand.
-    back = DeliveryBatch(webhook_id="hook-a", before=first.after, after=first.after, deliveries=second.deliveries)
+    back = DeliveryBatch(
+        webhook_id="hook-a", before=first.after, after=first.after, deliveries=second.deliveries
+    )
     await rig.store.write_deliveries([back], now=rig.now)
     assert [d.id for d in await hooks.list()] == ["one-1"]
 
@@ -208,20 +260,25 @@ async def test_only_the_oldest_of_a_job_is_due(rig: Rig, hooks: Hooks) -> None:
     await hooks.collect()
     due = await hooks.due()
     assert {d.lane: msgspec.json.decode(d.body, type=Payload).event.kind for d in due} == {
-        first: "job.submitted", second: "job.submitted",
-    }  # fmt: skip
+        first: "job.submitted",
+        second: "job.submitted",
+    }
     mine = next(d for d in due if d.lane == first)
     await hooks.answer(mine, Answer(status=500))
     assert [d.lane for d in await hooks.due()] == [second]  # those behind a failing one wait
     rig.tick(5)
     assert {d.id for d in await hooks.due()} == {d.id for d in due}
-    assert [d.lane for d in await hooks.due(mine.id)] == [second]  # under way: neither it nor what is behind it
+    assert [d.lane for d in await hooks.due(mine.id)] == [
+        second
+    ]  # under way: neither it nor what is behind it
     (mine,) = [d for d in await hooks.due() if d.lane == first]
     await hooks.answer(mine)
     (following,) = [d for d in await hooks.due() if d.lane == first]
     assert msgspec.json.decode(following.body, type=Payload).event.kind == "job.reserved"
     assert following.seq > mine.seq
-    assert [d.lane for d in await hooks.due(per_hook=1)] == [second]  # the one that has been due the longest
+    assert [d.lane for d in await hooks.due(per_hook=1)] == [
+        second
+    ]  # the one that has been due the longest
 
 
 async def test_events_of_no_job_are_one_lane(rig: Rig, hooks: Hooks) -> None:
@@ -244,7 +301,12 @@ async def test_tries_are_counted_and_of_two_senders_one_is_heard(rig: Rig, hooks
     rig.tick(3)
     assert await hooks.answer(due, Answer(error="refused")) == [due.id]
     (delivery,) = await hooks.list()
-    assert (delivery.tries, delivery.error, delivery.status, delivery.state) == (1, "refused", None, PENDING)
+    assert (delivery.tries, delivery.error, delivery.status, delivery.state) == (
+        1,
+        "refused",
+        None,
+        PENDING,
+    )
     assert delivery.next_at is not None
     assert (delivery.next_at - rig.now).total_seconds() == 5.0
     assert await hooks.answer(due) == []  # the other sender's word of the same try
@@ -253,7 +315,12 @@ async def test_tries_are_counted_and_of_two_senders_one_is_heard(rig: Rig, hooks
     assert (again.tries, again.body) == (1, due.body)
     assert await hooks.answer(again) == [due.id]
     (delivery,) = await hooks.list()
-    assert (delivery.state, delivery.tries, delivery.delivered_at, delivery.next_at) == (DELIVERED, 2, rig.now, None)
+    assert (delivery.state, delivery.tries, delivery.delivered_at, delivery.next_at) == (
+        DELIVERED,
+        2,
+        rig.now,
+        None,
+    )
     assert await hooks.answer(again) == []
     assert await hooks.due() == []
 
@@ -297,8 +364,11 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
         await rig.store.redeliver("hook-b", first.id)
 
 
-async def test_an_older_one_sent_again_goes_before_what_is_under_way(rig: Rig, hooks: Hooks) -> None:
-    """HOOK-1, when a person interferes: the newer one that is under way ends as it ends, and waits if it failed."""
+async def test_an_older_one_sent_again_goes_before_what_is_under_way(
+    rig: Rig, hooks: Hooks
+) -> None:
+    """HOOK-1, when a person interferes: the newer one that is under way ends as it ends, and waits
+    if it failed."""
     await rig.host()
     await hooks.add()
     await rig.running()
@@ -324,7 +394,9 @@ async def test_an_older_one_sent_again_goes_before_what_is_under_way(rig: Rig, h
     assert [d.id for d in await hooks.due()] == [second.id]
 
 
-async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(rig: Rig, hooks: Hooks) -> None:
+async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(
+    rig: Rig, hooks: Hooks
+) -> None:
     await hooks.add()
     await rig.submit()
     await rig.submit()
@@ -393,7 +465,10 @@ async def test_old_deliveries_are_deleted_and_pending_ones_never(rig: Rig, hooks
     assert await rig.store.prune_deliveries(1, limit=2, now=rig.now) == 2
     assert await rig.store.prune_deliveries(1, now=rig.now) == 1
     assert [d.state for d in await hooks.list()] == [PENDING]
-    assert (await rig.store.read_gauges(now=rig.now)).webhook_deliveries == {"pending": 1, "dead": 0}
+    assert (await rig.store.read_gauges(now=rig.now)).webhook_deliveries == {
+        "pending": 1,
+        "dead": 0,
+    }
 
 
 async def test_a_hook_survives_the_end_of_its_jobs(rig: Rig, hooks: Hooks) -> None:

@@ -2,7 +2,8 @@
 
     python embedded_owner.py FOLDER [RUN_AS [UID]]
 
-Becomes UID first (with what it needs already imported), starts the server, prints one JSON line, then stays.
+Becomes UID first (with what it needs already imported), starts the server, prints one JSON line,
+then stays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def main() -> None:
         os.setresuid(int(uid), int(uid), int(uid))
         if not os.access(sys.executable, os.X_OK):
             # An interpreter in root's own home; the launcher runs on any other.
-            sys.executable = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+            sys.executable = (
+                shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+            )
     postgres = EmbeddedPostgres(Path(folder), run_as=run_as or None)
     result: dict[str, object] = {}
 
@@ -42,7 +45,8 @@ def main() -> None:
         except HoldfastError as error:
             result.update(error=error.message, code=error.code, kind=type(error).__name__)
 
-    # In a thread that ends: the server's life must hang on the process, not on the thread that asked for it.
+    # In a thread that ends: the server's life must hang on the process, not on the thread that
+    # asked for it.
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()

@@ -1,6 +1,8 @@
-"""A running scratch PostgreSQL for tests: one server for the session, one fresh database for each test that asks.
+"""A running scratch PostgreSQL for tests: one server for the session, one fresh database for each
+test that asks.
 
-The server is the embedded one, with durability off: a test that needs it after a kill starts its own.
+The server is the embedded one, with durability off: a test that needs it after a kill starts its
+own.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ FAST_SETTINGS = {
 
 @dataclass
 class PgServer:
-    """The session's server. `dsn` is its maintenance database; tests make their own with `create_database`."""
+    """The session's server. `dsn` is its maintenance database; tests make their own with
+    `create_database`."""
 
     postgres: EmbeddedPostgres
     dsn: str
@@ -36,7 +39,9 @@ class PgServer:
     def create_database(self, template: str = "template1") -> str:
         """Make a fresh database and return its name. Nobody may be connected to `template`."""
         name = f"test_{next(self._numbers)}"
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(template)
+        )
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(statement)
         return name
@@ -48,13 +53,15 @@ class PgServer:
             connection.execute(statement)
 
     def dsn_of(self, name: str, *, loopback: bool = False) -> str:
-        """How to connect to the database `name`; over TCP with `loopback`, for a proxy in between."""
+        """How to connect to the database `name`; over TCP with `loopback`, for a proxy in
+        between."""
         return self.postgres.dsn(name, loopback=loopback)
 
 
 @pytest.fixture(scope="session")
 def pg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PgServer]:
-    """One server per test session (with xdist: per worker), gone with it, also when the session is killed."""
+    """One server per test session (with xdist: per worker), gone with it, also when the session is
+    killed."""
     folder: Path = tmp_path_factory.mktemp("postgres")
     postgres = EmbeddedPostgres(folder / "pg", settings=FAST_SETTINGS)
     try:

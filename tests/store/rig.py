@@ -1,4 +1,5 @@
-"""What store tests drive a store with: a clock of their own, hosts, and the steps a controller and its agents take."""
+"""What store tests drive a store with: a clock of their own, hosts, and the steps a controller and
+its agents take."""
 
 from __future__ import annotations
 
@@ -45,22 +46,42 @@ class Rig:
         return self.now
 
     async def host(
-        self, name: str = "h1", *, slots: int = 8, gpus: int = 0, queues: Sequence[str] = (), new: bool = True
+        self,
+        name: str = "h1",
+        *,
+        slots: int = 8,
+        gpus: int = 0,
+        queues: Sequence[str] = (),
+        new: bool = True,
     ) -> str:
         number = int(self.incarnations.get(name, "inc-00000").split("-")[1]) + (1 if new else 0)
         self.incarnations[name] = f"inc-{number:05d}"
-        facts = HostFacts(name=f"name-{name}", cpu_slots=slots, gpus=[Gpu(index=i) for i in range(gpus)], queues=list(queues),
-                          memory_bytes=1 << 34)  # fmt: skip
+        facts = HostFacts(
+            name=f"name-{name}",
+            cpu_slots=slots,
+            gpus=[Gpu(index=i) for i in range(gpus)],
+            queues=list(queues),
+            memory_bytes=1 << 34,
+        )
         await self.store.register_host(
             name, name.encode().ljust(32, b"."), self.incarnations[name], facts, now=self.now
         )
         return name
 
     async def append_log(
-        self, host: str, key: TaskKey, stream: str, offset: int, data: bytes, ended: bool, keep_bytes: int
+        self,
+        host: str,
+        key: TaskKey,
+        stream: str,
+        offset: int,
+        data: bytes,
+        ended: bool,
+        keep_bytes: int,
     ) -> int | None:
         """One append by itself: the stream's size after it, None where it is stale."""
-        append = LogAppend(key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes)
+        append = LogAppend(
+            key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes
+        )
         (size,) = await self.store.append_logs(host, [append])
         return size
 
@@ -80,18 +101,23 @@ class Rig:
         snap = await self.store.read_admission(limit, now=self.now)
         plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
         ttls = {p.job_id: ttl for p in plan.placements}
-        seated = await self.store.seat_members([p for p in plan.placements if p.member], ttls, now=self.now)
+        seated = await self.store.seat_members(
+            [p for p in plan.placements if p.member], ttls, now=self.now
+        )
         starts = [p for p in plan.placements if not p.member]
         return [*seated, *await self.store.reserve(starts, ttls, now=self.now)]
 
     async def replace(self, **policy: Any) -> list[str]:
-        """What the leader does with fallen members: the sentence of each decision that was carried out."""
+        """What the leader does with fallen members: the sentence of each decision that was carried
+        out."""
         found = [m for m in await self.store.list_members(100) if m.fallen]
         plans = [(m.task.key, plan_replacement(m.job, m.task, Policy(**policy), ())) for m in found]
         done = await self.store.replace_members(plans, now=self.now)
         return [plan.reason for key, plan in plans if key in done]
 
-    async def supervised(self, hosts: Sequence[str] = ("h1", "h2", "h3"), **spec: Any) -> tuple[str, list[TaskKey]]:
+    async def supervised(
+        self, hosts: Sequence[str] = ("h1", "h2", "h3"), **spec: Any
+    ) -> tuple[str, list[TaskKey]]:
         """A supervised job that runs, one rank on each host."""
         for host in hosts:
             await self.host(host, slots=1)
@@ -112,22 +138,36 @@ class Rig:
         return str((await self.store.list_tasks(job_id))[rank].host_id)
 
     async def sync(
-        self, host: str = "h1", *, live: Sequence[TaskKey] = (), started: Sequence[TaskKey] = (),
-        ended: Sequence[tuple[TaskKey, TaskFacts]] = (), beats: Sequence[Beat] = (), leaving: bool = False,
-        incarnation: str | None = None, claimed: Sequence[tuple[TaskKey, int]] = (),
-    ) -> HostSynced:  # fmt: skip
+        self,
+        host: str = "h1",
+        *,
+        live: Sequence[TaskKey] = (),
+        started: Sequence[TaskKey] = (),
+        ended: Sequence[tuple[TaskKey, TaskFacts]] = (),
+        beats: Sequence[Beat] = (),
+        leaving: bool = False,
+        incarnation: str | None = None,
+        claimed: Sequence[tuple[TaskKey, int]] = (),
+    ) -> HostSynced:
         sync = HostSync(
-            host_id=host, incarnation=incarnation or self.incarnations.get(host, "inc-none"), live=tuple(live),
-            started=tuple(started), ended=tuple(ended), beats=tuple(beats), leaving=leaving,
+            host_id=host,
+            incarnation=incarnation or self.incarnations.get(host, "inc-none"),
+            live=tuple(live),
+            started=tuple(started),
+            ended=tuple(ended),
+            beats=tuple(beats),
+            leaving=leaving,
             claimed=tuple(claimed),
-        )  # fmt: skip
+        )
         return (await self.store.sync_hosts([sync], now=self.now))[0]
 
     async def key(self, job_id: str, rank: int = 0) -> TaskKey:
         tasks = await self.store.list_tasks(job_id)
         return tasks[rank].key
 
-    async def running(self, job_id: str | None = None, host: str = "h1", **spec: Any) -> tuple[str, TaskKey]:
+    async def running(
+        self, job_id: str | None = None, host: str = "h1", **spec: Any
+    ) -> tuple[str, TaskKey]:
         """A job that runs on a host with room, offered and started."""
         job_id = await self.submit(job_id, **spec)
         assert job_id in await self.admit()
@@ -138,25 +178,34 @@ class Rig:
         assert (await self.job(job_id)).state == "running"
         return job_id, key
 
-    async def running_gang(self, tasks: int, host: str = "h1", **spec: Any) -> tuple[str, list[TaskKey]]:
+    async def running_gang(
+        self, tasks: int, host: str = "h1", **spec: Any
+    ) -> tuple[str, list[TaskKey]]:
         """A gang that runs on one host: reserved, claimed, its barrier open, started."""
         job_id = await self.submit(tasks=tasks, **spec)
         assert job_id in await self.admit()
         keys = [task.key for task in await self.store.list_tasks(job_id)]
         assert [claim.key for claim in (await self.sync(host)).claims] == keys
-        offered = await self.sync(host, claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys])
+        offered = await self.sync(
+            host, claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys]
+        )
         assert [offer.task.key for offer in offered.offers] == keys
         await self.sync(host, live=keys, started=keys)
         assert (await self.job(job_id)).state == "running"
         return job_id, keys
 
     async def complete(self, *, chance: float = 0.0, **policy: Any) -> list[str]:
-        """Complete every drain that is ready. `policy`: fields of the policy and of its `RetryPolicy`; no delay unless said."""
-        retry = RetryPolicy(**{"retry_delay": 0.0, **{k: v for k, v in policy.items() if k in RETRY_FIELDS}})
+        """Complete every drain that is ready. `policy`: fields of the policy and of its
+        `RetryPolicy`; no delay unless said."""
+        retry = RetryPolicy(
+            **{"retry_delay": 0.0, **{k: v for k, v in policy.items() if k in RETRY_FIELDS}}
+        )
         others = {name: value for name, value in policy.items() if name not in RETRY_FIELDS}
         done = []
         for snap in await self.store.list_drains(100):
-            plan = plan_completion(snap.job, snap.tasks, Policy(retry=retry, **others), (), chance=chance)
+            plan = plan_completion(
+                snap.job, snap.tasks, Policy(retry=retry, **others), (), chance=chance
+            )
             assert plan is not None
             if await self.store.complete_drain(snap.job.id, snap.job.epoch, plan, now=self.now):
                 done.append(snap.job.id)
@@ -166,7 +215,9 @@ class Rig:
         """What the leader does with waiting jobs at every tick."""
         return await self.store.release_due(retry_limit, now=self.now)
 
-    async def fail(self, job_id: str, facts: TaskFacts | None = None, *, host: str = "h1", **policy: Any) -> JobRecord:
+    async def fail(
+        self, job_id: str, facts: TaskFacts | None = None, *, host: str = "h1", **policy: Any
+    ) -> JobRecord:
         """Admit a queued job, run it, and have it fail and be decided."""
         await self.admit()
         key = await self.key(job_id)
@@ -184,7 +235,9 @@ class Rig:
 
     async def events(self, job_id: str | None = None) -> list[EventRecord]:
         found: list[EventRecord] = []
-        while page := await self.store.read_events(found[-1].id if found else None, limit=50, job_id=job_id):
+        while page := await self.store.read_events(
+            found[-1].id if found else None, limit=50, job_id=job_id
+        ):
             found += page
         return found
 

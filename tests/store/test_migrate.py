@@ -1,4 +1,5 @@
-"""Migrations: applied once, in order, under a lock; refused when they do not fit. And the schema says what the code says."""
+"""Migrations: applied once, in order, under a lock; refused when they do not fit. And the schema
+says what the code says."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from holdfast.core.causes import Budget, Cause
 from holdfast.core.settings.resolve import BUILTIN_QUEUES
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, Unavailable
-from holdfast.store.postgres.connection.migrate import Migration, list_migrations, migrate, read_status
+from holdfast.store.postgres.connection.migrate import (
+    Migration,
+    list_migrations,
+    migrate,
+    read_status,
+)
 from holdfast.store.postgres.connection.queries import load_queries, parse_queries
 from holdfast.store.postgres.store import PostgresStore
 
@@ -47,7 +53,9 @@ def test_two_migrating_at_once_take_turns(pg_database: str) -> None:
 
 def test_a_newer_schema_is_refused_with_a_sentence(pg_database: str) -> None:
     known = list_migrations()
-    migrate(pg_database, [*known, Migration(len(known) + 1, "future", "create table future (id int)")])
+    migrate(
+        pg_database, [*known, Migration(len(known) + 1, "future", "create table future (id int)")]
+    )
     for refused in (lambda: migrate(pg_database), lambda: read_status(pg_database)):
         with pytest.raises(Conflict, match="newer Holdfast") as caught:
             refused()
@@ -58,7 +66,9 @@ def test_a_changed_migration_is_refused(pg_database: str) -> None:
     known = list_migrations()
     migrate(pg_database)
     with pytest.raises(Conflict, match="must never change"):
-        migrate(pg_database, [*known[:-1], known[-1]._replace(sql=known[-1].sql + "\n-- a thought")])
+        migrate(
+            pg_database, [*known[:-1], known[-1]._replace(sql=known[-1].sql + "\n-- a thought")]
+        )
 
 
 def test_a_failing_migration_leaves_nothing_behind(pg_database: str) -> None:
@@ -75,11 +85,13 @@ def test_events_of_a_restored_dump_are_settled(pg_database: str) -> None:
     migrate(pg_database)
     with psycopg.connect(pg_database, autocommit=True) as conn:
         conn.execute(
-            "insert into events (tx, at, kind) values ('99999999999', now(), 'a'), ('99999999998', now(), 'b')"
+            "insert into events (tx, at, kind) values ('99999999999', now(), 'a'), "
+            "('99999999998', now(), 'b')"
         )
         migrate(pg_database)
         rows = conn.execute(
-            "select kind from events where tx < pg_snapshot_xmin(pg_current_snapshot()) order by tx, id"
+            "select kind from events where tx < pg_snapshot_xmin(pg_current_snapshot()) order by "
+            "tx, id"
         ).fetchall()
     assert rows == [("a",), ("b",)]
 
@@ -111,6 +123,10 @@ def test_queries_are_well_formed() -> None:
         "a": b"select 1",
         "b": b"select 2",
     }
-    for rotten in ("select 1", "-- name: a\n-- nothing", "-- name: a\nselect 1;\n-- name: a\nselect 2"):
+    for rotten in (
+        "select 1",
+        "-- name: a\n-- nothing",
+        "-- name: a\nselect 1;\n-- name: a\nselect 2",
+    ):
         with pytest.raises(ValueError, match="x:"):
             parse_queries(rotten, "x")

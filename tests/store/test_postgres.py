@@ -1,4 +1,5 @@
-"""The PostgreSQL store passes the conformance suite, and keeps its promises when connections and servers die."""
+"""The PostgreSQL store passes the conformance suite, and keeps its promises when connections and
+servers die."""
 
 from __future__ import annotations
 

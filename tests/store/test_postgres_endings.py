@@ -46,7 +46,9 @@ async def rig(dsn: str) -> AsyncIterator[Rig]:
 
 def kill_backends(dsn: str) -> int:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        rows = conn.execute(f"select pg_terminate_backend(pid) from ({OTHERS}) o".encode()).fetchall()
+        rows = conn.execute(
+            f"select pg_terminate_backend(pid) from ({OTHERS}) o".encode()
+        ).fetchall()
     return len(rows)
 
 
@@ -71,25 +73,32 @@ async def test_idle_connections_that_died_are_not_noticed(rig: Rig, dsn: str) ->
 
 
 async def test_a_backend_killed_in_the_middle_is_tried_again(rig: Rig, dsn: str) -> None:
-    """The call waits for a lock, its backend is killed before COMMIT was sent: nothing happened, so it is done again."""
+    """The call waits for a lock, its backend is killed before COMMIT was sent: nothing happened, so
+    it is done again."""
     await rig.host()
     job_id, _ = await rig.running()
     with psycopg.connect(dsn) as blocker:
         blocker.execute("select from jobs where id = %s for update", (job_id,))
-        call = asyncio.ensure_future(rig.store.drain_job(job_id, Cause.PREEMPTED, "room", now=rig.now))
-        waits = (
-            "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        call = asyncio.ensure_future(
+            rig.store.drain_job(job_id, Cause.PREEMPTED, "room", now=rig.now)
         )
+        waits = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
         await wait_until(dsn, waits)
         with psycopg.connect(dsn, autocommit=True) as conn:
-            conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'")
+            conn.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = "
+                "'Lock'"
+            )
         blocker.rollback()
     assert await asyncio.wait_for(call, 20) is True
     assert (await rig.kinds(job_id)).count("job.draining") == 1
 
 
-async def test_a_cancelled_call_ends_even_when_its_connection_breaks_under_the_rollback(dsn: str) -> None:
-    """A loop that is told to stop while the database goes down must stop, not begin its call again."""
+async def test_a_cancelled_call_ends_even_when_its_connection_breaks_under_the_rollback(
+    dsn: str,
+) -> None:
+    """A loop that is told to stop while the database goes down must stop, not begin its call
+    again."""
     begun: list[Tx] = []
 
     async def work(tx: Tx) -> None:
@@ -120,7 +129,8 @@ def hold_first_commit(dsn: str, table: str) -> None:
         conn.execute("create sequence held")
         conn.execute(
             "create function slow_commit() returns trigger language plpgsql as"
-            " $$ begin if nextval('held') = 1 then perform pg_sleep(30); end if; return null; end $$"
+            " $$ begin if nextval('held') = 1 then perform pg_sleep(30); end if; return null; end "
+            "$$"
         )
         conn.execute(
             f"create constraint trigger slow after insert on {table} deferrable initially deferred"
@@ -131,13 +141,20 @@ def hold_first_commit(dsn: str, table: str) -> None:
 async def kill_sleeper(dsn: str) -> None:
     await wait_until(dsn, "select count(*) > 0 from pg_stat_activity where wait_event = 'PgSleep'")
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'")
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'"
+        )
 
 
-async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(rig: Rig, dsn: str) -> None:
+async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(
+    rig: Rig, dsn: str
+) -> None:
     """The backend dies in COMMIT."""
     hold_first_commit(dsn, "jobs")
-    jobs = [NewJob(id=f"j{n}", spec=JobSpec(argv=("true",), idempotency_key=f"k{n}"), queue="cpu") for n in (1, 2)]
+    jobs = [
+        NewJob(id=f"j{n}", spec=JobSpec(argv=("true",), idempotency_key=f"k{n}"), queue="cpu")
+        for n in (1, 2)
+    ]
     call = asyncio.ensure_future(rig.store.submit_jobs(jobs))
     await kill_sleeper(dsn)
     with pytest.raises(Unavailable, match="unknown"):
@@ -147,7 +164,9 @@ async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repea
     assert await rig.kinds() == ["job.submitted", "job.submitted"]
 
 
-async def test_one_job_is_submitted_again_where_its_connection_broke_and_is_there_once(rig: Rig, dsn: str) -> None:
+async def test_one_job_is_submitted_again_where_its_connection_broke_and_is_there_once(
+    rig: Rig, dsn: str
+) -> None:
     """Its one statement is its transaction, and may be sent twice."""
     hold_first_commit(dsn, "jobs")
     job = NewJob(id="j1", spec=JobSpec(argv=("true",), idempotency_key="k"), queue="cpu")
@@ -175,7 +194,9 @@ async def test_a_commit_that_went_with_its_statements_is_as_unknown(rig: Rig, ds
     assert (await rig.kinds()).count("job.reserved") == 1
 
 
-async def test_a_statement_that_fails_takes_the_commit_behind_it_with_it(rig: Rig, dsn: str) -> None:
+async def test_a_statement_that_fails_takes_the_commit_behind_it_with_it(
+    rig: Rig, dsn: str
+) -> None:
     await rig.host()
     job_id = await rig.submit()
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -194,7 +215,9 @@ async def test_a_cancelled_call_leaves_nothing_half_done(rig: Rig, dsn: str) -> 
     with psycopg.connect(dsn) as blocker:
         blocker.execute("select from jobs where id = %s for update", (job_id,))
         call = asyncio.ensure_future(rig.store.cancel_job(job_id, "stop", now=rig.now))
-        await wait_until(dsn, "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock'")
+        await wait_until(
+            dsn, "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock'"
+        )
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -202,7 +225,9 @@ async def test_a_cancelled_call_leaves_nothing_half_done(rig: Rig, dsn: str) -> 
     assert (await rig.job(job_id)).state == "running"
 
 
-async def test_events_of_an_older_transaction_that_commits_later_are_not_missed(rig: Rig, dsn: str) -> None:
+async def test_events_of_an_older_transaction_that_commits_later_are_not_missed(
+    rig: Rig, dsn: str
+) -> None:
     """STORE-4: the reader waits for the older transaction rather than run past it."""
     older = await psycopg.AsyncConnection.connect(dsn)
     await older.execute("insert into events (at, kind, message) values (now(), 'x', 'older')")
@@ -238,13 +263,16 @@ async def test_events_are_complete_under_concurrent_writers(rig: Rig) -> None:
 
 
 async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None:
-    """Several replicas at once: no deadlock reaches a caller, no slot is given twice, every job ends once."""
+    """Several replicas at once: no deadlock reaches a caller, no slot is given twice, every job
+    ends once."""
     for name in ("h1", "h2", "h3"):
         await rig.host(name, slots=2)
     ids = [await rig.submit(tasks=1 + i % 2) for i in range(24)]
 
     async def controller() -> None:
-        while await rig.store.list_jobs(JobFilter(states=("queued", "reserved", "running", "draining"))):
+        while await rig.store.list_jobs(
+            JobFilter(states=("queued", "reserved", "running", "draining"))
+        ):
             await rig.admit()
             for host in await rig.store.list_hosts():
                 assert host.busy_cpu_slots <= host.cpu_slots
@@ -252,7 +280,9 @@ async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None
 
     async def agent(name: str) -> None:
         running: list[TaskKey] = []
-        while await rig.store.list_jobs(JobFilter(states=("queued", "reserved", "running", "draining"))):
+        while await rig.store.list_jobs(
+            JobFilter(states=("queued", "reserved", "running", "draining"))
+        ):
             asked = await rig.sync(name, live=running)
             claimed = [(claim.key, 4711) for claim in asked.claims]
             answer = await rig.sync(name, live=running, claimed=claimed)
@@ -262,7 +292,9 @@ async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None
             ended, running = running[:1], running[1:]
             await rig.sync(name, live=running, ended=[(key, OK) for key in ended])
 
-    await asyncio.wait_for(asyncio.gather(controller(), controller(), *(agent(n) for n in ("h1", "h2", "h3"))), 60)
+    await asyncio.wait_for(
+        asyncio.gather(controller(), controller(), *(agent(n) for n in ("h1", "h2", "h3"))), 60
+    )
     assert {(await rig.job(i)).state for i in ids} == {"succeeded"}
     assert (await rig.kinds()).count("job.succeeded") == len(ids)
 
@@ -291,7 +323,9 @@ async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn
         async with asyncio.timeout(20):
             heard = asyncio.ensure_future(anext(hints))
             while not heard.done():
-                rig.store.hint(topic)  # a hint may be lost: the connections are only just being made
+                rig.store.hint(
+                    topic
+                )  # a hint may be lost: the connections are only just being made
                 await asyncio.wait([heard], timeout=0.05)
             assert heard.result() == topic
 
@@ -303,7 +337,9 @@ async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn
         await other.close()
 
 
-async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_that_fails(dsn: str) -> None:
+async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_that_fails(
+    dsn: str,
+) -> None:
     """Else whoever closes the store waits for ever."""
     store, served = PostgresStore(dsn), asyncio.Event()
 
@@ -363,7 +399,8 @@ async def test_a_server_that_stops_and_comes_back(own_server: EmbeddedPostgres) 
 
 @pytest.mark.slow
 async def test_a_frozen_server_is_unavailable_in_time(rig: Rig, dsn: str) -> None:
-    """SIGSTOP on the store's backends: a call ends at its limit instead of hanging, and closing does too."""
+    """SIGSTOP on the store's backends: a call ends at its limit instead of hanging, and closing
+    does too."""
     store = PostgresStore(dsn, call_seconds=1.0, max_connections=2)
     await store.open()
     await store.now()
@@ -381,13 +418,18 @@ async def test_a_frozen_server_is_unavailable_in_time(rig: Rig, dsn: str) -> Non
 
 
 async def test_two_leaders_place_a_fallen_member_once(rig: Rig) -> None:
-    """Both have read the same, and write at the same time: one decision, one place, one charge (FENCE-1, ADMIT-2)."""
+    """Both have read the same, and write at the same time: one decision, one place, one charge
+    (FENCE-1, ADMIT-2)."""
     job_id, keys = await rig.supervised(hosts=("h1", "h2", "h3", "h4"))
     for rank in (1, 2, 3):
-        await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], TaskFacts(signal=9, xids=(79,)))])
+        await rig.sync(
+            await rig.where(job_id, rank), ended=[(keys[rank], TaskFacts(signal=9, xids=(79,)))]
+        )
     found = await rig.store.list_members(100)
     plans = [(m.task.key, plan_replacement(m.job, m.task, Policy(), ())) for m in found]
-    done = await asyncio.gather(*(rig.store.replace_members(plans[::step], now=rig.now) for step in (1, -1, 1, -1)))
+    done = await asyncio.gather(
+        *(rig.store.replace_members(plans[::step], now=rig.now) for step in (1, -1, 1, -1))
+    )
     assert sorted(len(keys) for keys in done) == [0, 0, 0, 3]
     for host in ("h5", "h6", "h7"):
         await rig.host(host, slots=1)
@@ -401,6 +443,10 @@ async def test_two_leaders_place_a_fallen_member_once(rig: Rig) -> None:
     tasks = await rig.store.list_tasks(job_id)
     assert sorted(str(task.host_id) for task in tasks[1:]) == ["h5", "h6", "h7"]
     assert {task.epoch for task in tasks[1:]} == {(await rig.job(job_id)).epoch}
-    assert {rank: c.infra for rank, c in (await rig.job(job_id)).rank_charges.items()} == {"1": 1, "2": 1, "3": 1}
+    assert {rank: c.infra for rank, c in (await rig.job(job_id)).rank_charges.items()} == {
+        "1": 1,
+        "2": 1,
+        "3": 1,
+    }
     quarantined = {host.id for host in await rig.store.list_hosts() if host.state == "quarantined"}
     assert len(quarantined) == 3

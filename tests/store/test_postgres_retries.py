@@ -1,4 +1,5 @@
-"""Retries and quotas on PostgreSQL where calls race: leaders, kill switches, held ones by the thousand."""
+"""Retries and quotas on PostgreSQL where calls race: leaders, kill switches, held ones by the
+thousand."""
 
 from __future__ import annotations
 
@@ -33,12 +34,16 @@ async def rigs(pg_database: str) -> AsyncIterator[tuple[Rig, Rig]]:
 
 async def fill(rig: Rig, dsn: str, count: int, **columns: object) -> None:
     """Jobs whose first attempt failed and whose retry is due, `columns` set otherwise."""
-    jobs = [NewJob(id=f"j{i:05d}", spec=JobSpec(argv=("true",), cpus=1), queue="cpu") for i in range(count)]
+    jobs = [
+        NewJob(id=f"j{i:05d}", spec=JobSpec(argv=("true",), cpus=1), queue="cpu")
+        for i in range(count)
+    ]
     await rig.store.submit_jobs(jobs, now=rig.now)
     values = {"wait_cause": "back_off", "wait_until": rig.now, "retry_at": rig.now, **columns}
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
         await conn.execute(
-            "update jobs set state = 'waiting', attempts = 1, epoch = 2, retries_charged = 1, cause = 'nonzero_exit',"
+            "update jobs set state = 'waiting', attempts = 1, epoch = 2, retries_charged = 1, "
+            "cause = 'nonzero_exit',"
             " wait_cause = %(wait_cause)s, wait_until = %(wait_until)s, retry_at = %(retry_at)s",
             values,
         )
@@ -62,11 +67,15 @@ async def wait_until_blocked(dsn: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+async def test_two_leaders_dispatch_each_retry_once(
+    rigs: tuple[Rig, Rig], pg_database: str
+) -> None:
     """RETRY-6; and (job, number) is unique, whoever admits."""
     a = rigs[0]
     await fill(a, pg_database, MANY)
-    await asyncio.gather(*(rig.store.ping() for rig in rigs))  # both are connected, so both take part
+    await asyncio.gather(
+        *(rig.store.ping() for rig in rigs)
+    )  # both are connected, so both take part
     calls = [rig.release(limit) for rig in rigs for limit in (None, 300, None)]
     done = await asyncio.gather(*calls)
     assert sum(found.retries for found in done) == MANY
@@ -75,20 +84,32 @@ async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_da
     told = "from events where kind = 'job.retry_dispatched'"
     assert await ask(pg_database, f"select count(*) {told}") == MANY
     assert await ask(pg_database, f"select count(distinct job_id) {told}") == MANY
-    assert await ask(pg_database, "select count(*) from jobs where state = 'queued' and retry_at is null") == MANY
+    assert (
+        await ask(
+            pg_database, "select count(*) from jobs where state = 'queued' and retry_at is null"
+        )
+        == MANY
+    )
     assert await a.release() == Released()
     await a.host(slots=MANY)
     snapshot = await a.store.read_admission(MANY, now=a.now)
     plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom)
     ttls = {p.job_id: 300.0 for p in plan.placements}
-    applied = await asyncio.gather(*(rig.store.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs))
+    applied = await asyncio.gather(
+        *(rig.store.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs)
+    )
     assert sum(map(len, applied)) == 800
     assert await ask(pg_database, "select count(*) from attempts where number = 2") == 800
     assert await ask(pg_database, "select max(number) from attempts") == 2
-    assert await ask(pg_database, "select count(*) from attempts where number = 2 and retry_count = 1") == 800
+    assert (
+        await ask(pg_database, "select count(*) from attempts where number = 2 and retry_count = 1")
+        == 800
+    )
 
 
-async def test_leaders_that_race_stay_within_their_limits(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+async def test_leaders_that_race_stay_within_their_limits(
+    rigs: tuple[Rig, Rig], pg_database: str
+) -> None:
     await fill(rigs[0], pg_database, 200)
     done = await asyncio.gather(*(rig.release(30) for rig in rigs))
     assert [found.retries for found in done] == [30, 30]
@@ -110,25 +131,39 @@ async def test_a_dispatch_waits_for_a_kill_switch_that_is_being_thrown(
             await conn.execute(f"update projects set settings = settings || {off}".encode())
             await conn.execute(b"update cluster set settings_rev = settings_rev + 1")
         else:
-            await conn.execute(f"update cluster set settings = {off}, settings_rev = settings_rev + 1".encode())
+            await conn.execute(
+                f"update cluster set settings = {off}, settings_rev = settings_rev + 1".encode()
+            )
         call = asyncio.ensure_future(rig.release())
         await wait_until_blocked(pg_database)
         assert not call.done()
         await conn.commit()
     assert await asyncio.wait_for(call, WAIT_SECONDS) == Released(held=5)
-    assert await ask(pg_database, "select count(*) from events where kind = 'job.retry_dispatched'") == 0
+    assert (
+        await ask(pg_database, "select count(*) from events where kind = 'job.retry_dispatched'")
+        == 0
+    )
 
 
-async def test_a_kill_switch_waits_for_the_dispatch_under_way(rigs: tuple[Rig, Rig], pg_database: str) -> None:
-    """RETRY-6, the other way round: once it is thrown, everything that it let pass is there to see."""
+async def test_a_kill_switch_waits_for_the_dispatch_under_way(
+    rigs: tuple[Rig, Rig], pg_database: str
+) -> None:
+    """RETRY-6, the other way round: once it is thrown, everything that it let pass is there to
+    see."""
     rig = rigs[0]
     await fill(rig, pg_database, 3)
 
-    async def throw() -> None:  # what every change of a switch does, without the event that a call of the store writes
-        await ask(pg_database, "update cluster set settings_rev = settings_rev + 1 returning settings_rev")
+    async def throw() -> (
+        None
+    ):  # what every change of a switch does, without the event that a call of the store writes
+        await ask(
+            pg_database, "update cluster set settings_rev = settings_rev + 1 returning settings_rev"
+        )
 
     async with await psycopg.AsyncConnection.connect(pg_database) as conn:
-        await conn.execute(b"lock table events in share mode")  # a dispatch cannot write its audit now
+        await conn.execute(
+            b"lock table events in share mode"
+        )  # a dispatch cannot write its audit now
         call = asyncio.ensure_future(rig.release())
         await wait_until_blocked(pg_database)
         thrown = asyncio.ensure_future(throw())
@@ -138,12 +173,16 @@ async def test_a_kill_switch_waits_for_the_dispatch_under_way(rigs: tuple[Rig, R
                 await asyncio.sleep(0.01)
         await conn.commit()
     await asyncio.wait_for(thrown, WAIT_SECONDS)
-    assert await ask(pg_database, "select count(*) from events where kind = 'job.retry_dispatched'") == 3
+    assert (
+        await ask(pg_database, "select count(*) from events where kind = 'job.retry_dispatched'")
+        == 3
+    )
     assert await asyncio.wait_for(call, WAIT_SECONDS) == Released(retries=3)
 
 
 async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_database: str) -> None:
-    """Not a transaction, not a lock, not a row of theirs read; and nothing when there is nothing at all."""
+    """Not a transaction, not a lock, not a row of theirs read; and nothing when there is nothing at
+    all."""
     rig = rigs[0]
     await rig.store.put_project("default", {"retries_enabled": False}, now=rig.now)
     assert await rig.release() == Released()
@@ -176,7 +215,9 @@ async def test_start_times_do_not_queue_behind_retries_that_are_held_back(
     assert (await rig.job(late)).state == "queued"
 
 
-async def test_a_batch_that_another_leader_holds_is_passed_over(rigs: tuple[Rig, Rig], pg_database: str) -> None:
+async def test_a_batch_that_another_leader_holds_is_passed_over(
+    rigs: tuple[Rig, Rig], pg_database: str
+) -> None:
     rig = rigs[0]
     await fill(rig, pg_database, 10)
     async with await psycopg.AsyncConnection.connect(pg_database) as conn:

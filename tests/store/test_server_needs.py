@@ -1,4 +1,5 @@
-"""Servers of somebody else's that Holdfast cannot use are refused at the start, by name; those it can use may be set up as they like."""
+"""Servers of somebody else's that Holdfast cannot use are refused at the start, by name; those it
+can use may be set up as they like."""
 
 from __future__ import annotations
 
@@ -35,11 +36,14 @@ def test_what_is_refused(facts: ServerFacts, code: str | None) -> None:
     refused = judge_server(facts, to_write=True)
     assert (None if refused is None else refused.code) == code
     read_only = judge_server(facts, to_write=False)
-    assert (None if read_only is None else read_only.code) == (None if code == "read_only" else code)
+    assert (None if read_only is None else read_only.code) == (
+        None if code == "read_only" else code
+    )
 
 
 def make_old(data: bytes) -> bytes:
-    """What the server says of its version when a connection begins, with another major number in front."""
+    """What the server says of its version when a connection begins, with another major number in
+    front."""
     return re.sub(rb"(?<=server_version\0)\d\d(?=\.)", b"13", data)
 
 
@@ -47,9 +51,13 @@ def test_a_server_that_is_too_old_is_refused_by_name(pg_server: PgServer, pg_dat
     dsn = urlsplit(pg_server.dsn_of(pg_database.rsplit("/", 1)[1].split("?")[0], loopback=True))
     with Proxy(dsn.port or 0) as proxy:
         proxy.rewrite = make_old
-        through = urlunsplit(dsn._replace(netloc=dsn.netloc.replace(f":{dsn.port}", f":{proxy.port}")))
+        through = urlunsplit(
+            dsn._replace(netloc=dsn.netloc.replace(f":{dsn.port}", f":{proxy.port}"))
+        )
         for refused in (migrate, read_status):
-            with pytest.raises(ValidationError, match=r"PostgreSQL 13\.\d+.* 14 or newer") as caught:
+            with pytest.raises(
+                ValidationError, match=r"PostgreSQL 13\.\d+.* 14 or newer"
+            ) as caught:
                 refused(through)
             assert caught.value.code == "postgres_too_old"
         proxy.rewrite = bytes
@@ -63,7 +71,8 @@ def latin(pg_server: PgServer) -> Iterator[str]:
         provider = "locale_provider libc" if conn.info.server_version >= 150000 else ""
         conn.execute(f"drop database {name}".encode())
         conn.execute(
-            f"create database {name} encoding 'LATIN1' {provider} lc_collate 'C' lc_ctype 'C' template template0".encode()
+            f"create database {name} encoding 'LATIN1' {provider} lc_collate 'C' lc_ctype 'C' "
+            "template template0".encode()
         )
     try:
         yield pg_server.dsn_of(name)
@@ -95,16 +104,22 @@ def test_a_database_that_takes_no_writes_is_waited_for(pg_database: str) -> None
 def test_a_role_without_rights_is_told_what_to_grant(pg_server: PgServer, pg_database: str) -> None:
     with psycopg.connect(pg_database, autocommit=True) as conn:
         role = f"guest_{conn.info.dbname}"
-        conn.execute("revoke create on schema public from public")  # as it is by itself since PostgreSQL 15
+        conn.execute(
+            "revoke create on schema public from public"
+        )  # as it is by itself since PostgreSQL 15
         conn.execute(f"create role {role} login password 'secret'".encode())
         owner = urlsplit(pg_database)
         guest = urlunsplit(owner._replace(netloc=f"{role}:secret@"))
         try:
-            with pytest.raises(ValidationError, match=f'GRANT CREATE ON SCHEMA public TO "{role}"') as caught:
+            with pytest.raises(
+                ValidationError, match=f'GRANT CREATE ON SCHEMA public TO "{role}"'
+            ) as caught:
                 migrate(guest)
             assert caught.value.code == "no_privilege"
             assert read_status(guest).version == 0
-            conn.execute(f"grant create on schema public to {role}".encode())  # what it says is enough
+            conn.execute(
+                f"grant create on schema public to {role}".encode()
+            )  # what it says is enough
             assert len(migrate(guest)) == len(list_migrations())
         finally:
             conn.execute(f"drop owned by {role} cascade".encode())
@@ -112,7 +127,12 @@ def test_a_role_without_rights_is_told_what_to_grant(pg_server: PgServer, pg_dat
 
 
 @pytest.mark.parametrize(
-    "dsn", ["postgresql:/me:hunter2@db/holdfast", "me:hunter2@db", "postgresql://me:hunter2@db/x?nonsense=hunter2"]
+    "dsn",
+    [
+        "postgresql:/me:hunter2@db/holdfast",
+        "me:hunter2@db",
+        "postgresql://me:hunter2@db/x?nonsense=hunter2",
+    ],
 )
 def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
     for refused in (migrate, read_status):
@@ -125,9 +145,13 @@ def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
 async def test_the_defaults_an_owner_gave_the_database_change_nothing(pg_database: str) -> None:
     migrate(pg_database)
     alter(
-        pg_database, "datestyle = 'German, DMY'", "default_transaction_isolation = 'serializable'",
-        "timezone = 'Asia/Tokyo'", "bytea_output = 'escape'", "intervalstyle = 'sql_standard'",
-    )  # fmt: skip
+        pg_database,
+        "datestyle = 'German, DMY'",
+        "default_transaction_isolation = 'serializable'",
+        "timezone = 'Asia/Tokyo'",
+        "bytea_output = 'escape'",
+        "intervalstyle = 'sql_standard'",
+    )
     assert migrate(pg_database) == []
     store = PostgresStore(pg_database)
     await store.open()

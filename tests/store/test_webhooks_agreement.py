@@ -1,4 +1,5 @@
-"""The two stores' webhooks, driven by the same random steps, always show the same; and HOOK-1 holds after each."""
+"""The two stores' webhooks, driven by the same random steps, always show the same; and HOOK-1 holds
+after each."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ class Pair:
         self.reached: Counter[str] = Counter()
 
     async def both(self, call: str, *args: Any, **more: Any) -> Any:
-        first, second = [await getattr(side.rig.store, call)(*args, now=side.rig.now, **more) for side in self.sides]
+        first, second = [
+            await getattr(side.rig.store, call)(*args, now=side.rig.now, **more)
+            for side in self.sides
+        ]
         assert first == second, call
         return first
 
@@ -45,7 +49,9 @@ class Pair:
                 job_id = chance.choice(self.jobs)
                 ended = (await self.sides[0].rig.job(job_id)).state.terminal
                 for side in self.sides:
-                    await getattr(side.rig.store, "revive_job" if ended else "cancel_job")(job_id, "", now=side.rig.now)
+                    await getattr(side.rig.store, "revive_job" if ended else "cancel_job")(
+                        job_id, "", now=side.rig.now
+                    )
             case 3:
                 value = chance.randrange(5)
                 for side in self.sides:
@@ -84,7 +90,9 @@ class Pair:
         self.reached[str(answer.status)] += 1
 
     async def interfere(self, hook: str, chance: random.Random) -> None:
-        what = chance.choice(["pause", "resume", "resume", "redeliver", "redeliver", "redeliver_dead", "prune"])
+        what = chance.choice(
+            ["pause", "resume", "resume", "redeliver", "redeliver", "redeliver_dead", "prune"]
+        )
         self.reached[what] += 1
         if what == "pause":
             await self.both("pause_webhook", hook, "by hand")
@@ -102,18 +110,24 @@ class Pair:
             await self.both("prune_deliveries", 0.02)
 
     async def both_sides_redeliver(self, hook: str, delivery_id: str) -> bool:
-        first, second = [await s.rig.store.redeliver(hook, delivery_id, now=s.rig.now) for s in self.sides]
+        first, second = [
+            await s.rig.store.redeliver(hook, delivery_id, now=s.rig.now) for s in self.sides
+        ]
         assert seen(first) == seen(second)
         return first.next_at is None
 
     async def compare(self) -> None:
         for hook in HOOKS:
-            assert await self.sides[0].rig.store.get_webhook(hook) == await self.sides[1].rig.store.get_webhook(hook)
+            assert await self.sides[0].rig.store.get_webhook(hook) == await self.sides[
+                1
+            ].rig.store.get_webhook(hook)
             shown = [await side.list(hook) for side in self.sides]
             assert [seen(d) for d in shown[0]] == [seen(d) for d in shown[1]]
             due = Counter(d.job_id for d in shown[0] if d.next_at is not None)
             waiting = {d.job_id for d in shown[0] if d.state is DeliveryState.PENDING}
-            assert due == dict.fromkeys(waiting, 1), "HOOK-1: of each lane with a pending delivery exactly one is due"
+            assert due == dict.fromkeys(waiting, 1), (
+                "HOOK-1: of each lane with a pending delivery exactly one is due"
+            )
 
 
 def seen(record: Any) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""A job that writes down its life on one file, and the check that no two attempts of a job ever lived at once.
+"""A job that writes down its life on one file, and the check that no two attempts of a job ever
+lived at once.
 
-As a program: `chronicle.py FILE SECONDS [--beat] [--ignore-term] [--exit N] [--say TEXT] [--first SECONDS]`. Every line is `word job attempt
-pid boottime`; the file is shared by all attempts, on whichever host of this machine they run.
+As a program: `chronicle.py FILE SECONDS [--beat] [--ignore-term] [--exit N] [--say TEXT] [--first
+SECONDS]`. Every line is `word job attempt pid boottime`; the file is shared by all attempts, on
+whichever host of this machine they run.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def read_chronicle(path: Path) -> list[Line]:
 
 
 def lives_of(path: Path, job: str) -> dict[int, tuple[float, float]]:
-    """The first and last sign of life of every attempt. An attempt run by two processes is an overlap, too."""
+    """The first and last sign of life of every attempt. An attempt run by two processes is an
+    overlap, too."""
     lives: dict[int, tuple[float, float]] = {}
     pids: dict[int, set[int]] = {}
     for line in read_chronicle(path):
@@ -59,7 +62,8 @@ def check_no_overlap(path: Path, job: str) -> dict[int, tuple[float, float]]:
     order = sorted(lives)
     for before, after in itertools.pairwise(order):
         assert lives[before][1] < lives[after][0], (
-            f"attempt {before} of {job} was alive until {lives[before][1]:.3f}, attempt {after} from {lives[after][0]:.3f}"
+            f"attempt {before} of {job} was alive until {lives[before][1]:.3f}, attempt {after} "
+            f"from {lives[after][0]:.3f}"
         )
     return lives
 
@@ -82,7 +86,9 @@ def main() -> int:
     asked.add_argument("--ignore-term", action="store_true")
     asked.add_argument("--exit", type=int, default=0)
     asked.add_argument("--say", default="")
-    asked.add_argument("--first", type=float, default=None, help="how long the first attempt lives instead")
+    asked.add_argument(
+        "--first", type=float, default=None, help="how long the first attempt lives instead"
+    )
     given = asked.parse_args()
     if given.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,6 +1,8 @@
-"""A whole Holdfast of real processes over the real wire: controllers, hosts, and proxies that misbehave between them.
+"""A whole Holdfast of real processes over the real wire: controllers, hosts, and proxies that
+misbehave between them.
 
-Every process is started from here, signalled by its pid, and gone at `close`; what is left then fails the test.
+Every process is started from here, signalled by its pid, and gone at `close`; what is left then
+fails the test.
 """
 
 from __future__ import annotations
@@ -34,9 +36,7 @@ FAST = {
 }
 TTL = 15.0  # the shortest lease there is
 MARGIN = 1.0
-_HOST_CODE = (
-    "import json, sys; from holdfast.cli.up.serve import run_agent; sys.exit(run_agent(json.load(open(sys.argv[1]))))"
-)
+_HOST_CODE = "import json, sys; from holdfast.cli.up.serve import run_agent; sys.exit(run_agent(json.load(open(sys.argv[1]))))"
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -60,7 +60,8 @@ def signal_all(pids: list[int], number: int) -> None:
 
 
 class Controller:
-    """One `holdfast server` process. Its port stays the same over restarts, so that agents find it again."""
+    """One `holdfast server` process. Its port stays the same over restarts, so that agents find it
+    again."""
 
     def __init__(self, folder: Path, name: str, dsn: str, environment: dict[str, str]) -> None:
         self.log_path = folder / f"{name}.log"
@@ -89,7 +90,9 @@ class Controller:
                 stdout=log, stderr=log, env=clean_environment(HOLDFAST_DSN=self.dsn, **self._environment),
             )  # fmt: skip
         if wait:
-            self.port = wait_until(lambda: self._find_port(begins), 30, what=f"the controller to serve: {self.log()}")
+            self.port = wait_until(
+                lambda: self._find_port(begins), 30, what=f"the controller to serve: {self.log()}"
+            )
         return self
 
     def _find_port(self, begins: int) -> int:
@@ -140,9 +143,14 @@ class Host:
     """One host: a guardian and its agent, with a folder and an identity of their own."""
 
     def __init__(
-        self, folder: Path, name: str, options: dict[str, Any], proxy: Proxy | None = None, *,
+        self,
+        folder: Path,
+        name: str,
+        options: dict[str, Any],
+        proxy: Proxy | None = None,
+        *,
         environment: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
         self._environment = environment or {}
         self.proxy = proxy
@@ -158,9 +166,12 @@ class Host:
             self.guardians.append(
                 subprocess.Popen(
                     [sys.executable, "-P", "-c", _HOST_CODE, str(self._options_path)],
-                    stdout=log, stderr=log, env={**clean_environment(), **self._environment}, start_new_session=True,
+                    stdout=log,
+                    stderr=log,
+                    env={**clean_environment(), **self._environment},
+                    start_new_session=True,
                 )
-            )  # fmt: skip
+            )
         return self
 
     @property
@@ -223,11 +234,14 @@ class Host:
         """Tell it to shut down; every process of it may be stopped or dead."""
         for guardian in self.guardians:
             if guardian.poll() is None:
-                signal_all([guardian.pid, *(table.read_children(guardian.pid) or [])], signal.SIGCONT)
+                signal_all(
+                    [guardian.pid, *(table.read_children(guardian.pid) or [])], signal.SIGCONT
+                )
                 guardian.terminate()
 
     def finish_close(self, seconds: float) -> list[str]:
-        """Wait for its end and return what an orderly shutdown left: processes, folders outside of the test's."""
+        """Wait for its end and return what an orderly shutdown left: processes, folders outside of
+        the test's."""
         orderly = bool(self.guardians) and self.guardian.poll() is None
         for patience in (seconds, 5.0):
             try:
@@ -251,8 +265,12 @@ class Host:
             if os.path.isdir(home):
                 os.rmdir(home)
         if (self.state / LOCK_FILE).exists():
-            GuardianHome(self.state).close()  # removes what a killed guardian left outside its folder
-        return [f"{self.name}: {what}" for what in [*left, *(f"survivor {pid}" for pid in survivors)]]
+            GuardianHome(
+                self.state
+            ).close()  # removes what a killed guardian left outside its folder
+        return [
+            f"{self.name}: {what}" for what in [*left, *(f"survivor {pid}" for pid in survivors)]
+        ]
 
     def _outside(self) -> list[Path]:
         homes = [Path(home) for home in read_group_homes(self.state)]
@@ -268,7 +286,9 @@ class Cluster:
     def __init__(self, folder: Path, dsn: str, *, settings: dict[str, Any] | None = None) -> None:
         self.folder = folder
         self.dsn = dsn
-        self._environment = {f"HOLDFAST_{k.upper()}": str(v) for k, v in {**FAST, **(settings or {})}.items()}
+        self._environment = {
+            f"HOLDFAST_{k.upper()}": str(v) for k, v in {**FAST, **(settings or {})}.items()
+        }
         self.controllers: list[Controller] = []
         self.hosts: dict[str, Host] = {}
         self.proxies: list[Proxy] = []
@@ -294,10 +314,16 @@ class Cluster:
         return self.client_of(self.controller)
 
     def add_host(
-        self, name: str, *, proxied: bool = False, wait: bool = True, environment: Mapping[str, str] | None = None,
+        self,
+        name: str,
+        *,
+        proxied: bool = False,
+        wait: bool = True,
+        environment: Mapping[str, str] | None = None,
         **options: Any,
-    ) -> Host:  # fmt: skip
-        """Start a host that joins with a token of its own. `environment`: more of it. `options`: fields of `AgentConfig`."""
+    ) -> Host:
+        """Start a host that joins with a token of its own. `environment`: more of it. `options`:
+        fields of `AgentConfig`."""
         proxy = None
         if proxied:
             proxy = Proxy(self.controller.port).__enter__()
@@ -307,10 +333,18 @@ class Cluster:
         token.chmod(0o600)
         port = proxy.port if proxy else self.controller.port
         options = {
-            "url": f"http://127.0.0.1:{port}", "state_dir": str(self.folder / name), "name": name, "cpu_slots": 2,
-            "gpus": 0, "memory_bytes": 4 << 30, "join_token_file": str(token), **options,
-        }  # fmt: skip
-        host = self.hosts[name] = Host(self.folder, name, options, proxy, environment=environment).start()
+            "url": f"http://127.0.0.1:{port}",
+            "state_dir": str(self.folder / name),
+            "name": name,
+            "cpu_slots": 2,
+            "gpus": 0,
+            "memory_bytes": 4 << 30,
+            "join_token_file": str(token),
+            **options,
+        }
+        host = self.hosts[name] = Host(
+            self.folder, name, options, proxy, environment=environment
+        ).start()
         if wait:
             self.wait_host(name)
         return host
@@ -318,38 +352,58 @@ class Cluster:
     def wait_host(self, name: str, state: str = "active", seconds: float = 20.0) -> None:
         """Wait until the host has that state."""
         wait_until(
-            lambda: [h for h in self.client.hosts() if h.name == name and h.state == state], seconds,
+            lambda: [h for h in self.client.hosts() if h.name == name and h.state == state],
+            seconds,
             what=f"host {name} to be {state}: {self.hosts[name].log()[-3000:]}",
-        )  # fmt: skip
+        )
 
     # ---- jobs
 
     def submit(self, *argv: str, **fields: Any) -> str:
         """Submit argv (or fields of a spec) and return the job's id."""
-        return self.client.submit(argv=list(argv), **fields).id if argv else self.client.submit(**fields).id
+        return (
+            self.client.submit(argv=list(argv), **fields).id
+            if argv
+            else self.client.submit(**fields).id
+        )
 
     def until(self, job_id: str, *states: str, seconds: float = 20.0) -> JobRecord:
         """Wait until the job has one of these states."""
 
         def look() -> JobRecord | None:
             job = self.client.job(job_id)
-            assert not job.state.terminal or job.state in states, f"{job.state}: {job.reason}\n{self.tell(job_id)}"
+            assert not job.state.terminal or job.state in states, (
+                f"{job.state}: {job.reason}\n{self.tell(job_id)}"
+            )
             return job if job.state in states else None
 
         try:
-            found: JobRecord = wait_until(look, seconds, what=f"job {job_id} to be {' or '.join(states)}")
+            found: JobRecord = wait_until(
+                look, seconds, what=f"job {job_id} to be {' or '.join(states)}"
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.tell(job_id)}") from None
         return found
 
-    def until_attempt(self, job_id: str, number: int, state: str = "running", seconds: float = 20.0) -> AttemptRecord:
+    def until_attempt(
+        self, job_id: str, number: int, state: str = "running", seconds: float = 20.0
+    ) -> AttemptRecord:
         """Wait until the job's attempt `number` is in that state."""
 
         def look() -> AttemptRecord | None:
-            return next((a for a in self.client.attempts(job_id) if a.number == number and a.state == state), None)
+            return next(
+                (
+                    a
+                    for a in self.client.attempts(job_id)
+                    if a.number == number and a.state == state
+                ),
+                None,
+            )
 
         try:
-            found: AttemptRecord = wait_until(look, seconds, what=f"attempt {number} of {job_id} to be {state}")
+            found: AttemptRecord = wait_until(
+                look, seconds, what=f"attempt {number} of {job_id} to be {state}"
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.tell(job_id)}") from None
         return found
@@ -357,17 +411,23 @@ class Cluster:
     def tell(self, job_id: str) -> str:
         """A job's story, for the message of a failed test."""
         try:
-            lines = [f"{e.at:%H:%M:%S.%f} {e.kind} {e.message}" for e in self.client.events(job_id=job_id)]
+            lines = [
+                f"{e.at:%H:%M:%S.%f} {e.kind} {e.message}"
+                for e in self.client.events(job_id=job_id)
+            ]
         except Exception as error:
             lines = [f"no events: {error}"]
-        return "\n".join([*lines, "-- controller", self.controller.log()[-2500:], *self._tell_hosts()])
+        return "\n".join(
+            [*lines, "-- controller", self.controller.log()[-2500:], *self._tell_hosts()]
+        )
 
     def _tell_hosts(self) -> Iterator[str]:
         for host in self.hosts.values():
             yield f"-- {host.name}\n{host.log()[-2500:]}"
 
     def snapshot(self, job_id: str) -> tuple[Any, ...]:
-        """Everything the API says of a job, to be compared with what it says later. Beats and heartbeats apart."""
+        """Everything the API says of a job, to be compared with what it says later. Beats and
+        heartbeats apart."""
         client = self.client
         return client.job(job_id), client.attempts(job_id), list(client.events(job_id=job_id))
 
@@ -386,13 +446,20 @@ class Cluster:
 
     # ---- the CLI
 
-    def cli(self, *words: str, seconds: float = 60.0, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    def cli(
+        self, *words: str, seconds: float = 60.0, **more: Any
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a command of the CLI against the first controller."""
         token = self.controller.token_file.read_text().strip()
         return subprocess.run(
-            [sys.executable, "-P", "-m", "holdfast.cli", *words], cwd=self.folder, capture_output=True, check=False,
-            env=clean_environment(HOLDFAST_URL=self.controller.url, HOLDFAST_TOKEN=token), timeout=seconds, **more,
-        )  # fmt: skip
+            [sys.executable, "-P", "-m", "holdfast.cli", *words],
+            cwd=self.folder,
+            capture_output=True,
+            check=False,
+            env=clean_environment(HOLDFAST_URL=self.controller.url, HOLDFAST_TOKEN=token),
+            timeout=seconds,
+            **more,
+        )
 
     # ---- the end
 
@@ -403,7 +470,11 @@ class Cluster:
         for host in self.hosts.values():
             host.begin_close()
         give_up_at = time.monotonic() + 12.0
-        left = [w for host in self.hosts.values() for w in host.finish_close(max(0.1, give_up_at - time.monotonic()))]
+        left = [
+            w
+            for host in self.hosts.values()
+            for w in host.finish_close(max(0.1, give_up_at - time.monotonic()))
+        ]
         for client in self._clients.values():
             client.close()
         for controller in self.controllers:

@@ -1,4 +1,5 @@
-"""Clusters for end-to-end tests: one of a module for what only looks, one of a test for what breaks it."""
+"""Clusters for end-to-end tests: one of a module for what only looks, one of a test for what breaks
+it."""
 
 from __future__ import annotations
 
@@ -52,6 +53,7 @@ def proxied(tmp_path: Path, pg_server: PgServer) -> Iterator[tuple[Cluster, Prox
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer) -> Iterator[Cluster]:
-    """A controller for all tests of a module. Each brings its own hosts and queues, so that none sees another's."""
+    """A controller for all tests of a module. Each brings its own hosts and queues, so that none
+    sees another's."""
     with ExitStack() as stack:
         yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)

@@ -1,6 +1,8 @@
-"""A TCP proxy on loopback that can misbehave: delay, cut, black-hole, and close its door. For tests of partitions.
+"""A TCP proxy on loopback that can misbehave: delay, cut, black-hole, and close its door. For tests
+of partitions.
 
-It runs in a thread with its own event loop, so that blocking tests and asyncio tests can both drive it.
+It runs in a thread with its own event loop, so that blocking tests and asyncio tests can both drive
+it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from typing import Any, Literal
 
 
 class Proxy:
-    """Forwards `127.0.0.1:port` to `target_port`. Use as a context manager; every knob may be turned at any time.
+    """Forwards `127.0.0.1:port` to `target_port`. Use as a context manager; every knob may be
+    turned at any time.
 
-    delay_seconds: added to every chunk, each way. black_hole: bytes are swallowed, connections stay open. swallow: the same for one
-    way alone, "up" to the target or "down" from it.
-    refuse: new connections are closed at once. rewrite: what becomes of each chunk on its way, either way.
+    delay_seconds: added to every chunk, each way. black_hole: bytes are swallowed, connections stay
+    open. swallow: the same for one way alone, "up" to the target or "down" from it.
+    refuse: new connections are closed at once. rewrite: what becomes of each chunk on its way,
+    either way.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -51,7 +55,8 @@ class Proxy:
         self._call(self._cut())
 
     def restore(self) -> None:
-        """Behave again. Connections that sat in the black hole are cut: what was swallowed is gone."""
+        """Behave again. Connections that sat in the black hole are cut: what was swallowed is
+        gone."""
         swallowed = self.black_hole
         self.black_hole, self.refuse, self.delay_seconds = False, False, 0.0
         if swallowed:
@@ -89,7 +94,9 @@ class Proxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str
+    ) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             while data := await source.read(65_536):
                 self.bytes_seen += len(data)
@@ -105,8 +112,11 @@ class Proxy:
                 sink.close()
 
 
-def wait_until(condition: Callable[[], Any], timeout_seconds: float = 10.0, *, what: str = "") -> Any:
-    """Poll until `condition` returns something true and return it; fail the test after the deadline, saying what was awaited."""
+def wait_until(
+    condition: Callable[[], Any], timeout_seconds: float = 10.0, *, what: str = ""
+) -> Any:
+    """Poll until `condition` returns something true and return it; fail the test after the
+    deadline, saying what was awaited."""
     import time
 
     deadline = time.monotonic() + timeout_seconds

@@ -53,12 +53,28 @@ def test_limit_and_system_take_turns() -> None:
 
 def test_the_table_shows_ratio_budget_and_error() -> None:
     line = Line(
-        what="jobs", unit="1/s", value=spread([40.0, 50.0, 60.0]), limit_name="loop", limit=spread([100.0]),
-        budget=">= 0.6", met=False,
-    )  # fmt: skip
-    good, bad = Figures(name="one", lines=(line,), notes=("a note",)), Figures(name="two", error="broke")
+        what="jobs",
+        unit="1/s",
+        value=spread([40.0, 50.0, 60.0]),
+        limit_name="loop",
+        limit=spread([100.0]),
+        budget=">= 0.6",
+        met=False,
+    )
+    good, bad = (
+        Figures(name="one", lines=(line,), notes=("a note",)),
+        Figures(name="two", error="broke"),
+    )
     text = render_table([good, bad])
-    for words in ("50 (40-60)", "100.0 loop", "0.50", ">= 0.6", "MISSED", "one: a note", "two: NOT MEASURED: broke"):
+    for words in (
+        "50 (40-60)",
+        "100.0 loop",
+        "0.50",
+        ">= 0.6",
+        "MISSED",
+        "one: a note",
+        "two: NOT MEASURED: broke",
+    ):
         assert words in text
     plain: Any = to_plain(good)
     assert plain["lines"][0]["ratio"] == 0.5
@@ -113,7 +129,9 @@ def _all_command_lines() -> str:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                lines.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                lines.append(
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
             except OSError:
                 pass  # it ended meanwhile
     return "\n".join(lines)

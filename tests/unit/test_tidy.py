@@ -1,4 +1,5 @@
-"""House rules that a machine can check: sizes, names, generated pages, and nothing half-done left lying about."""
+"""House rules that a machine can check: sizes, names, generated pages, and nothing half-done left
+lying about."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_modules_and_functions_stay_short(path: Path) -> None:
     text = path.read_text()
-    assert text.count("\n") <= MODULE_LINES, f"{name_of(path)} is over {MODULE_LINES} lines: split it by decision"
+    assert text.count("\n") <= MODULE_LINES, (
+        f"{name_of(path)} is over {MODULE_LINES} lines: split it by decision"
+    )
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -40,23 +43,33 @@ def test_names_and_docstrings(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{name_of(path)}: {node.name} has no docstring"
 
 
 def test_sql_lives_in_the_store() -> None:
-    statement = re.compile(r"\b(SELECT\s.+\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM)\b", re.I | re.S)
+    statement = re.compile(
+        r"\b(SELECT\s.+\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM)\b", re.I | re.S
+    )
     for path in SOURCES:
         if "store" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n\n" not in node.value:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and "\n\n" not in node.value
+            ):
                 assert not statement.search(node.value), f"{name_of(path)}:{node.lineno} holds SQL"
 
 
 def test_the_states_page_is_generated() -> None:
     page = ROOT / "docs" / "reference" / "states.md"
-    assert page.read_text() == render_states_page(), "run `python -m holdfast.core.diagrams > docs/reference/states.md`"
+    assert page.read_text() == render_states_page(), (
+        "run `python -m holdfast.core.diagrams > docs/reference/states.md`"
+    )
 
 
 # An invariant's definition: its name at the start of a line, then two spaces or more.
@@ -65,11 +78,14 @@ CITATION = re.compile(r"\b([A-Z]+(?:-[A-Z]+)*)-(\d+)\b(?:…(\d+)\b)?")
 
 
 def find_definitions() -> dict[tuple[str, int], set[str]]:
-    """(family, number) of every invariant → the modules that define it, as paths below `src/holdfast`."""
+    """(family, number) of every invariant → the modules that define it, as paths below
+    `src/holdfast`."""
     homes: dict[tuple[str, int], set[str]] = {}
     for path in SOURCES:
         for family, number in DEFINITION.findall(path.read_text()):
-            homes.setdefault((family, int(number)), set()).add(str(path.relative_to(ROOT / "src" / "holdfast")))
+            homes.setdefault((family, int(number)), set()).add(
+                str(path.relative_to(ROOT / "src" / "holdfast"))
+            )
     assert homes
     return homes
 
@@ -99,21 +115,30 @@ def test_invariants_that_are_named_are_there() -> None:
         ROOT / "ARCHITECTURE.md",
         ROOT / "STYLE.md",
     ]
-    unknown = {name_of(page): find_citations(page.read_text(), families) - homes.keys() for page in pages}
+    unknown = {
+        name_of(page): find_citations(page.read_text(), families) - homes.keys() for page in pages
+    }
     assert {page: names for page, names in unknown.items() if names} == {}
 
 
 def test_the_map_of_invariants_is_true() -> None:
-    """ARCHITECTURE.md's table: what stands in its first column is defined in the places of its second."""
+    """ARCHITECTURE.md's table: what stands in its first column is defined in the places of its
+    second."""
     homes = find_definitions()
     families = {family for family, _ in homes}
-    rows = re.findall(r"^\| ([A-Z][^|]*?) \| ([^|]*`[^|]*?) \| [^|]* \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| ([A-Z][^|]*?) \| ([^|]*`[^|]*?) \| [^|]* \|$",
+        (ROOT / "ARCHITECTURE.md").read_text(),
+        re.M,
+    )
     assert len(rows) > 20
     for names, places in rows:
         wanted = find_citations(names, families)
         wanted |= {name for name in homes if re.search(rf"(?<![A-Z-]){name[0]}(?!-)\b", names)}
         assert wanted, f"{names}: no invariant is called so"
-        patterns = [re.escape(place).replace(r"\*", "[^/]*") for place in re.findall(r"`([^`]+)`", places)]
+        patterns = [
+            re.escape(place).replace(r"\*", "[^/]*") for place in re.findall(r"`([^`]+)`", places)
+        ]
         for name in sorted(wanted):
             homes_of = homes[name]
             assert any(re.match(pattern, home) for pattern in patterns for home in homes_of), (
@@ -127,7 +152,9 @@ def test_unfinished_marks_have_a_reason() -> None:
         assert not marks.search(path.read_text()), f"{name_of(path)} has an unfinished mark"
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if "type: ignore" in line:
-                assert re.search(r"type: ignore\[[\w, -]+\]\s+#\s+\S", line), f"{name_of(path)}:{number}: say why"
+                assert re.search(r"type: ignore\[[\w, -]+\]\s+#\s+\S", line), (
+                    f"{name_of(path)}:{number}: say why"
+                )
 
 
 def test_no_local_paths_are_tracked() -> None:
@@ -137,5 +164,11 @@ def test_no_local_paths_are_tracked() -> None:
         pytest.skip("not a git checkout")
     for name in tracked.stdout.decode().split("\0"):
         path = ROOT / name
-        if name and path.is_file() and path.suffix in {".py", ".md", ".toml", ".sql", ".service", ""}:
-            assert f"{ROOT}/" not in path.read_text(errors="replace"), f"{name} names this checkout's folder"
+        if (
+            name
+            and path.is_file()
+            and path.suffix in {".py", ".md", ".toml", ".sql", ".service", ""}
+        ):
+            assert f"{ROOT}/" not in path.read_text(errors="replace"), (
+                f"{name} names this checkout's folder"
+            )

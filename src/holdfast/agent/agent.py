@@ -1,12 +1,15 @@
 """The agent: one loop that thinks for a host while its guardian holds the processes.
 
-AGT-1  The agent may be killed, frozen or replaced at any line: what runs is the guardian's, what must be remembered is
-       on disk, what must be told is told again (`Snapshot`, unacknowledged ends, logs by offset).
-AGT-2  A trip ends in the kill, whatever hangs: the kill has a timer of its own, set before forensics begin.
-AGT-3  An agent without a guardian ends what is left of its tasks and goes; it never runs anything by itself.
-AGT-4  A host that a newer incarnation has replaced ends its tasks and its guardian: the controller has given their
-       work away, and two incarnations of one host cannot both be right. That happens when a state folder was copied to, or
-       its guardian started on, a second machine.
+AGT-1  The agent may be killed, frozen or replaced at any line: what runs is the guardian's, what
+       must be remembered is on disk, what must be told is told again (`Snapshot`, unacknowledged
+       ends, logs by offset).
+AGT-2  A trip ends in the kill, whatever hangs: the kill has a timer of its own, set before
+       forensics begin.
+AGT-3  An agent without a guardian ends what is left of its tasks and goes; it never runs anything
+       by itself.
+AGT-4  A host that a newer incarnation has replaced ends its tasks and its guardian: the controller
+       has given their work away, and two incarnations of one host cannot both be right. That
+       happens when a state folder was copied to, or its guardian started on, a second machine.
 """
 
 from __future__ import annotations
@@ -46,7 +49,14 @@ from holdfast.agent.watch.forensics import ForensicsDesk
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts, Trip
-from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, ValidationError
+from holdfast.errors import (
+    Conflict,
+    Forbidden,
+    HoldfastError,
+    NotFound,
+    Unauthorized,
+    ValidationError,
+)
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import SyncAnswer, TaskReport
 from holdfast.wire.guardian import Answer, Ended, Snapshot, Started, Stopping, TaskStatus
@@ -82,16 +92,26 @@ class Agent:
         self._client = HttpClient(config.url, ca_file=config.ca_file)
         self._calls = ControllerCalls(self._client)
         self._registrar = Registrar(
-            self._calls, config.host_path, url=config.url, incarnation=ties.incarnation,
+            self._calls,
+            config.host_path,
+            url=config.url,
+            incarnation=ties.incarnation,
             token_file=config.join_token_file,
-        )  # fmt: skip
+        )
         self._probe = make_probe(config)
         transfers = Transfers(
-            config.url, ca_file=config.ca_file, incarnation=ties.incarnation, token=lambda: self._calls.token
+            config.url,
+            ca_file=config.ca_file,
+            incarnation=ties.incarnation,
+            token=lambda: self._calls.token,
         )
         self._checkpoints = CheckpointDesk(self._table, transfers)
         self._watching = WatchRunner(
-            self._table, self._probe, trip=self._end_by_trip, first_beat=self._report, saved=self._checkpoints.poke
+            self._table,
+            self._probe,
+            trip=self._end_by_trip,
+            first_beat=self._report,
+            saved=self._checkpoints.poke,
         )
         self._shipper = LogShipper(self._calls, self._settle)
         self._work_folder = config.state_path / "work"
@@ -99,14 +119,18 @@ class Agent:
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, self._hold)
         self._containers = ContainerDesk(
-            config.state_path / "containers", mark=ties.host_mark, options=read_options(os.environ),
+            config.state_path / "containers",
+            mark=ties.host_mark,
+            options=read_options(os.environ),
             begun=self._begin,
-        )  # fmt: skip
+        )
         self._sync = SyncLoop(
-            self._calls, self, incarnation=ties.incarnation,
+            self._calls,
+            self,
+            incarnation=ties.incarnation,
             interval_seconds=self._registrar.identity.sync_interval_seconds,
             settings_rev=lambda: self._commands.settings_rev,
-        )  # fmt: skip
+        )
         self._asides: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -121,21 +145,31 @@ class Agent:
             self._ties.guardian_fd, self._hear, self._lose_line, incarnation=self._ties.incarnation
         )
         places = TaskPlaces(
-            host_mark=self._ties.host_mark, beat_socket=self._ties.beat_socket, work_folder=self._work_folder,
+            host_mark=self._ties.host_mark,
+            beat_socket=self._ties.beat_socket,
+            work_folder=self._work_folder,
             inherited=inherit_environment(os.environ),
             host_words=describe_host(self._config.host_name, self._config.labels),
-        )  # fmt: skip
+        )
         self._commands = Commands(
-            self._table, self._link, places, changed=self._report, launched=self._shipper.follow,
-            poked=self._watching.poke, forgotten=self._settle, containers=self._containers,
+            self._table,
+            self._link,
+            places,
+            changed=self._report,
+            launched=self._shipper.follow,
+            poked=self._watching.poke,
+            forgotten=self._settle,
+            containers=self._containers,
             checkpoints=self._checkpoints,
-        )  # fmt: skip
+        )
         loops = [asyncio.create_task(part) for part in (self._say_alive(), self._serve())]
         waiting = asyncio.create_task(self._over.wait())
         await asyncio.wait([waiting, *loops], return_when=asyncio.FIRST_COMPLETED)
         failed = next((part for part in loops if part.done() and part.exception()), None)
         if failed is not None:
-            log.error("the agent failed and starts again; its tasks go on", exc_info=failed.exception())
+            log.error(
+                "the agent failed and starts again; its tasks go on", exc_info=failed.exception()
+            )
         for part in loops[1:]:
             part.cancel()
         await asyncio.gather(*loops[1:], return_exceptions=True)
@@ -213,7 +247,9 @@ class Agent:
         for ended in missed.ended:
             self._take_end(ended)
         for task in missed.unheld:
-            self._commands.give_up(task, "the guardian does not hold it, though it was told to launch it")
+            self._commands.give_up(
+                task, "the guardian does not hold it, though it was told to launch it"
+            )
 
     def _take_status(self, task: AgentTask, status: TaskStatus) -> None:
         task.pid, task.started_at = status.pid, status.started_at
@@ -236,14 +272,18 @@ class Agent:
         if task is None or task.state != "starting":
             return
         if task.in_container:
-            self._containers.follow(task)  # what runs is the runner; the image may have to be pulled first
+            self._containers.follow(
+                task
+            )  # what runs is the runner; the image may have to be pulled first
         else:
             self._begin(task, started.pid, started.started_at)
 
     def _begin(self, task: AgentTask, pid: int, started_at: float) -> None:
         """Its process runs."""
         task.state, task.pid, task.started_at = "running", pid, started_at
-        task.watch.started(started_at)  # not written down: the guardian tells it to the next agent, too
+        task.watch.started(
+            started_at
+        )  # not written down: the guardian tells it to the next agent, too
         self._watching.poke()
         self._faults.begin(task)
         asyncio.get_running_loop().call_later(START_TOLD_SECONDS + 0.002, self._tell_start, task)
@@ -260,24 +300,37 @@ class Agent:
         if not task.live:
             return
         if task.in_container:
-            self._containers.confirm(task, lambda status, unkillable: self._end(task, ended, status, unkillable))
+            self._containers.confirm(
+                task, lambda status, unkillable: self._end(task, ended, status, unkillable)
+            )
         else:
             self._end(task, ended)
 
-    def _end(self, task: AgentTask, ended: Ended, container: Status | None = None, unkillable: bool = False) -> None:
+    def _end(
+        self,
+        task: AgentTask,
+        ended: Ended,
+        container: Status | None = None,
+        unkillable: bool = False,
+    ) -> None:
         """It is over, and nothing of it is left."""
         facts = make_facts(
-            ended, trip=task.watch.trip, kill_sent=task.saved.kill_sent, stop_asked=task.saved.stop_asked,
-            host_stops=self._host_stops, log_tail="" if ended.exit_code == 0 else read_log_tail(task),
+            ended,
+            trip=task.watch.trip,
+            kill_sent=task.saved.kill_sent,
+            stop_asked=task.saved.stop_asked,
+            host_stops=self._host_stops,
+            log_tail="" if ended.exit_code == 0 else read_log_tail(task),
             memory_limit_bytes=task.order.memory_bytes if task.order else 0,
             rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
-        )  # fmt: skip
+        )
         if container is not None:
             facts = add_container_facts(facts, ended, container, task, unkillable=unkillable)
         self._faults.examine(task, ended, facts)
 
     def _hold(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
-        """All that can be said of its end is known. It is told when what the task saved for the next attempt is uploaded."""
+        """All that can be said of its end is known. It is told when what the task saved for the
+        next attempt is uploaded."""
         if facts.succeeded and (task.order is None or task.order.world_size == 1):
             self._conclude(task, ended, facts)  # there is no next attempt
             return
@@ -295,10 +348,16 @@ class Agent:
         if task.dirty:  # the end itself is the guardian's to remember until it is acknowledged
             self._table.save(task, read_boottime())
         log.info(
-            "ended", extra=task.about(exit_code=ended.exit_code, signal=ended.signal, stopped=ended.stopped or None)
+            "ended",
+            extra=task.about(
+                exit_code=ended.exit_code, signal=ended.signal, stopped=ended.stopped or None
+            ),
         )
         if ended.unkillable:
-            log.error(f"processes {ended.survivors} survive SIGKILL: this host is suspect", extra=task.about())
+            log.error(
+                f"processes {ended.survivors} survive SIGKILL: this host is suspect",
+                extra=task.about(),
+            )
         if (self._host_stops or self._replaced) and not self._count_live():
             self._finish_stop()
 
@@ -342,12 +401,15 @@ class Agent:
         if self._held_back:
             self._report()
         if answer.unread and answer.unread != self._unread:
-            log.error(f"the controller cannot read all of this host's reports: {'; '.join(answer.unread)}")
+            log.error(
+                f"the controller cannot read all of this host's reports: {'; '.join(answer.unread)}"
+            )
         self._unread = answer.unread
         return self._commands.carry_out(answer, started_at=started_at, newest=newest)
 
     async def mend(self, error: HoldfastError) -> None:
-        """The controller refused this host. Tasks are kept until their leases end, whatever it says, but for AGT-4."""
+        """The controller refused this host. Tasks are kept until their leases end, whatever it
+        says, but for AGT-4."""
         if error.code == "stale_incarnation":
             self._give_way(error)
         elif isinstance(error, Unauthorized | NotFound | Conflict | Forbidden):
@@ -363,7 +425,9 @@ class Agent:
         self._replaced = self._commands.closing = True
         self._checkpoints.let_go_all()
         self._commands.stop_fetches()
-        log.error(f"a newer incarnation of this host serves ({error}); ending the tasks of this one")
+        log.error(
+            f"a newer incarnation of this host serves ({error}); ending the tasks of this one"
+        )
         now = read_boottime()
         for task in self._table:
             if task.live:
@@ -418,13 +482,14 @@ class Agent:
     # ---- when a task is done with
 
     def _settle(self, task: AgentTask) -> None:
-        """Forget a task whose end is on record and whose logs are; until then remember on disk how far it got."""
+        """Forget a task whose end is on record and whose logs are; until then remember on disk how
+        far it got."""
         if task.saved.acked and task.saved.shipped_whole:
             self._table.forget(task)
             self._keeper.put_away(task)
         else:
-            # Mostly the other half comes in a moment and all of it is deleted. An agent that does not live so long leaves
-            # its successor a log to ship again, which changes nothing.
+            # Mostly the other half comes in a moment and all of it is deleted. An agent that does
+            # not live so long leaves its successor a log to ship again, which changes nothing.
             task.dirty = True
             asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._save_unsettled, task)
 
@@ -441,7 +506,8 @@ class Agent:
     # ---- going
 
     async def _part(self) -> None:
-        """Leave: a plain TERM is an upgrade and changes nothing; a host that shuts down says so and ships its last logs."""
+        """Leave: a plain TERM is an upgrade and changes nothing; a host that shuts down says so and
+        ships its last logs."""
         if not self._host_stops:
             return
         self._checkpoints.let_go_all()
@@ -466,7 +532,8 @@ class Agent:
 
 
 def run_agent(config: AgentConfig) -> int:
-    """Be the agent of the guardian that started this process. Returns the exit status. Raises ValidationError."""
+    """Be the agent of the guardian that started this process. Returns the exit status. Raises
+    ValidationError."""
     ties = read_ties(os.environ)
     open_journal(config.host_name, log_format=config.log_format)
 
@@ -475,11 +542,13 @@ def run_agent(config: AgentConfig) -> int:
         status = await agent.run()
         return status, agent.line_lost
 
-    # Not `asyncio.run`: it waits for the loop's threads, and a name look-up or a stuck read may hold one for long.
+    # Not `asyncio.run`: it waits for the loop's threads, and a name look-up or a stuck read may
+    # hold one for long.
     status, line_lost = asyncio.new_event_loop().run_until_complete(serve())
     if line_lost and not wait_for_guardians_end(ties):
         log.error(
-            "the line to the guardian ended, but the guardian lives; its tasks go on, and its next agent with them"
+            "the line to the guardian ended, but the guardian lives; its tasks go on, and its "
+            "next agent with them"
         )
     elif line_lost:
         log.error("the guardian is gone; ending what its tasks left behind")

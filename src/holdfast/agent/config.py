@@ -1,7 +1,9 @@
-"""How an agent is set up, and `run_host`, which makes this machine a host: guardian, and under it the agent.
+"""How an agent is set up, and `run_host`, which makes this machine a host: guardian, and under it
+the agent.
 
-A config travels from the guardian's starter to every agent the guardian starts as a file in the state folder.
-It names the files that hold secrets (the join token, the host key), never the secrets themselves.
+A config travels from the guardian's starter to every agent the guardian starts as a file in the
+state folder. It names the files that hold secrets (the join token, the host key), never the secrets
+themselves.
 """
 
 from __future__ import annotations
@@ -30,14 +32,19 @@ EXIT_DONE = 0
 EXIT_BAD_CONFIG = 78  # as sysexits has it: starting it again changes nothing
 
 
-class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class AgentConfig(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """One host's agent.
 
-    url: the controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's own folder, made 0700.
+    url: the controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's
+    own folder, made 0700.
     gpus: "auto" asks the drivers; a number declares so many devices; a list describes them.
-    queues: lanes served, empty for all. advertise: the address other hosts of a gang reach this one by.
+    queues: lanes served, empty for all. advertise: the address other hosts of a gang reach this one
+    by.
     ca_file: PEM of the authority that signed the controller's certificate, None for the system's.
-    join_token_file: read when there is no host key yet; may be replaced while the agent waits for a good one.
+    join_token_file: read when there is no host key yet; may be replaced while the agent waits for a
+    good one.
     probe: "real", or "scripted:PATH" in tests.
     """
 
@@ -75,7 +82,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 def clean_name(text: str) -> str:
-    """Return `text` as a name the controller takes: letters, digits and `._/-`, beginning with one of the first two."""
+    """Return `text` as a name the controller takes: letters, digits and `._/-`, beginning with one
+    of the first two."""
     cleaned = re.sub(r"[^A-Za-z0-9._/-]+", "-", text).lstrip("._/-")[:128]
     return cleaned or "host"
 
@@ -83,9 +91,13 @@ def clean_name(text: str) -> str:
 def check_config(config: AgentConfig) -> AgentConfig:
     """Check what types alone cannot say. Raises ValidationError with the field."""
     if not re.match(r"^https?://[^/\s?#]+[^\s?#]*$", config.url):
-        raise ValidationError(f"{config.url!r} is no address of a controller; write http://host:port", field="url")
+        raise ValidationError(
+            f"{config.url!r} is no address of a controller; write http://host:port", field="url"
+        )
     if not os.path.isabs(config.state_dir):
-        raise ValidationError(f"the state folder {config.state_dir!r} must be an absolute path", field="state_dir")
+        raise ValidationError(
+            f"the state folder {config.state_dir!r} must be an absolute path", field="state_dir"
+        )
     for field in ("ca_file", "join_token_file"):
         path = getattr(config, field)
         if path is not None and not os.path.isabs(path):
@@ -98,7 +110,9 @@ def read_config(path: str) -> AgentConfig:
     try:
         return check_config(msgspec.json.decode(Path(path).read_bytes(), type=AgentConfig))
     except OSError as error:
-        raise ValidationError(f"the agent's config {path} cannot be read: {error.strerror}") from error
+        raise ValidationError(
+            f"the agent's config {path} cannot be read: {error.strerror}"
+        ) from error
     except msgspec.MsgspecError as error:
         raise ValidationError(f"the agent's config {path} cannot be used: {error}") from error
 
@@ -106,8 +120,10 @@ def read_config(path: str) -> AgentConfig:
 def read_mark(state_dir: Path) -> str:
     """Return the mark that this host's processes carry: random, made once per state folder.
 
-    It is not the host's id, because a host has tasks to sweep even before it could register again. A file that broke off
-    is no mark: two hosts of one machine could be left with the same few letters, and each would sweep the other's tasks.
+    It is not the host's id, because a host has tasks to sweep even before it could register again.
+    A file that broke off
+    is no mark: two hosts of one machine could be left with the same few letters, and each would
+    sweep the other's tasks.
     """
     path = state_dir / MARK_FILE
     found = re.fullmatch(rb"[0-9a-f]{16}\s*", read_private(path) or b"")
@@ -119,10 +135,11 @@ def read_mark(state_dir: Path) -> str:
 
 
 def run_host(config: AgentConfig) -> int:
-    """Make this process the host's guardian, with the agent under it, until told to stop (TERM, INT).
+    """Make this process the host's guardian, with the agent under it, until told to stop (TERM,
+    INT).
 
-    Returns the exit status. Raises ValidationError for a config that cannot work, OSError for a state folder that
-    cannot be made.
+    Returns the exit status. Raises ValidationError for a config that cannot work, OSError for a
+    state folder that cannot be made.
     """
     from holdfast.agent.guardian.loop import GuardianConfig, run_guardian
 

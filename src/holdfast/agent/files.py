@@ -1,6 +1,7 @@
 """Small private files that are whole or absent, whenever the process dies.
 
-FILE-1  A file is written under another name and renamed, so a reader sees the old one or the new one, never a part.
+FILE-1  A file is written under another name and renamed, so a reader sees the old one or the new
+        one, never a part.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ def make_private_folder(path: Path) -> None:
 def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched.
 
-    durable: also survives a loss of power, at the price of a disk flush. What only has to survive kill -9 does
+    durable: also survives a loss of power, at the price of a disk flush. What only has to survive
+    kill -9 does
     without: another boot is another incarnation, for which it would mean nothing.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -44,7 +46,8 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 
 def read_private(path: Path) -> bytes | None:
-    """Return a file's bytes, None where there is none. Raises OSError for one that cannot be read."""
+    """Return a file's bytes, None where there is none. Raises OSError for one that cannot be
+    read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -64,7 +64,8 @@ def read_memory_bytes() -> int:
 
 
 def find_address(url: str) -> str:
-    """The address of this machine on the way to the controller: what its neighbours most likely reach it by."""
+    """The address of this machine on the way to the controller: what its neighbours most likely
+    reach it by."""
     parts = urlsplit(url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

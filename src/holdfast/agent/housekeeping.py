@@ -1,7 +1,9 @@
-"""What is left on disk after tasks: shipped logs for a while, job folders for a week, nothing for ever.
+"""What is left on disk after tasks: shipped logs for a while, job folders for a week, nothing for
+ever.
 
-A log that the controller keeps whole goes at once. One that it keeps only in part stays `LOGS_KEEP_SECONDS`, so that
-somebody can still look at the middle, for at most `MAX_KEPT_FOLDERS` tasks.
+A log that the controller keeps whole goes at once. One that it keeps only in part stays
+`LOGS_KEEP_SECONDS`, so that somebody can still look at the middle, for at most `MAX_KEPT_FOLDERS`
+tasks.
 """
 
 from __future__ import annotations
@@ -43,11 +45,18 @@ class Housekeeper:
         if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
             self._table.remove_folder(task.key)
             return
-        self._table.save(task, read_boottime())  # the next agent must know that its logs are on record
+        self._table.save(
+            task, read_boottime()
+        )  # the next agent must know that its logs are on record
         try:
-            (task.folder / "order.json").unlink(missing_ok=True)  # its secrets have no more use (KEEP-1)
+            (task.folder / "order.json").unlink(
+                missing_ok=True
+            )  # its secrets have no more use (KEEP-1)
         except OSError as error:
-            log.error(f"its order, with its secrets, stays on disk as long as its logs: {error}", extra=task.about())
+            log.error(
+                f"its order, with its secrets, stays on disk as long as its logs: {error}",
+                extra=task.about(),
+            )
         self._keep(task.key)
 
     def _leave_work_folder(self, job_id: str) -> None:
@@ -61,7 +70,8 @@ class Housekeeper:
             pass
 
     def take_leftovers(self, now: float, follow: Callable[[AgentTask], None]) -> None:
-        """Folders whose tasks no guardian knows, because it is gone or has forgotten them: only the logs are left."""
+        """Folders whose tasks no guardian knows, because it is gone or has forgotten them: only the
+        logs are left."""
         for key in self._table.find_kept():
             if self._table.get(key) is None:
                 try:
@@ -73,7 +83,8 @@ class Housekeeper:
         """Ship what is not shipped, then put it away. Raises ValidationError."""
         task = self._table.restore(key, now)
         if not any(task.path_of(stream).exists() for stream in STREAMS):
-            # An agent died between writing the order down and asking for the launch: it will be offered again.
+            # An agent died between writing the order down and asking for the launch: it will be
+            # offered again.
             self._table.drop(task)
             self._table.remove_folder(key)
             return
@@ -119,5 +130,6 @@ class Housekeeper:
             if idle_seconds >= WORK_KEEP_SECONDS:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 log.info(
-                    f"removed the work folder of a job last seen here {idle_seconds / 86_400:.1f} days ago: {folder.name}"
+                    f"removed the work folder of a job last seen here {idle_seconds / 86_400:.1f} "
+                    f"days ago: {folder.name}"
                 )

@@ -1,4 +1,5 @@
-"""The agent's own log: one line per record on standard error, JSON or text, with job, attempt, epoch and host.
+"""The agent's own log: one line per record on standard error, JSON or text, with job, attempt,
+epoch and host.
 
 Other parts log with `extra=about(key, attempt=…)`, so that one grep tells one job's whole story.
 """
@@ -34,7 +35,11 @@ class _Formatter(logging.Formatter):
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {name: getattr(record, name) for name in _FIELDS if getattr(record, name, None) is not None}
+        fields = {
+            name: getattr(record, name)
+            for name in _FIELDS
+            if getattr(record, name, None) is not None
+        }
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
@@ -43,15 +48,20 @@ class _Formatter(logging.Formatter):
             clock = time.strftime("%H:%M:%S", time.localtime(record.created))
             return f"{clock} agent {record.levelname.lower():7} {message}{'  ' if words else ''}{words}"
         line = {
-            "at": record.created, "level": record.levelname.lower(), "from": "agent", "host": self._host,
-            "message": message, **fields,
-        }  # fmt: skip
+            "at": record.created,
+            "level": record.levelname.lower(),
+            "from": "agent",
+            "host": self._host,
+            "message": message,
+            **fields,
+        }
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
 class _Handler(logging.StreamHandler[Any]):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk or a closed terminal must not end the agent, nor fill what is left with tracebacks."""
+        """A full disk or a closed terminal must not end the agent, nor fill what is left with
+        tracebacks."""
 
 
 def open_journal(host: str, *, log_format: str) -> None:

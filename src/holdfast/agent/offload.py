@@ -1,7 +1,8 @@
 """Blocking reads that may never return, in threads nobody waits for.
 
-asyncio's own thread pool is joined when the loop closes and when the interpreter exits: one read of a process that is stuck in
-the kernel would keep the agent from ever going. These threads are daemons and are left behind.
+asyncio's own thread pool is joined when the loop closes and when the interpreter exits: one read of
+a process that is stuck in the kernel would keep the agent from ever going. These threads are
+daemons and are left behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Secrets kept out of what leaves the host: logs, log tails, forensics.
 
-REDACT-1  Where an exact secret value of `MIN_SECRET_BYTES` or more stands, as many asterisks are sent, also across the
-          borders of chunks; so offsets stay true. Encoded forms (base64, URL quoting) are not recognised.
+REDACT-1  Where an exact secret value of `MIN_SECRET_BYTES` or more stands, as many asterisks are
+          sent, also across the borders of chunks; so offsets stay true. Encoded forms (base64, URL
+          quoting) are not recognised.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {value.encode(errors="surrogateescape") for value in secrets}
-        self._secrets = sorted((v for v in values if len(v) >= MIN_SECRET_BYTES), key=len, reverse=True)
+        self._secrets = sorted(
+            (v for v in values if len(v) >= MIN_SECRET_BYTES), key=len, reverse=True
+        )
         self.overlap_bytes = max((len(v) - 1 for v in self._secrets), default=0)
 
     def mask(self, data: bytes) -> bytes:
-        """Return `data` with every secret in it, overlapping ones too, replaced by as many asterisks."""
+        """Return `data` with every secret in it, overlapping ones too, replaced by as many
+        asterisks."""
         masked: bytearray | None = None
         for secret in self._secrets:
             at = data.find(secret)
@@ -38,7 +42,8 @@ class Redactor:
         return text
 
     def count_pending(self, data: bytes) -> int:
-        """Return how many of the last bytes may be the beginning of a secret whose rest is not there yet."""
+        """Return how many of the last bytes may be the beginning of a secret whose rest is not
+        there yet."""
         for length in range(min(self.overlap_bytes, len(data)), 0, -1):
             tail = data[-length:]
             if any(len(secret) > length and secret.startswith(tail) for secret in self._secrets):

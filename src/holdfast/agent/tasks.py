@@ -1,8 +1,10 @@
-"""The tasks this agent knows: in memory for deciding, on disk for the agent that comes after a kill -9.
+"""The tasks this agent knows: in memory for deciding, on disk for the agent that comes after a kill
+-9.
 
-KEEP-1  `order.json` is written before the guardian is asked to launch, so whatever runs can be watched by the next
-        agent. It holds the task's secrets (0600, in a folder 0700), because that agent has to redact, too; it goes with
-        the rest of the folder as soon as everything in it has been shipped.
+KEEP-1  `order.json` is written before the guardian is asked to launch, so whatever runs can be
+        watched by the next agent. It holds the task's secrets (0600, in a folder 0700), because
+        that agent has to redact, too; it goes with the rest of the folder as soon as everything in
+        it has been shipped.
 KEEP-2  A key that ended, or was stopped before it came, is never launched again (tombstones).
 """
 
@@ -33,15 +35,18 @@ from holdfast.wire.beat import Beat
 log = logging.getLogger("holdfast.agent.tasks")
 
 MAX_TOMBSTONES = 16_384
-# A start is told this much later: most of what ends sooner is then told as one end, which costs the controller a third.
+# A start is told this much later: most of what ends sooner is then told as one end, which costs the
+# controller a third.
 START_TOLD_SECONDS = 0.03
-# What is stopped together mostly ends together, and is told together; one that takes longer holds up nobody's end for more.
+# What is stopped together mostly ends together, and is told together; one that takes longer holds
+# up nobody's end for more.
 ENDS_TOLD_SECONDS = 0.03
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Saved(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What of a task changes and must survive the agent. shipped: offsets up to which its logs are on record.
+    """What of a task changes and must survive the agent. shipped: offsets up to which its logs are
+    on record.
 
     devices: how its GPUs were when it began.
     """
@@ -75,7 +80,9 @@ class AgentTask:
         self.closing = False  # its container is being removed; its end is told after that
         self.dirty = False
         self.saved_at = now
-        self.beats: list[tuple[float, Beat]] = []  # the last few, with when they came, for forensics
+        self.beats: list[
+            tuple[float, Beat]
+        ] = []  # the last few, with when they came, for forensics
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -119,20 +126,24 @@ class AgentTask:
             section = self.watch.section
             told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
         if self.state == "ended":
-            return TaskReport(key=self.key, state="ended", pid=self.pid, beat=told, facts=self._dated_facts(now))
+            return TaskReport(
+                key=self.key, state="ended", pid=self.pid, beat=told, facts=self._dated_facts(now)
+            )
         if self.state == "running" and beat is None and now < self.started_at + START_TOLD_SECONDS:
             return TaskReport(key=self.key, state="starting", pid=self.pid)
         return TaskReport(key=self.key, state=self.state, pid=self.pid, beat=told)
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
-        """The facts with how long ago it ended: a report may wait for others, and whose end came first must still show."""
+        """The facts with how long ago it ended: a report may wait for others, and whose end came
+        first must still show."""
         if self.facts is None or not self.started_at:
             return self.facts
         ago = max(0.0, now - self.started_at - self.facts.runtime_seconds)
         return msgspec.structs.replace(self.facts, ended_ago_seconds=ago)
 
     def save(self, now: float) -> None:
-        """Write what changed. A full disk costs only what a later agent would have known; said once by the table."""
+        """Write what changed. A full disk costs only what a later agent would have known; said once
+        by the table."""
         self.saved.watch = self.watch.dump(now)
         self.saved_at = now
         write_atomic(self.folder / "state.json", msgspec.json.encode(self.saved))
@@ -168,7 +179,8 @@ class TaskTable:
         task.deadline = max(task.deadline, deadline)
 
     def ends_with_others(self, task: AgentTask) -> bool:
-        """Whether other ranks of its attempt were told to stop here as well and have not ended yet."""
+        """Whether other ranks of its attempt were told to stop here as well and have not ended
+        yet."""
         mine = (task.key.job_id, task.key.epoch)
         return task.saved.stop_asked and any(
             other.live and other.saved.stop_asked and (other.key.job_id, other.key.epoch) == mine
@@ -205,7 +217,8 @@ class TaskTable:
         return task
 
     def restore(self, key: TaskKey, now: float) -> AgentTask:
-        """Read a task of an earlier agent back from disk, or begin with what is known without it."""
+        """Read a task of an earlier agent back from disk, or begin with what is known without
+        it."""
         folder = self.folder_of(key)
         order, saved = None, Saved()
         try:
@@ -219,7 +232,9 @@ class TaskTable:
         task.saved = saved
         if saved.watch is not None:
             try:
-                task.watch = TaskWatch.restore(saved.watch, now, task.watch.settings, gpus=len(task.gpus))
+                task.watch = TaskWatch.restore(
+                    saved.watch, now, task.watch.settings, gpus=len(task.gpus)
+                )
             except ValidationError as error:
                 log.warning(f"its watch begins anew: {error}", extra=task.about())
         return task
@@ -236,7 +251,8 @@ class TaskTable:
         return keys
 
     def save(self, task: AgentTask, now: float) -> None:
-        """Write a task's state; a disk that cannot take it is mentioned once and tried again later."""
+        """Write a task's state; a disk that cannot take it is mentioned once and tried again
+        later."""
         try:
             task.save(now)
         except OSError as error:
@@ -244,7 +260,10 @@ class TaskTable:
             task.saved_at = now
             if not self._disk_failed and task.folder.exists():
                 self._disk_failed = True
-                log.error(f"task states cannot be written and are kept in memory only: {error}", extra=task.about())
+                log.error(
+                    f"task states cannot be written and are kept in memory only: {error}",
+                    extra=task.about(),
+                )
         else:
             if self._disk_failed:
                 self._disk_failed = False

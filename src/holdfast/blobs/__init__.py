@@ -1,1 +1,2 @@
-"""Where large bytes are kept that no table should hold: checkpoints. A folder, or an S3-compatible bucket."""
+"""Where large bytes are kept that no table should hold: checkpoints. A folder, or an S3-compatible
+bucket."""

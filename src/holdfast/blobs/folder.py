@@ -1,7 +1,7 @@
 """Blobs as files under one folder. All replicas of the controller must see the same one.
 
-Written under another name, flushed to the disk, renamed, and the folder flushed, so that a crash or a loss of power
-leaves the whole blob or none (BLOB-1).
+Written under another name, flushed to the disk, renamed, and the folder flushed, so that a crash or
+a loss of power leaves the whole blob or none (BLOB-1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name, check_size
+from holdfast.blobs.interface import (
+    PIECE_BYTES,
+    BlobInfo,
+    BlobMissing,
+    BlobsUnavailable,
+    check_name,
+    check_size,
+)
 
 T = TypeVar("T")
 _PARTS = ".parts"
@@ -29,9 +36,10 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 class FolderBlobs:
     """A folder, made (0700) when the first blob is written.
 
-    Files are read and written in threads of its own: a disk that hangs must hold up neither the API nor what else runs in
-    the common pool. They are file objects: a caller that is cancelled leaves a thread behind, and that one must not meet another
-    file under the number of one that was closed.
+    Files are read and written in threads of its own: a disk that hangs must hold up neither the API
+    nor what else runs in the common pool. They are file objects: a caller that is cancelled leaves
+    a thread behind, and that one must not meet another file under the number of one that was
+    closed.
     """
 
     def __init__(self, folder: Path, *, threads: int = 8) -> None:
@@ -43,7 +51,9 @@ class FolderBlobs:
         """See `BlobStore.place`."""
         return str(self._folder)
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
+    async def write(
+        self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None
+    ) -> None:
         """See `BlobStore.write`."""
         path = self._folder / check_name(name)
         part = self._folder / _PARTS / secrets.token_hex(12)
@@ -69,12 +79,15 @@ class FolderBlobs:
                 return io.FileIO(os.open(path, os.O_RDONLY | _FLAGS))
             except FileNotFoundError:
                 raise BlobMissing(
-                    f"the blob {name} is not in {self._folder}; was it deleted, or do the controller's replicas not share it?"
+                    f"the blob {name} is not in {self._folder}; was it deleted, or do the "
+                    "controller's replicas not share it?"
                 ) from None
 
         file = await self._do(open_it)
         try:
-            check_size(name, self.place, await self._do(lambda: os.fstat(file.fileno()).st_size), size)
+            check_size(
+                name, self.place, await self._do(lambda: os.fstat(file.fileno()).st_size), size
+            )
             while piece := await self._do(lambda: file.read(PIECE_BYTES)):
                 yield piece
         finally:
@@ -104,7 +117,10 @@ class FolderBlobs:
 
         def work() -> int:
             count, before = 0, time.time() - older_seconds
-            with contextlib.suppress(FileNotFoundError), os.scandir(self._folder / _PARTS) as entries:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                os.scandir(self._folder / _PARTS) as entries,
+            ):
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):  # its writer was quicker
                         if entry.stat(follow_symlinks=False).st_mtime < before:
@@ -128,8 +144,9 @@ class FolderBlobs:
 
 
 def _create(part: Path, size: int | None) -> io.FileIO:
-    """Open a new part. Raises OSError, also where the disk has no room for all of it: what fills it to find that out hurts
-    whoever else is on it, a database beside the folder say, and is sent again and again."""
+    """Open a new part. Raises OSError, also where the disk has no room for all of it: what fills it
+    to find that out hurts whoever else is on it, a database beside the folder say, and is sent
+    again and again."""
     part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if size:
         disk = os.statvfs(part.parent)
@@ -175,4 +192,8 @@ def _walk(folder: Path, now: float) -> Iterator[BlobInfo]:
                 status = path.stat(follow_symlinks=False)
             except OSError:
                 continue  # deleted meanwhile
-            yield BlobInfo(name=str(path.relative_to(folder)), size=status.st_size, age_seconds=now - status.st_mtime)
+            yield BlobInfo(
+                name=str(path.relative_to(folder)),
+                size=status.st_size,
+                age_seconds=now - status.st_mtime,
+            )

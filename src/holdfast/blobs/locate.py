@@ -13,10 +13,12 @@ from holdfast.errors import ValidationError
 
 
 def open_blobs(where: str | None, environ: Mapping[str, str]) -> BlobStore:
-    """Return the store at `where`: a folder, or `s3://bucket/prefix`. None: a folder of this user's own.
+    """Return the store at `where`: a folder, or `s3://bucket/prefix`. None: a folder of this user's
+    own.
 
     Raises:
-        ValidationError: it cannot be read, has credentials in it, or needs an extra that is not installed.
+        ValidationError: it cannot be read, has credentials in it, or needs an extra that is not
+        installed.
     """
     if not where:
         home = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -25,9 +27,13 @@ def open_blobs(where: str | None, environ: Mapping[str, str]) -> BlobStore:
         return FolderBlobs(Path(where).expanduser().absolute())
     parts = urlsplit(where)
     if parts.scheme != "s3" or not parts.netloc:
-        raise ValidationError(f"{where!r} is neither a folder nor s3://bucket/prefix", field="blobs")
+        raise ValidationError(
+            f"{where!r} is neither a folder nor s3://bucket/prefix", field="blobs"
+        )
     if "@" in parts.netloc or parts.query:
-        raise ValidationError("credentials and options of a bucket come from the environment (AWS_…)", field="blobs")
+        raise ValidationError(
+            "credentials and options of a bucket come from the environment (AWS_…)", field="blobs"
+        )
     from holdfast.blobs.objects import ObjectBlobs
 
     return ObjectBlobs(where)

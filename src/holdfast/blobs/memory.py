@@ -20,7 +20,9 @@ class MemoryBlobs:
         """See `BlobStore.place`."""
         return "memory"
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
+    async def write(
+        self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None
+    ) -> None:
         """See `BlobStore.write`."""
         check_name(name)
         data = b"".join([piece async for piece in pieces])

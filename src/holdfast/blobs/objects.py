@@ -1,8 +1,9 @@
 """Blobs in an S3-compatible bucket, by `obstore` (the extra `holdfast[s3]`).
 
-Credentials, region, endpoint and limits come from the environment alone (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
-`AWS_ENDPOINT_URL`, `AWS_TIMEOUT`, …) or from the machine's role. A multipart upload becomes visible when it is completed, which is after its
-last byte and its checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bucket removes what a
+Credentials, region, endpoint and limits come from the environment alone (`AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_TIMEOUT`, …) or from the machine's
+role. A multipart upload becomes visible when it is completed, which is after its last byte and its
+checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bucket removes what a
 killed controller left.
 """
 
@@ -12,7 +13,14 @@ from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.blobs.interface import PIECE_BYTES, BlobInfo, BlobMissing, BlobsUnavailable, check_name, check_size
+from holdfast.blobs.interface import (
+    PIECE_BYTES,
+    BlobInfo,
+    BlobMissing,
+    BlobsUnavailable,
+    check_name,
+    check_size,
+)
 from holdfast.errors import HoldfastError, ValidationError
 
 _PART_BYTES = 8 << 20  # S3 takes at most 10 000 parts: 80 GB
@@ -26,31 +34,44 @@ class ObjectBlobs:
     """A prefix of a bucket: `s3://bucket/prefix`."""
 
     def __init__(self, address: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """patience_seconds: how long one request is tried again for: whoever waits tries again too, and must hear why it has to.
+        """patience_seconds: how long one request is tried again for: whoever waits tries again too,
+        and must hear why it has to.
 
-        Raises ValidationError for an address that cannot be used, or where `obstore` is not installed.
+        Raises ValidationError for an address that cannot be used, or where `obstore` is not
+        installed.
         """
         try:
             import obstore
             from obstore.store import S3Store
         except ImportError:
-            raise ValidationError("s3://… needs the extra: pip install 'holdfast[s3]'", field="blobs") from None
+            raise ValidationError(
+                "s3://… needs the extra: pip install 'holdfast[s3]'", field="blobs"
+            ) from None
         self._obstore: Any = obstore
         self._address = address.rstrip("/")
         try:
             self._store: Any = S3Store.from_url(
                 self._address,
-                retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=patience_seconds)},
+                retry_config={
+                    "max_retries": 10,
+                    "retry_timeout": timedelta(seconds=patience_seconds),
+                },
             )
-        except Exception as error:  # the library has classes of its own for each fault of a configuration
-            raise ValidationError(f"the blob store {address} cannot be used: {error}", field="blobs") from error
+        except (
+            Exception
+        ) as error:  # the library has classes of its own for each fault of a configuration
+            raise ValidationError(
+                f"the blob store {address} cannot be used: {error}", field="blobs"
+            ) from error
 
     @property
     def place(self) -> str:
         """See `BlobStore.place`."""
         return self._address
 
-    async def write(self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None) -> None:
+    async def write(
+        self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None
+    ) -> None:
         """See `BlobStore.write`."""
         check_name(name)
         first, came = [], 0
@@ -61,7 +82,9 @@ class ObjectBlobs:
                 break
         else:  # one request instead of three
             try:
-                await self._obstore.put_async(self._store, name, b"".join(first), use_multipart=False)
+                await self._obstore.put_async(
+                    self._store, name, b"".join(first), use_multipart=False
+                )
             except Exception as error:
                 raise self._unavailable(error) from error
             return
@@ -82,7 +105,12 @@ class ObjectBlobs:
 
         try:
             await self._obstore.put_async(
-                self._store, name, watched(), use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+                self._store,
+                name,
+                watched(),
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
             )
         except Exception as error:
             if failed:
@@ -100,9 +128,13 @@ class ObjectBlobs:
             async for piece in found.stream(min_chunk_size=PIECE_BYTES):
                 yield bytes(piece)
         except FileNotFoundError as error:
-            if _NO_BUCKET in str(error):  # the same status, and nothing that is wrong with this one blob
+            if _NO_BUCKET in str(
+                error
+            ):  # the same status, and nothing that is wrong with this one blob
                 raise self._unavailable(error) from error
-            raise BlobMissing(f"the blob {name} is not in {self._address}; was it deleted?") from None
+            raise BlobMissing(
+                f"the blob {name} is not in {self._address}; was it deleted?"
+            ) from None
         except HoldfastError:
             raise
         except Exception as error:
@@ -113,7 +145,9 @@ class ObjectBlobs:
         wanted = [check_name(name) for name in names]
         for first in range(0, len(wanted), _DELETES_AT_ONCE):
             try:
-                await self._obstore.delete_async(self._store, wanted[first : first + _DELETES_AT_ONCE])
+                await self._obstore.delete_async(
+                    self._store, wanted[first : first + _DELETES_AT_ONCE]
+                )
             except FileNotFoundError as error:
                 if _NO_BUCKET in str(error):
                     raise self._unavailable(error) from error
@@ -140,4 +174,6 @@ class ObjectBlobs:
 
     def _unavailable(self, error: Exception) -> BlobsUnavailable:
         text = str(error).strip().splitlines()
-        return BlobsUnavailable(f"the blob store {self._address} cannot be used: {text[0][:500] if text else error!r}")
+        return BlobsUnavailable(
+            f"the blob store {self._address} cannot be used: {text[0][:500] if text else error!r}"
+        )

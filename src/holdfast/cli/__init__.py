@@ -1,1 +1,2 @@
-"""The command line. `main` holds the table of commands; each is imported only when it is asked for."""
+"""The command line. `main` holds the table of commands; each is imported only when it is asked
+for."""

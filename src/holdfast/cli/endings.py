@@ -42,7 +42,8 @@ _CODES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """The exit code for an error of ours or of the operating system; None for a bug, which deserves its traceback."""
+    """The exit code for an error of ours or of the operating system; None for a bug, which deserves
+    its traceback."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -69,7 +70,12 @@ def show_error(error: BaseException, as_json: bool) -> None:
         return
     import json
 
-    problem: dict[str, object] = {"type": "about:blank", "title": type(error).__name__, "status": 500, "code": "error"}
+    problem: dict[str, object] = {
+        "type": "about:blank",
+        "title": type(error).__name__,
+        "status": 500,
+        "code": "error",
+    }
     problem["detail"] = message
     if isinstance(error, HoldfastError):
         problem |= {"status": error.status, "code": error.code}

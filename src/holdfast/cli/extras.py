@@ -14,6 +14,7 @@ def need_server() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise HoldfastError(
-            f"the controller's libraries are not installed ({', '.join(missing)}). Run: pip install 'holdfast[server]'",
+            f"the controller's libraries are not installed ({', '.join(missing)}). Run: pip "
+            "install 'holdfast[server]'",
             code="missing_extra",
         )

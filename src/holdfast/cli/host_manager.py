@@ -18,23 +18,58 @@ if TYPE_CHECKING:
 
 @click.command("host-manager")
 @click.argument("url")
-@click.option("--key-file", metavar="FILE", help="The run's key; else HOLDFAST_SUPERVISOR_KEY holds its content.")
+@click.option(
+    "--key-file",
+    metavar="FILE",
+    help="The run's key; else HOLDFAST_SUPERVISOR_KEY holds its content.",
+)
 @click.option(
     "--name",
     metavar="NAME",
     help="The machine's name as the script sees it; else Slurm's for the node, else its host name.",
 )
-@click.option("--advertise", metavar="ADDRESS", help="This machine's address as the others reach it; else found out.")
+@click.option(
+    "--advertise",
+    metavar="ADDRESS",
+    help="This machine's address as the others reach it; else found out.",
+)
 @click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
-@click.option("--wait", "patience", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
-              help="How long to look for the supervisor, and for the key file, at first.")  # fmt: skip
-@click.option("--usage-interval", type=click.FloatRange(0), default=30.0, show_default=True, metavar="SECONDS",
-              help="Between samples of what processes use; 0 for none.")  # fmt: skip
-@click.option("--log-file", metavar="FILE", help="The pid and resource log, JSON lines; standard error otherwise.")
-@click.option("--term-grace", type=click.FloatRange(0), metavar="SECONDS",
-              help="For where TERM comes to the processes too: they have so long until KILL. Else they get one, and 5 s.")  # fmt: skip
-@click.option("--simulate", type=click.IntRange(1), metavar="N", help="Be N simulated hosts, for tests of scale.")
+@click.option(
+    "--wait",
+    "patience",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to look for the supervisor, and for the key file, at first.",
+)
+@click.option(
+    "--usage-interval",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between samples of what processes use; 0 for none.",
+)
+@click.option(
+    "--log-file",
+    metavar="FILE",
+    help="The pid and resource log, JSON lines; standard error otherwise.",
+)
+@click.option(
+    "--term-grace",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="For where TERM comes to the processes too: they have so long until KILL. Else they get "
+    "one, and 5 s.",
+)
+@click.option(
+    "--simulate",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Be N simulated hosts, for tests of scale.",
+)
 def host_manager(
     url: str,
     key_file: str | None,
@@ -50,8 +85,9 @@ def host_manager(
 ) -> int:
     """Make this machine a host of the policy script at URL (tcp://ADDRESS:PORT).
 
-    The script's `ctx.manager_command()` is the whole command. Start it by hand, by srun, by ssh, or by anything; before
-    the script or after it. Processes of the script end with it, however it ends.
+    The script's `ctx.manager_command()` is the whole command. Start it by hand, by srun, by ssh, or
+    by anything; before the script or after it. Processes of the script end with it, however it
+    ends.
 
     \b
     Examples:
@@ -114,5 +150,7 @@ def _read_key(path: str | None, patience: float) -> ManagerKey | None:
                     f"there is no key file {path}; is the script running?", field="key_file"
                 ) from None
         except OSError as error:
-            raise ValidationError(f"the key file {path} cannot be read: {error.strerror}", field="key_file") from error
+            raise ValidationError(
+                f"the key file {path} cannot be read: {error.strerror}", field="key_file"
+            ) from error
         time.sleep(0.1)

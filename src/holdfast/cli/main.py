@@ -29,22 +29,50 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "why": ("jobs.jobs", "why", "Say what holds a job, and what to do about it."),
     "cancel": ("jobs.jobs", "cancel", "Cancel jobs."),
     "retry": ("jobs.jobs", "retry", "Queue failed or cancelled jobs again."),
-    "checkpoints": ("jobs.checkpoints", "checkpoints", "List what a job's tasks saved; fetch or forget it."),
+    "checkpoints": (
+        "jobs.checkpoints",
+        "checkpoints",
+        "List what a job's tasks saved; fetch or forget it.",
+    ),
     "events": ("operate.events", "events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "hosts", "List hosts; drain, quarantine or end them."),
-    "projects": ("operate.projects", "projects", "List projects: quotas in use, retry defaults; change them."),
+    "projects": (
+        "operate.projects",
+        "projects",
+        "List projects: quotas in use, retry defaults; change them.",
+    ),
     "retries": ("operate.retries", "retries", "Say who holds retries back; hold or release them."),
     "queues": ("operate.queues", "queues", "List queues; change, pause and resume them."),
-    "rules": ("operate.rules", "rules", "Show, check, try and set your own rules of classification."),
+    "rules": (
+        "operate.rules",
+        "rules",
+        "Show, check, try and set your own rules of classification.",
+    ),
     "config": ("operate.config", "config", "Show every setting and where its value came from."),
-    "webhooks": ("operate.webhooks", "webhooks", "Send events to URLs, signed, in order, until taken."),
+    "webhooks": (
+        "operate.webhooks",
+        "webhooks",
+        "Send events to URLs, signed, in order, until taken.",
+    ),
     "token": ("operate.token", "token", "Make, list and revoke tokens."),
     "beat": ("jobs.beat", "beat", "From inside a job: say that the work moved forward."),
-    "checkpoint": ("jobs.checkpoints", "checkpoint", "From inside a job: save for the next attempt."),
+    "checkpoint": (
+        "jobs.checkpoints",
+        "checkpoint",
+        "From inside a job: save for the next attempt.",
+    ),
     "server": ("up.serve", "server", "Run the controller alone."),
     "agent": ("up.serve", "agent", "Run an agent that joins a controller."),
-    "supervise": ("supervise", "supervise", "Run a policy script over hosts that are replaced one by one."),
-    "host-manager": ("host_manager", "host_manager", "Make this machine a host of a policy script."),
+    "supervise": (
+        "supervise",
+        "supervise",
+        "Run a policy script over hosts that are replaced one by one.",
+    ),
+    "host-manager": (
+        "host_manager",
+        "host_manager",
+        "Make this machine a host of a policy script.",
+    ),
     "db": ("operate.db", "db", "Migrate the database, or see where it stands."),
     "version": ("version", "version", "Print the version."),
 }
@@ -67,7 +95,8 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used, and whose failures end in one or two plain lines."""
+    """A group whose commands are imported when they are used, and whose failures end in one or two
+    plain lines."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -83,11 +112,20 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and args[0] not in HIDDEN and not args[0].startswith("-"):
+        if (
+            args
+            and args[0] not in COMMANDS
+            and args[0] not in HIDDEN
+            and not args[0].startswith("-")
+        ):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f" Did you mean `holdfast {near[0]}`?" if near else " `holdfast --help` lists the commands."
+            hint = (
+                f" Did you mean `holdfast {near[0]}`?"
+                if near
+                else " `holdfast --help` lists the commands."
+            )
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -131,12 +169,14 @@ def _guard(run: Any, words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is still in Python's buffer goes nowhere: at exit it would complain about the same pipe or disk once more."""
+    """What is still in Python's buffer goes nowhere: at exit it would complain about the same pipe
+    or disk once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def open_standard_streams() -> None:
-    """Streams that whoever started us has closed lead nowhere. Else the next file or socket would be taken for one of them."""
+    """Streams that whoever started us has closed lead nowhere. Else the next file or socket would
+    be taken for one of them."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -145,7 +185,9 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no such letter shows a mark
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal that knows no such letter shows a mark
 
 
 def _show_usage(error: click.ClickException, as_json: bool) -> None:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 PIPED_COLUMNS = 80
-# A person waits at the terminal: long enough for a controller that restarts, short enough to be told.
+# A person waits at the terminal: long enough for a controller that restarts, short enough to be
+# told.
 RETRY_SECONDS = 3.0
 
-# All but tabs, ends of lines and our own colours; those that turn the direction of writing round, too.
-_CONTROL = re.compile(r"(?!\x1b\[(?:0|1|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# All but tabs, ends of lines and our own colours; those that turn the direction of writing round,
+# too.
+_CONTROL = re.compile(
+    r"(?!\x1b\[(?:0|1|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 
 _COLOURS = {
     "succeeded": "green",
@@ -59,7 +63,9 @@ class Face:
                 token = Path(self.token_file).read_text().strip()
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is no text"
-                raise ValidationError(f"the token file {self.token_file} cannot be read: {why}") from error
+                raise ValidationError(
+                    f"the token file {self.token_file} cannot be read: {why}"
+                ) from error
             if not token:
                 raise ValidationError(f"the token file {self.token_file} is empty")
         return Client(self.url, token, retry_seconds=retry_seconds)
@@ -86,20 +92,28 @@ class Face:
 
 
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of a command that talks to a controller; the command gets a `Face` as its first argument."""
+    """Options of a command that talks to a controller; the command gets a `Face` as its first
+    argument."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    @click.option("--url", metavar="URL", help="The controller; else HOLDFAST_URL, else the nearest `up`.")
-    @click.option("--token-file", metavar="FILE", help="A file with the token; else HOLDFAST_TOKEN.")
+    @click.option(
+        "--url", metavar="URL", help="The controller; else HOLDFAST_URL, else the nearest `up`."
+    )
+    @click.option(
+        "--token-file", metavar="FILE", help="A file with the token; else HOLDFAST_TOKEN."
+    )
     @functools.wraps(function)
-    def command(*args: Any, as_json: bool, url: str | None, token_file: str | None, **options: Any) -> Any:
+    def command(
+        *args: Any, as_json: bool, url: str | None, token_file: str | None, **options: Any
+    ) -> Any:
         return function(Face(as_json, url, token_file), *args, **options)
 
     return command
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Text for a person. Control characters in it are other people's (a job's name, the last line of its log), and a
+    """Text for a person. Control characters in it are other people's (a job's name, the last line
+    of its log), and a
     terminal would obey them: only the colours of `paint` go through."""
     click.echo(_CONTROL.sub("\ufffd", text), err=err)
 
@@ -112,7 +126,9 @@ def note(message: str) -> None:
 def colourful(stream: Any = None) -> bool:
     """Colours only on a terminal, and not where NO_COLOR forbids them."""
     where = stream or sys.stdout
-    return bool(where.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        bool(where.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
 
 def paint(word: str) -> str:
@@ -156,11 +172,22 @@ def size(count: int) -> str:
 
 def columns() -> int:
     """How wide the output may be."""
-    return shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns if sys.stdout.isatty() else PIPED_COLUMNS
+    return (
+        shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
+        if sys.stdout.isatty()
+        else PIPED_COLUMNS
+    )
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, elastic: int = -1, width: int | None = None) -> str:
-    """Rows in columns. The `elastic` column gives way first when the line is too long; ids never do."""
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    elastic: int = -1,
+    width: int | None = None,
+) -> str:
+    """Rows in columns. The `elastic` column gives way first when the line is too long; ids never
+    do."""
     cells = [[" ".join(cell.split()) for cell in row] for row in rows]
     lines = [list(headers), *cells]
     widths = [max(count_columns(line[i]) for line in lines) for i in range(len(headers))]
@@ -169,7 +196,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, elastic: int
     for number, line in enumerate(lines):
         words = [_fit(cell, widths[i]) for i, cell in enumerate(line)]
         if number:
-            words = [paint(word) if headers[i] in ("STATE", "OUTCOME") else word for i, word in enumerate(words)]
+            words = [
+                paint(word) if headers[i] in ("STATE", "OUTCOME") else word
+                for i, word in enumerate(words)
+            ]
         elif colourful():
             words = [click.style(word, bold=True) for word in words]
         out.append("  ".join(words).rstrip())
@@ -177,7 +207,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, elastic: int
 
 
 def _squeeze(widths: list[int], headers: Sequence[str], elastic: int, room: int) -> None:
-    """Bring `widths` down to `room` in all: the elastic column first, then whichever is widest, but never the first."""
+    """Bring `widths` down to `room` in all: the elastic column first, then whichever is widest, but
+    never the first."""
     least = [max(len(header), 8) for header in headers]
     over = sum(widths) - room
     if over > 0:
@@ -204,7 +235,8 @@ def shorten(text: str, width: int) -> str:
 
 
 def count_columns(text: str) -> int:
-    """How many columns a terminal gives it: two for the wide characters of East Asia, none for what is put on another."""
+    """How many columns a terminal gives it: two for the wide characters of East Asia, none for what
+    is put on another."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

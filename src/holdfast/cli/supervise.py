@@ -1,4 +1,5 @@
-"""`supervise`: a policy script and its hosts as one job; and `supervised-member`, what each rank of such a job runs."""
+"""`supervise`: a policy script and its hosts as one job; and `supervised-member`, what each rank of
+such a job runs."""
 
 from __future__ import annotations
 
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 _OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
 # What `submit` can ask for and a supervised job cannot.
 _ABSENT: dict[str, Any] = {
-    "file": None, "shell": None, "image": None, "runtime": None, "pull": None, "pull_timeout": None, "volumes": (),
-}  # fmt: skip
+    "file": None,
+    "shell": None,
+    "image": None,
+    "runtime": None,
+    "pull": None,
+    "pull_timeout": None,
+    "volumes": (),
+}
 
 
 def _takes_job(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +41,9 @@ def _takes_job(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _check_listen(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def _check_listen(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
     if value is not None:
         from holdfast.supervisor.script.run_config import parse_listen
 
@@ -48,36 +57,60 @@ def _check_listen(context: click.Context, parameter: click.Parameter, value: str
 @click.command()
 @click.argument("script", metavar="POLICY.PY")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
-@click.option("--hosts", type=click.IntRange(1), required=True, metavar="N", help="Hosts, the script's own among them.")
 @click.option(
-    "--gpus-per-host", type=click.IntRange(0), default=0, metavar="G", help="Whole GPUs of each; 0 otherwise."
+    "--hosts",
+    type=click.IntRange(1),
+    required=True,
+    metavar="N",
+    help="Hosts, the script's own among them.",
 )
-@click.option("--python", metavar="CMD", help="The Python that runs the script, with Holdfast installed. It must exist on "
-              "every host; this one otherwise.")  # fmt: skip
-@click.option("--follow", "-f", is_flag=True, help="Show the script's output, and exit with its code.")
-@click.option("--metrics-port", metavar="[ADDRESS:]PORT", callback=_check_listen,
-              help="Serve the supervisor's metrics on the script's host, on loopback unless an address is given.")  # fmt: skip
+@click.option(
+    "--gpus-per-host",
+    type=click.IntRange(0),
+    default=0,
+    metavar="G",
+    help="Whole GPUs of each; 0 otherwise.",
+)
+@click.option(
+    "--python",
+    metavar="CMD",
+    help="The Python that runs the script, with Holdfast installed. It must exist on "
+    "every host; this one otherwise.",
+)
+@click.option(
+    "--follow", "-f", is_flag=True, help="Show the script's output, and exit with its code."
+)
+@click.option(
+    "--metrics-port",
+    metavar="[ADDRESS:]PORT",
+    callback=_check_listen,
+    help="Serve the supervisor's metrics on the script's host, on loopback unless an address is "
+    "given.",
+)
 @_takes_job
 @talks
 def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **options: Any) -> None:
     """Run a policy script over N hosts, and print the job's id.
 
-    The job is a gang. Rank 0's host runs the script; every rank, rank 0 included, is a host of its `Context()`, which needs
-    no port, key or address here. A rank that is lost, or whose host the script replaces, is given another host by itself
-    while the others go on; the script decides what becomes of the processes. The script's end is the job's: exit 0 is
-    success, anything else a failure, which begins anew on all hosts where --max-retries allows it. --gpus-per-host, --cpus
+    The job is a gang. Rank 0's host runs the script; every rank, rank 0 included, is a host of its
+    `Context()`, which needs no port, key or address here. A rank that is lost, or whose host the
+    script replaces, is given another host by itself while the others go on; the script decides what
+    becomes of the processes. The script's end is the job's: exit 0 is success, anything else a
+    failure, which begins anew on all hosts where --max-retries allows it. --gpus-per-host, --cpus
     and --memory are of each host.
 
     \b
     Examples:
       holdfast supervise policy.py --hosts 16 --gpus-per-host 8
-      holdfast supervise -f restart_on_failure.py --hosts 2 -- --hosts 2 --per-host 8 -- python train.py
-      holdfast supervise policy.py --hosts 18 --max-retries 2 --grace 60s --time-limit 3d -- --spares 2
+      holdfast supervise -f restart_on_failure.py --hosts 2 -- --hosts 2 --per-host 8 -- python
+      train.py holdfast supervise policy.py --hosts 18 --max-retries 2 --grace 60s --time-limit 3d
+      -- --spares 2
       holdfast logs -f JOB --rank 0                 what the script says
 
     \b
-    Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a watchdog ended the job, 128 + n
-    for signal n, 1 when it failed without a code, 130 after Ctrl-C, which cancels the job.
+    Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a watchdog ended the
+    job, 128 + n for signal n, 1 when it failed without a code, 130 after Ctrl-C, which cancels the
+    job.
     """
     with face.client() as client:
         spec = make_spec(client.place, script, args, options, os.environ, time.time())
@@ -93,11 +126,18 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
 
 
 def make_spec(
-    place: Place, script: str, args: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str], now: float
+    place: Place,
+    script: str,
+    args: Sequence[str],
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    now: float,
 ) -> JobSpec:
-    """The job: `--hosts` ranks, one a host first, each of which runs `supervised-member`. `now` is Unix seconds.
+    """The job: `--hosts` ranks, one a host first, each of which runs `supervised-member`. `now` is
+    Unix seconds.
 
-    A host that the script gave back is a rank that is done, which is no reason to let the job fail when the script fails
+    A host that the script gave back is a rank that is done, which is no reason to let the job fail
+    when the script fails
     later: `on_partial` is "restart".
 
     Raises:
@@ -106,7 +146,15 @@ def make_spec(
     import msgspec
 
     python = options["python"] or sys.executable
-    member = [python, "-P", "-m", "holdfast", "supervised-member", "--gpus", str(options["gpus_per_host"])]
+    member = [
+        python,
+        "-P",
+        "-m",
+        "holdfast",
+        "supervised-member",
+        "--gpus",
+        str(options["gpus_per_host"]),
+    ]
     if options["metrics_port"] is not None:
         member += ["--metrics-port", options["metrics_port"]]
     given = {
@@ -123,21 +171,34 @@ def _check_script(script: str, cwd: str | None, local: bool) -> None:
     """Say now what every host would say later."""
     if os.path.isabs(script) or cwd is not None:
         if local and not os.path.isfile(os.path.join(cwd or "/", script)):
-            raise ValidationError(f"there is no policy script {script} in {cwd or '/'}", field="script")
+            raise ValidationError(
+                f"there is no policy script {script} in {cwd or '/'}", field="script"
+            )
     else:
         raise ValidationError(
-            f"{script} is looked for on the hosts, where the working folder is the job's own: write its whole path, or say "
+            f"{script} is looked for on the hosts, where the working folder is the job's own: "
+            "write its whole path, or say "
             "where it is by --cwd",
             field="script",
         )
 
 
-@click.command("supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True)
-@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of this rank.")
-@click.option("--metrics-port", metavar="[ADDRESS:]PORT", default="", help="Where the script's context serves metrics.")
+@click.command(
+    "supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True
+)
+@click.option(
+    "--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of this rank."
+)
+@click.option(
+    "--metrics-port",
+    metavar="[ADDRESS:]PORT",
+    default="",
+    help="Where the script's context serves metrics.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
-    """Be one rank of a job that `holdfast supervise` submitted: the script and a host manager, or a host manager alone."""
+    """Be one rank of a job that `holdfast supervise` submitted: the script and a host manager, or a
+    host manager alone."""
     from holdfast.supervisor.member.member import clean_environment, read_member
 
     member = read_member(os.environ)
@@ -158,7 +219,9 @@ def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> i
             address=member.own_address,
             labels=member.labels,
             gpus=gpus,
-            patience_seconds=float("inf"),  # the script may load for an hour before it makes its context
+            patience_seconds=float(
+                "inf"
+            ),  # the script may load for an hour before it makes its context
             term_grace_seconds=member.term_grace_seconds,
         )
     )

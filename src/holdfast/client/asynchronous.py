@@ -41,13 +41,23 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import Unavailable
-from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyView, RetriesView, TokenCreated, Why
+from holdfast.wire.api import (
+    ForensicsView,
+    HostView,
+    JobView,
+    LogLine,
+    PolicyView,
+    RetriesView,
+    TokenCreated,
+    Why,
+)
 
 T = TypeVar("T")
 
 
 class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods):
-    """A connection to a controller. For one event loop; use as an `async with` block or `close()` it.
+    """A connection to a controller. For one event loop; use as an `async with` block or `close()`
+    it.
 
     Args:
         url, token: where and as whom; found by `holdfast.client.locate` when left out.
@@ -56,7 +66,8 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         ca_file: certificates to trust instead of the system's.
         transport: an `httpx.AsyncBaseTransport`, for tests.
 
-    Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot be reached.
+    Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
+    be reached.
     """
 
     def __init__(
@@ -72,13 +83,18 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         self.place: Place = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._http = httpx.AsyncClient(transport=transport, **client_options(self.place, timeout_seconds, ca_file))
+        self._http = httpx.AsyncClient(
+            transport=transport, **client_options(self.place, timeout_seconds, ca_file)
+        )
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -94,9 +110,13 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
             try:
                 return await self._send(call)
             except (*LOST, Unavailable) as error:
-                delay = patience.next_delay(random.random()) if is_worth_retrying(call, error) else None
+                delay = (
+                    patience.next_delay(random.random()) if is_worth_retrying(call, error) else None
+                )
                 if delay is None:
-                    raise error if isinstance(error, Unavailable) else unreachable(self.place, error) from error
+                    raise (
+                        error if isinstance(error, Unavailable) else unreachable(self.place, error)
+                    ) from error
             await asyncio.sleep(delay)
 
     async def _send(self, call: Call[T]) -> T:
@@ -115,7 +135,9 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
                 return
             call = call.at(page.next)
 
-    async def _stream(self, call: Call[Any], headers: Mapping[str, str]) -> AsyncIterator[ServerEvent]:
+    async def _stream(
+        self, call: Call[Any], headers: Mapping[str, str]
+    ) -> AsyncIterator[ServerEvent]:
         reader = EventReader()
         options = stream_options(call, headers, self._timeout_seconds)
         async with self._http.stream(call.method, call.path, **options) as answer:
@@ -127,15 +149,19 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
 
     # ---- jobs
     async def submit(self, spec: JobSpec | None = None, **fields: Any) -> JobRecord:
-        """Submit a job: a `JobSpec`, or its fields (`argv=…`, `gpus=1`, `time_limit="2h"`, `memory="4G"`).
+        """Submit a job: a `JobSpec`, or its fields (`argv=…`, `gpus=1`, `time_limit="2h"`,
+        `memory="4G"`).
 
-        Without an idempotency key one is made, so that a retry after a lost answer never doubles the job.
+        Without an idempotency key one is made, so that a retry after a lost answer never doubles
+        the job.
         """
         return await self.call(calls.submit(keyed(merge_spec(spec, fields))))
 
     async def submit_many(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """Submit up to 1000 jobs together: all or none."""
-        return (await self.call(calls.submit_batch([keyed(check_spec(spec)) for spec in specs]))).items
+        return (
+            await self.call(calls.submit_batch([keyed(check_spec(spec)) for spec in specs]))
+        ).items
 
     async def job(self, job_id: str) -> JobView:
         """One job, its chain of attempts and where it stands in it (`retry_state`)."""
@@ -172,7 +198,8 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         )
 
     async def attempts(self, job_id: str, cause: str | None = None) -> list[AttemptRecord]:
-        """The chain of attempts, oldest first, the running one included; those that ended of `cause` only."""
+        """The chain of attempts, oldest first, the running one included; those that ended of
+        `cause` only."""
         return [item async for item in self.pages(calls.attempts(job_id, cause))]
 
     async def policy(self, job_id: str) -> PolicyView:
@@ -196,11 +223,15 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         return [item async for item in self.pages(calls.forensics(job_id, attempt))]
 
     async def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> JobRecord:
-        """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it is."""
+        """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it
+        is."""
         return await self.call(calls.cancel(job_id, reason, hard=hard))
 
-    async def retry(self, job_id: str, *, counted: bool = False, from_scratch: bool = False) -> JobRecord:
-        """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one more of its retries.
+    async def retry(
+        self, job_id: str, *, counted: bool = False, from_scratch: bool = False
+    ) -> JobRecord:
+        """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one
+        more of its retries.
 
         Each rank starts from its newest checkpoint; `from_scratch` forgets them.
 
@@ -217,9 +248,13 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
             job = await self.call(calls.job(job_id))
             if job.state.terminal:
                 return job
-            left = None if timeout_seconds is None else timeout_seconds - (time.monotonic() - started)
+            left = (
+                None if timeout_seconds is None else timeout_seconds - (time.monotonic() - started)
+            )
             if left is not None and left <= 0:
-                raise TimeoutError(f"job {job_id} is still {job.state.value} after {timeout_seconds:g} s")
+                raise TimeoutError(
+                    f"job {job_id} is still {job.state.value} after {timeout_seconds:g} s"
+                )
             await asyncio.sleep(delay if left is None else min(delay, left))
             delay = min(delay * 1.5, 1.0)
 
@@ -234,9 +269,12 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         stream: str = "both",
         tail: int | None = None,
     ) -> AsyncIterator[bytes]:
-        """The bytes of the job's output. `follow` goes on until the job has ended, through lost connections."""
+        """The bytes of the job's output. `follow` goes on until the job has ended, through lost
+        connections."""
         if not follow:
-            yield await self.call(calls.log_bytes(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail))
+            yield await self.call(
+                calls.log_bytes(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
+            )
             return
         async for item in self.follow(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail):
             if isinstance(item, LogLine):
@@ -256,7 +294,9 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
 
         A lost connection is tried again for `retry_seconds`; no byte is given twice.
         """
-        follower = LogFollower(calls.follow_logs(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail))
+        follower = LogFollower(
+            calls.follow_logs(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
+        )
         patience = Patience(retry_seconds)
         while True:
             call, headers = follower.request()
@@ -296,7 +336,8 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         tail: int | None = None,
         retry_seconds: float = 300.0,
     ) -> AsyncIterator[EventRecord]:
-        """The record of what happened, oldest first; `after` an event's id resumes. `follow` never ends."""
+        """The record of what happened, oldest first; `after` an event's id resumes. `follow` never
+        ends."""
         call = calls.events(after=after, job_id=job_id, kinds=kinds, tail=tail)
         if not follow:
             async for item in self.pages(call):
@@ -325,7 +366,9 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         """One queue."""
         return await self.call(calls.queue(name))
 
-    async def put_queue(self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> QueueRecord:
+    async def put_queue(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
+    ) -> QueueRecord:
         """Create a queue or change its settings."""
         return await self.call(calls.put_queue(name, changes, unset))
 
@@ -350,7 +393,9 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         """One project; one that nobody has named yet is an empty one."""
         return await self.call(calls.project(name))
 
-    async def put_project(self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> ProjectRecord:
+    async def put_project(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
+    ) -> ProjectRecord:
         """Create a project or change its settings: quotas, retry defaults, its kill switch."""
         return await self.call(calls.put_project(name, changes, unset))
 
@@ -363,7 +408,8 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         return await self.call(calls.retries())
 
     async def hold_retries(self, project: str | None = None, reason: str = "") -> RetriesView:
-        """Hold every retry back, of the cluster or of one project, until `release_retries`. None is lost."""
+        """Hold every retry back, of the cluster or of one project, until `release_retries`. None is
+        lost."""
         await self.call(calls.hold_retries(project, reason))
         return await self.retries()
 
@@ -373,32 +419,54 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         return await self.retries()
 
     # ---- hosts
-    async def hosts(self, *, dead: bool = False, include_terminated: bool = False) -> list[HostView]:
+    async def hosts(
+        self, *, dead: bool = False, include_terminated: bool = False
+    ) -> list[HostView]:
         """Hosts and their slots; `dead` lists only those flagged dead."""
-        return [item async for item in self.pages(calls.hosts(dead=dead, include_terminated=include_terminated))]
+        return [
+            item
+            async for item in self.pages(
+                calls.hosts(dead=dead, include_terminated=include_terminated)
+            )
+        ]
 
     async def host(self, host: str) -> HostView:
         """One host, by id or name."""
         return await self.call(calls.host(host))
 
     async def act_on_host(
-        self, host: str, action: str, reason: str = "",
-        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False,
-    ) -> HostView:  # fmt: skip
-        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there, now;
-        `deadline_seconds`, with drain, lets it run for so long. scale_down, with drain: the host is not needed any more; what
-        runs there is stopped with its grace, now or at the deadline."""
+        self,
+        host: str,
+        action: str,
+        reason: str = "",
+        *,
+        hard: bool = False,
+        deadline_seconds: float | None = None,
+        scale_down: bool = False,
+    ) -> HostView:
+        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs
+        there, now; `deadline_seconds`, with drain, lets it run for so long. scale_down, with drain:
+        the host is not needed any more; what runs there is stopped with its grace, now or at the
+        deadline."""
         call = calls.act_on_host(
-            host, action, reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
+            host,
+            action,
+            reason,
+            hard=hard,
+            deadline_seconds=deadline_seconds,
+            scale_down=scale_down,
         )
         return await self.call(call)
 
     # ---- settings
     async def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:
-        """Every setting's value in force, for the cluster, a queue or a project, and where it came from."""
+        """Every setting's value in force, for the cluster, a queue or a project, and where it came
+        from."""
         return [item async for item in self.pages(calls.config(queue, project))]
 
-    async def set_config(self, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> list[Effective]:
+    async def set_config(
+        self, changes: Mapping[str, Value], unset: Sequence[str] = ()
+    ) -> list[Effective]:
         """Change the cluster's settings."""
         return (await self.call(calls.patch_config(changes, unset))).items
 
@@ -407,8 +475,11 @@ class AsyncClient(AsyncWebhookMethods, AsyncRulesMethods, AsyncCheckpointMethods
         """Every token, without its secret."""
         return [item async for item in self.pages(calls.tokens())]
 
-    async def create_token(self, role: str, name: str = "", expires_seconds: float | None = None) -> TokenCreated:
-        """Make a token: `role` is admin, submit, read or join. Its secret is in the answer and shown never again."""
+    async def create_token(
+        self, role: str, name: str = "", expires_seconds: float | None = None
+    ) -> TokenCreated:
+        """Make a token: `role` is admin, submit, read or join. Its secret is in the answer and
+        shown never again."""
         return await self.call(calls.create_token(role, name, expires_seconds))
 
     async def revoke_token(self, token_id: str) -> None:

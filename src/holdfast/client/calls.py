@@ -1,7 +1,8 @@
-"""Every call of the REST API as a value: what to send and how to read the answer. Pure; two thin transports send them.
+"""Every call of the REST API as a value: what to send and how to read the answer. Pure; two thin
+transports send them.
 
-`repeatable` says that sending the call twice leaves the same state as sending it once, so that a lost answer may
-be asked for again.
+`repeatable` says that sending the call twice leaves the same state as sending it once, so that a
+lost answer may be asked for again.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request. `path` is under the controller's URL; `cursor_name` is the query parameter that pages."""
+    """One request. `path` is under the controller's URL; `cursor_name` is the query parameter that
+    pages."""
 
     method: str
     path: str
@@ -88,7 +90,8 @@ def _reader(kind: Any) -> Callable[[bytes], Any]:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
             raise HoldfastError(
-                f"the controller's answer is not understood ({error}); its version may differ from this client's",
+                f"the controller's answer is not understood ({error}); its version may differ "
+                "from this client's",
                 code="bad_answer",
             ) from error
 
@@ -121,7 +124,8 @@ def _part(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """`text`, unless it came of bytes that are none (a file's name or an argument in no UTF-8), which cannot be sent."""
+    """`text`, unless it came of bytes that are none (a file's name or an argument in no UTF-8),
+    which cannot be sent."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -149,7 +153,9 @@ class _Items(msgspec.Struct, frozen=True):
 # ---- jobs
 def submit(spec: JobSpec) -> Call[JobRecord]:
     """Repeatable only when an idempotency key makes it so."""
-    return Call("POST", "/v1/jobs", _JOB, body=_encode(spec), repeatable=spec.idempotency_key is not None)
+    return Call(
+        "POST", "/v1/jobs", _JOB, body=_encode(spec), repeatable=spec.idempotency_key is not None
+    )
 
 
 def submit_batch(specs: Sequence[JobSpec]) -> Call[_Items]:
@@ -180,15 +186,28 @@ def jobs(
     """Newest first."""
     pairs = [f"{key}={value}" for key, value in (labels or {}).items()]
     query = _query(
-        state=list(states), queue=queue, project=project, name=name, label=pairs, cause=cause,
-        retries_min=min_retries, retries_max=max_retries, host=host, limit=limit,
-    )  # fmt: skip
+        state=list(states),
+        queue=queue,
+        project=project,
+        name=name,
+        label=pairs,
+        cause=cause,
+        retries_min=min_retries,
+        retries_max=max_retries,
+        host=host,
+        limit=limit,
+    )
     return Call("GET", "/v1/jobs", _reader(Page[JobRecord]), query)
 
 
 def attempts(job_id: str, cause: str | None = None) -> Call[Page[AttemptRecord]]:
     """The chain of attempts, oldest first; those of one cause only."""
-    return Call("GET", f"/v1/jobs/{_part(job_id)}/attempts", _reader(Page[AttemptRecord]), _query(cause=cause))
+    return Call(
+        "GET",
+        f"/v1/jobs/{_part(job_id)}/attempts",
+        _reader(Page[AttemptRecord]),
+        _query(cause=cause),
+    )
 
 
 def policy(job_id: str) -> Call[PolicyView]:
@@ -213,7 +232,12 @@ def job_settings(job_id: str) -> Call[Page[Effective]]:
 
 def forensics(job_id: str, attempt: int | None = None) -> Call[Page[ForensicsView]]:
     """What was gathered before a kill."""
-    return Call("GET", f"/v1/jobs/{_part(job_id)}/forensics", _reader(Page[ForensicsView]), _query(attempt=attempt))
+    return Call(
+        "GET",
+        f"/v1/jobs/{_part(job_id)}/forensics",
+        _reader(Page[ForensicsView]),
+        _query(attempt=attempt),
+    )
 
 
 def log_bytes(
@@ -246,7 +270,10 @@ def follow_logs(
 def log_streams(job_id: str, attempt: int | None = None) -> Call[Page[LogStreamRecord]]:
     """How far each stream goes."""
     return Call(
-        "GET", f"/v1/jobs/{_part(job_id)}/logs/streams", _reader(Page[LogStreamRecord]), _query(attempt=attempt)
+        "GET",
+        f"/v1/jobs/{_part(job_id)}/logs/streams",
+        _reader(Page[LogStreamRecord]),
+        _query(attempt=attempt),
     )
 
 
@@ -273,7 +300,9 @@ def queue(name: str) -> Call[QueueRecord]:
     return Call("GET", f"/v1/queues/{_part(name)}", _reader(QueueRecord))
 
 
-def put_queue(name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> Call[QueueRecord]:
+def put_queue(
+    name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
+) -> Call[QueueRecord]:
     """Create or change a queue."""
     body = _encode(SettingsPatch(set=dict(changes), unset=list(unset)))
     return Call("PUT", f"/v1/queues/{_part(name)}", _reader(QueueRecord), body=body)
@@ -306,7 +335,9 @@ def project(name: str) -> Call[ProjectRecord]:
     return Call("GET", f"/v1/projects/{_part(name)}", _reader(ProjectRecord))
 
 
-def put_project(name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> Call[ProjectRecord]:
+def put_project(
+    name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
+) -> Call[ProjectRecord]:
     """Create or change a project."""
     body = _encode(SettingsPatch(set=dict(changes), unset=list(unset)))
     return Call("PUT", f"/v1/projects/{_part(name)}", _reader(ProjectRecord), body=body)
@@ -347,14 +378,23 @@ def host(host_name: str) -> Call[HostView]:
 
 
 def act_on_host(
-    host_name: str, action: str, reason: str = "",
-    *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False,
-) -> Call[HostView]:  # fmt: skip
+    host_name: str,
+    action: str,
+    reason: str = "",
+    *,
+    hard: bool = False,
+    deadline_seconds: float | None = None,
+    scale_down: bool = False,
+) -> Call[HostView]:
     """drain, undrain, quarantine, release, terminate."""
     body = _encode(
-        HostActionRequest(reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down)
+        HostActionRequest(
+            reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
+        )
     )
-    return Call("POST", f"/v1/hosts/{_part(host_name)}/{_part(action)}", _reader(HostView), body=body)
+    return Call(
+        "POST", f"/v1/hosts/{_part(host_name)}/{_part(action)}", _reader(HostView), body=body
+    )
 
 
 # ---- settings
@@ -390,14 +430,18 @@ def tokens() -> Call[Page[TokenRecord]]:
     return Call("GET", "/v1/tokens", _reader(Page[TokenRecord]))
 
 
-def create_token(role: str, name: str = "", expires_seconds: float | None = None) -> Call[TokenCreated]:
+def create_token(
+    role: str, name: str = "", expires_seconds: float | None = None
+) -> Call[TokenCreated]:
     """Not repeatable: every call makes another token."""
     given = {"role": role, "name": name, "expires_seconds": expires_seconds}
     try:
         request = msgspec.convert(given, TokenRequest)
     except msgspec.ValidationError as error:
         raise ValidationError(f"a token cannot be made like this: {error}") from error
-    return Call("POST", "/v1/tokens", _reader(TokenCreated), body=_encode(request), repeatable=False)
+    return Call(
+        "POST", "/v1/tokens", _reader(TokenCreated), body=_encode(request), repeatable=False
+    )
 
 
 def revoke_token(token_id: str) -> Call[None]:
@@ -428,14 +472,16 @@ _BY_STATUS: Mapping[int, type[HoldfastError]] = {
 
 
 def read_problem(status: int, data: bytes) -> HoldfastError:
-    """The error an answer of 400 or above stands for, in the controller's own sentence where it gave one."""
+    """The error an answer of 400 or above stands for, in the controller's own sentence where it
+    gave one."""
     try:
         problem = msgspec.json.decode(data, type=Problem)
     except msgspec.DecodeError:
         # A proxy answered, or something that is no Holdfast at all.
         text = data[:200].decode(errors="replace").strip()
         problem = Problem(
-            status=status, detail=f"the answer was HTTP {status} without a reason{': ' + text if text else ''}"
+            status=status,
+            detail=f"the answer was HTTP {status} without a reason{': ' + text if text else ''}",
         )
     kind = _BY_STATUS.get(status, HoldfastError)
     if problem.code == Stale.code:

@@ -1,4 +1,5 @@
-"""What both clients do with checkpoints. Bytes are streamed: a checkpoint may be larger than memory."""
+"""What both clients do with checkpoints. Bytes are streamed: a checkpoint may be larger than
+memory."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def _place_of(job_id: str, **query: Any) -> dict[str, Any]:
 
 
 class Download:
-    """Where a checkpoint's bytes go: a file beside the one wanted, put in its place when all of them are there."""
+    """Where a checkpoint's bytes go: a file beside the one wanted, put in its place when all of
+    them are there."""
 
     def __init__(self, to: str | os.PathLike[str], expected: str | None) -> None:
         self.path = Path(to).absolute()
@@ -52,12 +54,14 @@ class Download:
         self._hash.update(piece)
 
     def end(self, *, whole: bool) -> None:
-        """Put the file in its place, or away. Raises HoldfastError where the bytes are not those on record."""
+        """Put the file in its place, or away. Raises HoldfastError where the bytes are not those on
+        record."""
         self._file.close()
         try:
             if whole and self._expected is not None and self._hash.hexdigest() != self._expected:
                 raise HoldfastError(
-                    f"the bytes that came have another checksum than the checkpoint on record ({self._expected})",
+                    "the bytes that came have another checksum than the checkpoint on record "
+                    f"({self._expected})",
                     code="checksum_mismatch",
                 )
             if whole:
@@ -114,9 +118,15 @@ class CheckpointMethods:
         return list(self.pages(list_checkpoints(job_id)))
 
     def get_checkpoint(
-        self: _Sends, job_id: str, to: str | os.PathLike[str], *, rank: int = 0, number: int | None = None
+        self: _Sends,
+        job_id: str,
+        to: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        number: int | None = None,
     ) -> None:
-        """Write a checkpoint into the file `to`, whole or not at all: the newest of the rank, or the one of that number.
+        """Write a checkpoint into the file `to`, whole or not at all: the newest of the rank, or
+        the one of that number.
 
         Raises:
             NotFound: there is none.
@@ -133,13 +143,20 @@ class CheckpointMethods:
             raise unreachable(self.place, error) from error
 
     def put_checkpoint(
-        self: _Sends, job_id: str, path: str | os.PathLike[str], *, rank: int = 0, epoch: int | None = None,
+        self: _Sends,
+        job_id: str,
+        path: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        epoch: int | None = None,
         step: int | None = None,
-    ) -> CheckpointRecord:  # fmt: skip
-        """Leave the file at `path` for the next attempt of a rank. `epoch`: of the attempt that is on, where one is.
+    ) -> CheckpointRecord:
+        """Leave the file at `path` for the next attempt of a rank. `epoch`: of the attempt that is
+        on, where one is.
 
         Raises:
-            Conflict: an attempt is on and `epoch` is another's, or was not given; or the job has succeeded.
+            Conflict: an attempt is on and `epoch` is another's, or was not given; or the job has
+            succeeded.
             TooLarge: it is over the limit of the job's queue.
         """
         where, file = _place_of(job_id, rank=rank, epoch=epoch, step=step), Path(path)
@@ -153,7 +170,9 @@ class CheckpointMethods:
         found: CheckpointRecord = _RECORD(answer.content)
         return found
 
-    def delete_checkpoints(self: _Sends, job_id: str, *, rank: int | None = None, number: int | None = None) -> None:
+    def delete_checkpoints(
+        self: _Sends, job_id: str, *, rank: int | None = None, number: int | None = None
+    ) -> None:
         """Forget those of a job, of one rank, or one. Raises NotFound where there is none."""
         self.call(delete_checkpoints(job_id, rank, number))
 
@@ -166,11 +185,18 @@ class AsyncCheckpointMethods:
         return [found async for found in self.pages(list_checkpoints(job_id))]
 
     async def get_checkpoint(
-        self: _AsyncSends, job_id: str, to: str | os.PathLike[str], *, rank: int = 0, number: int | None = None
+        self: _AsyncSends,
+        job_id: str,
+        to: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        number: int | None = None,
     ) -> None:
         """As the blocking client's."""
         try:
-            async with self._http.stream("GET", **_place_of(job_id, rank=rank, number=number)) as answer:
+            async with self._http.stream(
+                "GET", **_place_of(job_id, rank=rank, number=number)
+            ) as answer:
                 if answer.status_code >= 300:
                     raise refuse(self.place, answer.status_code, await answer.aread())
                 with _receiving(to, answer) as download:
@@ -180,9 +206,14 @@ class AsyncCheckpointMethods:
             raise unreachable(self.place, error) from error
 
     async def put_checkpoint(
-        self: _AsyncSends, job_id: str, path: str | os.PathLike[str], *, rank: int = 0, epoch: int | None = None,
+        self: _AsyncSends,
+        job_id: str,
+        path: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        epoch: int | None = None,
         step: int | None = None,
-    ) -> CheckpointRecord:  # fmt: skip
+    ) -> CheckpointRecord:
         """As the blocking client's."""
         where, file = _place_of(job_id, rank=rank, epoch=epoch, step=step), Path(path)
         headers = _say_length(file)

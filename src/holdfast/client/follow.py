@@ -1,7 +1,9 @@
-"""Following a stream through lost connections, without I/O: what was seen, what to ask for next, when to give up.
+"""Following a stream through lost connections, without I/O: what was seen, what to ask for next,
+when to give up.
 
-CLIENT-1  A byte of a log is given to the reader once, whatever connection brings it: streams are deduplicated by
-          (attempt, rank, stream, offset), so that asking again for too much is harmless.
+CLIENT-1  A byte of a log is given to the reader once, whatever connection brings it: streams are
+          deduplicated by (attempt, rank, stream, offset), so that asking again for too much is
+          harmless.
 CLIENT-2  An event is given once and none is left out: a stream is resumed from the last id seen.
 """
 
@@ -17,31 +19,42 @@ import msgspec
 from holdfast.client.calls import Call, read_problem
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord
-from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable, ValidationError
+from holdfast.errors import (
+    Forbidden,
+    HoldfastError,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    ValidationError,
+)
 from holdfast.wire.api import LogLine, Problem
 
 T = TypeVar("T")
 
-# A server sends a comment every few seconds; silence for this long means that the connection is dead.
+# A server sends a comment every few seconds; silence for this long means that the connection is
+# dead.
 STREAM_SILENCE_SECONDS = 45.0
 
 
 @functools.cache
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
-    """Made when the first stream is read: a command that follows nothing does not wait for them (5 ms)."""
+    """Made when the first stream is read: a command that follows nothing does not wait for them (5
+    ms)."""
     return msgspec.json.Decoder(kind).decode
 
 
 @dataclass
 class Patience:
-    """How long to go on trying after a lost connection: quick first, then about once a second, up to `limit_seconds`."""
+    """How long to go on trying after a lost connection: quick first, then about once a second, up
+    to `limit_seconds`."""
 
     limit_seconds: float
     waited_seconds: float = 0.0
     tries: int = 0
 
     def next_delay(self, chance: float) -> float | None:
-        """Seconds to wait before the next try, None when it is time to give up. `chance` in [0, 1) spreads callers."""
+        """Seconds to wait before the next try, None when it is time to give up. `chance` in [0, 1)
+        spreads callers."""
         if self.waited_seconds >= self.limit_seconds:
             return None
         delay = min(0.05 * 2.0**self.tries, 1.0) * (0.75 + 0.5 * chance)
@@ -65,9 +78,10 @@ class Ended:
 class LogFollower:
     """One follower of one job's log.
 
-    A first connection asks for the job's output from its current attempt on. After a lost connection the attempts
-    are asked for one by one, from the one that was being read: what the job wrote before a requeue, while nobody
-    was connected, is read too (CLIENT-1).
+    A first connection asks for the job's output from its current attempt on. After a lost
+    connection the attempts
+    are asked for one by one, from the one that was being read: what the job wrote before a requeue,
+    while nobody was connected, is read too (CLIENT-1).
     """
 
     def __init__(self, call: Call[None]) -> None:
@@ -94,7 +108,8 @@ class LogFollower:
         return call, stream_headers()
 
     def _resume_offset(self) -> int:
-        """Where every stream of the attempt may be taken up again: what both streams were read to already."""
+        """Where every stream of the attempt may be taken up again: what both streams were read to
+        already."""
         known = [end for (attempt, _, _), end in self._seen.items() if attempt == self._attempt]
         ranks = {rank for attempt, rank, _ in self._seen if attempt == self._attempt}
         return min(known) if len(known) == 2 and len(ranks) == 1 else 0
@@ -115,7 +130,9 @@ class LogFollower:
         elif event.kind == "end":
             job = _decode(JobRecord, event.data)
             if self._walking and self._attempt is not None and self._attempt < job.attempts:
-                self._attempt += 1  # the stream closes after this; the next request is for the next attempt
+                self._attempt += (
+                    1  # the stream closes after this; the next request is for the next attempt
+                )
                 return
             yield Ended(job)
         elif event.kind == "problem":
@@ -126,14 +143,17 @@ class LogFollower:
         known = self._seen.get(key)
         end = line.offset + len(line.data)
         if known is None or line.offset > known:
-            # The first sight of a stream may start in its middle (a tail); only a later jump is a gap of ours to tell.
+            # The first sight of a stream may start in its middle (a tail); only a later jump is a
+            # gap of ours to tell.
             gap = line.gap if known is None else max(line.gap, line.offset - known)
             self._seen[key] = end
             return msgspec.structs.replace(line, gap=gap)
         if end <= known:
             return None
         self._seen[key] = end
-        return msgspec.structs.replace(line, offset=known, data=line.data[known - line.offset :], gap=0)
+        return msgspec.structs.replace(
+            line, offset=known, data=line.data[known - line.offset :], gap=0
+        )
 
 
 class EventFollower:
@@ -170,12 +190,15 @@ def stream_headers(last_id: str | None = None) -> dict[str, str]:
 
 
 def stream_error(event: ServerEvent) -> HoldfastError:
-    """The error a `problem` event carries. It has no status of its own: the stream had begun well."""
+    """The error a `problem` event carries. It has no status of its own: the stream had begun
+    well."""
     try:
         code = msgspec.json.decode(event.data, type=Problem).code
     except msgspec.DecodeError:
         code = "error"
-    statuses = {kind.code: kind.status for kind in (NotFound, ValidationError, Forbidden, Unauthorized)}
+    statuses = {
+        kind.code: kind.status for kind in (NotFound, ValidationError, Forbidden, Unauthorized)
+    }
     return read_problem(statuses.get(code, Unavailable.status), event.data)
 
 
@@ -184,5 +207,7 @@ def _decode(kind: type[T], data: bytes) -> T:
     try:
         found: T = _decoder(key)(data)
     except msgspec.DecodeError as error:
-        raise HoldfastError(f"the controller's stream is not understood ({error})", code="bad_answer") from error
+        raise HoldfastError(
+            f"the controller's stream is not understood ({error})", code="bad_answer"
+        ) from error
     return found

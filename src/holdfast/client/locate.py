@@ -1,7 +1,8 @@
 """Where the controller is and which token to show it.
 
-Searched in this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest `holdfast-data` folder of a running
-`holdfast up`, from the working folder upwards; `~/.config/holdfast` (files `url` and `token`).
+Searched in this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest `holdfast-data`
+folder of a running `holdfast up`, from the working folder upwards; `~/.config/holdfast` (files
+`url` and `token`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether the controller is on this machine, so that the caller's folders mean something to it."""
+        """Whether the controller is on this machine, so that the caller's folders mean something to
+        it."""
         host = urlsplit(self.url).hostname or ""
         return host == "localhost" or host == "::1" or host.startswith("127.")
 
@@ -46,8 +48,9 @@ def locate(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Place:
-    """Find the controller's URL and token. An address always brings its own token; the two are never mixed
-    across sources, except that an explicit token is used with whatever address is found.
+    """Find the controller's URL and token. An address always brings its own token; the two are
+    never mixed across sources, except that an explicit token is used with whatever address is
+    found.
 
     Raises:
         NoController: nothing says where one is.
@@ -70,11 +73,13 @@ def locate(
             stopped = place
     if stopped is not None:
         raise NoController(
-            f"the Holdfast of {stopped} is not running. Start it with `holdfast up` in {stopped.parent}, "
+            f"the Holdfast of {stopped} is not running. Start it with `holdfast up` in "
+            f"{stopped.parent}, "
             "or set HOLDFAST_URL to another."
         )
     raise NoController(
-        "no controller found. Start one here with `holdfast up`, or set HOLDFAST_URL and HOLDFAST_TOKEN to reach another."
+        "no controller found. Start one here with `holdfast up`, or set HOLDFAST_URL and "
+        "HOLDFAST_TOKEN to reach another."
     )
 
 
@@ -84,14 +89,17 @@ def _candidates(env: Mapping[str, str], folder: Path | None) -> list[Path]:
     except OSError:  # the working folder was deleted
         here = Path("/")
     places = [parent / DATA_FOLDER for parent in (here, *here.parents)]
-    config = env.get("XDG_CONFIG_HOME") or (str(Path(env["HOME"]) / ".config") if env.get("HOME") else "")
+    config = env.get("XDG_CONFIG_HOME") or (
+        str(Path(env["HOME"]) / ".config") if env.get("HOME") else ""
+    )
     if config:
         places.append(Path(config) / "holdfast")
     return places
 
 
 def _token_for(url: str, env: Mapping[str, str], folder: Path | None) -> str | None:
-    """The token kept beside exactly this address, so that a token never goes to an address it was not made for."""
+    """The token kept beside exactly this address, so that a token never goes to an address it was
+    not made for."""
     for place in _candidates(env, folder):
         if _read(place / "url") == url.rstrip("/"):
             return _read(place / "token")
@@ -107,11 +115,15 @@ def _read(path: Path) -> str | None:
 
 def _checked(url: str, token: str | None, source: str) -> Place:
     if not _is_address(url):
-        raise ValidationError(f"{url[:200]!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url")
+        raise ValidationError(
+            f"{url[:200]!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url"
+        )
     if token is not None and not is_token(token):
-        # It would never get as far as a header, and it is not repeated: it may be a secret all the same.
+        # It would never get as far as a header, and it is not repeated: it may be a secret all the
+        # same.
         raise Unauthorized(
-            f"the token for {url} is none: it has a space, a line break or another character that no token has"
+            f"the token for {url} is none: it has a space, a line break or another character that "
+            "no token has"
         )
     return Place(url.rstrip("/"), token, source)
 
@@ -120,15 +132,21 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-        name = host if host.isascii() else host.encode("idna").decode()  # as a name of another alphabet is looked up
+        name = (
+            host if host.isascii() else host.encode("idna").decode()
+        )  # as a name of another alphabet is looked up
     except ValueError:  # a bracket, a port that is none, half a surrogate pair
         return False
-    well_formed = all(len(label) < 64 for label in name.split(".")) and url.isprintable() and " " not in url
+    well_formed = (
+        all(len(label) < 64 for label in name.split(".")) and url.isprintable() and " " not in url
+    )
     return parts.scheme in ("http", "https") and bool(host) and port != 0 and well_formed
 
 
 def token_hint(error: HoldfastError, place: Place) -> str:
     """The sentence to add to a refusal when no token was found at all."""
     if place.token is None and error.status == 401:
-        return " No token was found: set HOLDFAST_TOKEN, or work in the folder of your `holdfast up`."
+        return (
+            " No token was found: set HOLDFAST_TOKEN, or work in the folder of your `holdfast up`."
+        )
     return ""

@@ -42,11 +42,13 @@ class RulesMethods:
         return self.call(get_rules())
 
     def set_rules(self: _Sends, text: str) -> RulesView:
-        """Replace all rules by those of `text` (TOML; empty: none). A bad one is refused with its line. Takes an admin token."""
+        """Replace all rules by those of `text` (TOML; empty: none). A bad one is refused with its
+        line. Takes an admin token."""
         return self.call(put_rules(text))
 
     def try_rules(self: _Sends, **end: Any) -> RulesFinding:
-        """What an end would be taken for. `end` has the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …"""
+        """What an end would be taken for. `end` has the fields of `wire.api.RulesTrial`: exit_code,
+        signal, log, text, …"""
         return self.call(try_rules(RulesTrial(**end)))
 
 
@@ -58,9 +60,11 @@ class AsyncRulesMethods:
         return await self.call(get_rules())
 
     async def set_rules(self: _AsyncSends, text: str) -> RulesView:
-        """Replace all rules by those of `text` (TOML; empty: none). A bad one is refused with its line. Takes an admin token."""
+        """Replace all rules by those of `text` (TOML; empty: none). A bad one is refused with its
+        line. Takes an admin token."""
         return await self.call(put_rules(text))
 
     async def try_rules(self: _AsyncSends, **end: Any) -> RulesFinding:
-        """What an end would be taken for. `end` has the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …"""
+        """What an end would be taken for. `end` has the fields of `wire.api.RulesTrial`: exit_code,
+        signal, log, text, …"""
         return await self.call(try_rules(RulesTrial(**end)))

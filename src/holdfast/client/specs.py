@@ -1,4 +1,5 @@
-"""Job specs from keyword arguments or a file's table, with the names people write and one sentence for a mistake."""
+"""Job specs from keyword arguments or a file's table, with the names people write and one sentence
+for a mistake."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_bytes(text: str | int) -> int:
-    """Read `1024`, `512M`, `4G`, `1.5GiB`, `2t` as bytes (powers of 1024). Raises ValueError on anything else."""
+    """Read `1024`, `512M`, `4G`, `1.5GiB`, `2t` as bytes (powers of 1024). Raises ValueError on
+    anything else."""
     if isinstance(text, int):
         return text
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
@@ -59,13 +61,15 @@ def parse_start(text: str, now: float) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise ValueError(f"{text!r} is not a time; write +10m, 2027-01-31T18:00 or Unix seconds") from None
+        raise ValueError(
+            f"{text!r} is not a time; write +10m, 2027-01-31T18:00 or Unix seconds"
+        ) from None
 
 
 def build_spec(fields: Mapping[str, Any]) -> JobSpec:
-    """Make a checked spec of `fields`: those of `JobSpec`, where a duration may be "2h", a size "4G", and
-    `memory`, `time_limit`, `grace`, … stand for the names that carry a unit. `retry` takes a `RetryPolicy`, a
-    `RetryFields`, or their fields by name.
+    """Make a checked spec of `fields`: those of `JobSpec`, where a duration may be "2h", a size
+    "4G", and `memory`, `time_limit`, `grace`, … stand for the names that carry a unit. `retry`
+    takes a `RetryPolicy`, a `RetryFields`, or their fields by name.
 
     Raises:
         ValidationError: with the field and what would do.
@@ -78,7 +82,9 @@ def _read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     for given, value in fields.items():
         name = _SHORT.get(given, given)
         if name not in JobSpec.__struct_fields__:
-            raise ValidationError(f"a job has no field {given!r}; there are {_names()}", field=given)
+            raise ValidationError(
+                f"a job has no field {given!r}; there are {_names()}", field=given
+            )
         if name in plain:
             raise ValidationError(f"{given} is given twice, as {name} too", field=given)
         if value is not None:
@@ -110,11 +116,17 @@ def _read_value(given: str, name: str, value: Any) -> Any:
     if name in ("env", "secrets", "labels", "host_labels") and isinstance(value, Mapping):
         # A file may say `SEED = 7`; an environment holds text only.
         return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in value.items()}
-    if name == "start_at" and not isinstance(value, (str, int, float)) and hasattr(value, "timestamp"):
+    if (
+        name == "start_at"
+        and not isinstance(value, (str, int, float))
+        and hasattr(value, "timestamp")
+    ):
         try:
             return value.timestamp()  # a TOML or YAML date
         except (ValueError, OverflowError):
-            raise ValidationError(f"{given}: {value} is not a time that can be waited for", field=given) from None
+            raise ValidationError(
+                f"{given}: {value} is not a time that can be waited for", field=given
+            ) from None
     if reader is None:
         return value
     try:
@@ -124,7 +136,8 @@ def _read_value(given: str, name: str, value: Any) -> Any:
 
 
 def read_retry(given: Any) -> dict[str, Any]:
-    """A retry policy's fields as plain values: delays may be "5m", the ceiling "off", the causes "oom_killed,infra".
+    """A retry policy's fields as plain values: delays may be "5m", the ceiling "off", the causes
+    "oom_killed,infra".
 
     Raises:
         ValidationError: naming the field, as `retry.retry_delay`.
@@ -134,13 +147,17 @@ def read_retry(given: Any) -> dict[str, Any]:
         assert isinstance(plain, dict)
         return plain
     if not isinstance(given, Mapping):
-        raise ValidationError(f"retry is a table of a policy's fields, not {given!r}", field="retry")
+        raise ValidationError(
+            f"retry is a table of a policy's fields, not {given!r}", field="retry"
+        )
     fields: dict[str, Any] = {}
     for name, value in given.items():
         where = f"retry.{name}"
         if name not in RetryFields.__struct_fields__:
             names = ", ".join(RetryFields.__struct_fields__)
-            raise ValidationError(f"a retry policy has no field {name!r}; there are {names}", field=where)
+            raise ValidationError(
+                f"a retry policy has no field {name!r}; there are {names}", field=where
+            )
         fields[name] = _read_retry_value(name, where, value)
     return fields
 
@@ -149,9 +166,13 @@ def _read_retry_value(name: str, where: str, value: Any) -> Any:
     if name == "eligible_causes":
         words = value if isinstance(value, (list, tuple)) else [value]
         try:
-            return [str(cause) for cause in parse_causes(",".join(map(str, words)))] if words else []
+            return (
+                [str(cause) for cause in parse_causes(",".join(map(str, words)))] if words else []
+            )
         except ValidationError as error:
-            raise ValidationError(error.message.replace("retry_on", where, 1), field=where) from None
+            raise ValidationError(
+                error.message.replace("retry_on", where, 1), field=where
+            ) from None
     if name == "max_retry_delay" and isinstance(value, str) and value.strip().lower() == "off":
         return None
     if name in ("retry_delay", "max_retry_delay") and isinstance(value, str):
@@ -189,7 +210,9 @@ def merge_spec(spec: JobSpec | None, fields: Mapping[str, Any]) -> JobSpec:
     if not fields:
         return check_spec(spec)
     cleared = {_SHORT.get(name, name) for name, value in fields.items() if value is None}
-    kept = {n: v for n, v in msgspec.structs.asdict(spec).items() if v is not None and n not in cleared}
+    kept = {
+        n: v for n, v in msgspec.structs.asdict(spec).items() if v is not None and n not in cleared
+    }
     return _make_spec(msgspec.to_builtins(kept | _read_fields(fields)))
 
 

@@ -1,4 +1,5 @@
-"""Server-sent events, read without I/O: bytes in, events out (the `text/event-stream` format of the HTML standard)."""
+"""Server-sent events, read without I/O: bytes in, events out (the `text/event-stream` format of the
+HTML standard)."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class EventReader:
 
     def _take_line(self, line: bytes) -> ServerEvent | None:
         if not line:
-            event = ServerEvent(self._kind, b"\n".join(self._data), self._id) if self._data else None
+            event = (
+                ServerEvent(self._kind, b"\n".join(self._data), self._id) if self._data else None
+            )
             self._kind, self._data = "message", []
             return event
         name, _, value = line.partition(b":")

@@ -40,13 +40,23 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import Unavailable
-from holdfast.wire.api import ForensicsView, HostView, JobView, LogLine, PolicyView, RetriesView, TokenCreated, Why
+from holdfast.wire.api import (
+    ForensicsView,
+    HostView,
+    JobView,
+    LogLine,
+    PolicyView,
+    RetriesView,
+    TokenCreated,
+    Why,
+)
 
 T = TypeVar("T")
 
 
 class Client(WebhookMethods, RulesMethods, CheckpointMethods):
-    """A connection to a controller. Safe to share between threads; use as a context manager or `close()` it.
+    """A connection to a controller. Safe to share between threads; use as a context manager or
+    `close()` it.
 
     Args:
         url, token: where and as whom; found by `holdfast.client.locate` when left out.
@@ -55,7 +65,8 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         ca_file: certificates to trust instead of the system's.
         transport: an `httpx.BaseTransport`, for tests.
 
-    Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot be reached.
+    Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
+    be reached.
     """
 
     def __init__(
@@ -71,13 +82,18 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         self.place: Place = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._http = httpx.Client(transport=transport, **client_options(self.place, timeout_seconds, ca_file))
+        self._http = httpx.Client(
+            transport=transport, **client_options(self.place, timeout_seconds, ca_file)
+        )
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -93,9 +109,13 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
             try:
                 return self._send(call)
             except (*LOST, Unavailable) as error:
-                delay = patience.next_delay(random.random()) if is_worth_retrying(call, error) else None
+                delay = (
+                    patience.next_delay(random.random()) if is_worth_retrying(call, error) else None
+                )
                 if delay is None:
-                    raise error if isinstance(error, Unavailable) else unreachable(self.place, error) from error
+                    raise (
+                        error if isinstance(error, Unavailable) else unreachable(self.place, error)
+                    ) from error
             time.sleep(delay)
 
     def _send(self, call: Call[T]) -> T:
@@ -124,9 +144,11 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
 
     # ---- jobs
     def submit(self, spec: JobSpec | None = None, **fields: Any) -> JobRecord:
-        """Submit a job: a `JobSpec`, or its fields (`argv=…`, `gpus=1`, `time_limit="2h"`, `memory="4G"`).
+        """Submit a job: a `JobSpec`, or its fields (`argv=…`, `gpus=1`, `time_limit="2h"`,
+        `memory="4G"`).
 
-        Without an idempotency key one is made, so that a retry after a lost answer never doubles the job.
+        Without an idempotency key one is made, so that a retry after a lost answer never doubles
+        the job.
         """
         return self.call(calls.submit(keyed(merge_spec(spec, fields))))
 
@@ -169,7 +191,8 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         )
 
     def attempts(self, job_id: str, cause: str | None = None) -> list[AttemptRecord]:
-        """The chain of attempts, oldest first, the running one included; those that ended of `cause` only."""
+        """The chain of attempts, oldest first, the running one included; those that ended of
+        `cause` only."""
         return list(self.pages(calls.attempts(job_id, cause)))
 
     def policy(self, job_id: str) -> PolicyView:
@@ -193,11 +216,13 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         return list(self.pages(calls.forensics(job_id, attempt)))
 
     def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> JobRecord:
-        """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it is."""
+        """Cancel; `hard` kills without TERM and grace. A job that has ended is returned as it
+        is."""
         return self.call(calls.cancel(job_id, reason, hard=hard))
 
     def retry(self, job_id: str, *, counted: bool = False, from_scratch: bool = False) -> JobRecord:
-        """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one more of its retries.
+        """Queue a failed or cancelled job again: all its budgets begin anew, or `counted`, as one
+        more of its retries.
 
         Each rank starts from its newest checkpoint; `from_scratch` forgets them.
 
@@ -214,9 +239,13 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
             job = self.call(calls.job(job_id))
             if job.state.terminal:
                 return job
-            left = None if timeout_seconds is None else timeout_seconds - (time.monotonic() - started)
+            left = (
+                None if timeout_seconds is None else timeout_seconds - (time.monotonic() - started)
+            )
             if left is not None and left <= 0:
-                raise TimeoutError(f"job {job_id} is still {job.state.value} after {timeout_seconds:g} s")
+                raise TimeoutError(
+                    f"job {job_id} is still {job.state.value} after {timeout_seconds:g} s"
+                )
             time.sleep(delay if left is None else min(delay, left))
             delay = min(delay * 1.5, 1.0)
 
@@ -231,9 +260,12 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         stream: str = "both",
         tail: int | None = None,
     ) -> Iterator[bytes]:
-        """The bytes of the job's output. `follow` goes on until the job has ended, through lost connections."""
+        """The bytes of the job's output. `follow` goes on until the job has ended, through lost
+        connections."""
         if not follow:
-            yield self.call(calls.log_bytes(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail))
+            yield self.call(
+                calls.log_bytes(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
+            )
             return
         for item in self.follow(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail):
             if isinstance(item, LogLine):
@@ -253,7 +285,9 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
 
         A lost connection is tried again for `retry_seconds`; no byte is given twice.
         """
-        follower = LogFollower(calls.follow_logs(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail))
+        follower = LogFollower(
+            calls.follow_logs(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
+        )
         patience = Patience(retry_seconds)
         while True:
             call, headers = follower.request()
@@ -293,7 +327,8 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         tail: int | None = None,
         retry_seconds: float = 300.0,
     ) -> Iterator[EventRecord]:
-        """The record of what happened, oldest first; `after` an event's id resumes. `follow` never ends."""
+        """The record of what happened, oldest first; `after` an event's id resumes. `follow` never
+        ends."""
         call = calls.events(after=after, job_id=job_id, kinds=kinds, tail=tail)
         if not follow:
             yield from self.pages(call)
@@ -320,7 +355,9 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         """One queue."""
         return self.call(calls.queue(name))
 
-    def put_queue(self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> QueueRecord:
+    def put_queue(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
+    ) -> QueueRecord:
         """Create a queue or change its settings."""
         return self.call(calls.put_queue(name, changes, unset))
 
@@ -345,7 +382,9 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         """One project; one that nobody has named yet is an empty one."""
         return self.call(calls.project(name))
 
-    def put_project(self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> ProjectRecord:
+    def put_project(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
+    ) -> ProjectRecord:
         """Create a project or change its settings: quotas, retry defaults, its kill switch."""
         return self.call(calls.put_project(name, changes, unset))
 
@@ -358,7 +397,8 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         return self.call(calls.retries())
 
     def hold_retries(self, project: str | None = None, reason: str = "") -> RetriesView:
-        """Hold every retry back, of the cluster or of one project, until `release_retries`. None is lost."""
+        """Hold every retry back, of the cluster or of one project, until `release_retries`. None is
+        lost."""
         self.call(calls.hold_retries(project, reason))
         return self.retries()
 
@@ -377,23 +417,38 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         return self.call(calls.host(host))
 
     def act_on_host(
-        self, host: str, action: str, reason: str = "",
-        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False,
-    ) -> HostView:  # fmt: skip
-        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs there, now;
-        `deadline_seconds`, with drain, lets it run for so long. scale_down, with drain: the host is not needed any more; what
-        runs there is stopped with its grace, now or at the deadline."""
+        self,
+        host: str,
+        action: str,
+        reason: str = "",
+        *,
+        hard: bool = False,
+        deadline_seconds: float | None = None,
+        scale_down: bool = False,
+    ) -> HostView:
+        """`action`: drain, undrain, quarantine, release or terminate. `hard` also stops what runs
+        there, now; `deadline_seconds`, with drain, lets it run for so long. scale_down, with drain:
+        the host is not needed any more; what runs there is stopped with its grace, now or at the
+        deadline."""
         call = calls.act_on_host(
-            host, action, reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
+            host,
+            action,
+            reason,
+            hard=hard,
+            deadline_seconds=deadline_seconds,
+            scale_down=scale_down,
         )
         return self.call(call)
 
     # ---- settings
     def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:
-        """Every setting's value in force, for the cluster, a queue or a project, and where it came from."""
+        """Every setting's value in force, for the cluster, a queue or a project, and where it came
+        from."""
         return list(self.pages(calls.config(queue, project)))
 
-    def set_config(self, changes: Mapping[str, Value], unset: Sequence[str] = ()) -> list[Effective]:
+    def set_config(
+        self, changes: Mapping[str, Value], unset: Sequence[str] = ()
+    ) -> list[Effective]:
         """Change the cluster's settings."""
         return self.call(calls.patch_config(changes, unset)).items
 
@@ -402,8 +457,11 @@ class Client(WebhookMethods, RulesMethods, CheckpointMethods):
         """Every token, without its secret."""
         return list(self.pages(calls.tokens()))
 
-    def create_token(self, role: str, name: str = "", expires_seconds: float | None = None) -> TokenCreated:
-        """Make a token: `role` is admin, submit, read or join. Its secret is in the answer and shown never again."""
+    def create_token(
+        self, role: str, name: str = "", expires_seconds: float | None = None
+    ) -> TokenCreated:
+        """Make a token: `role` is admin, submit, read or join. Its secret is in the answer and
+        shown never again."""
         return self.call(calls.create_token(role, name, expires_seconds))
 
     def revoke_token(self, token_id: str) -> None:

@@ -19,10 +19,14 @@ LOST = (httpx.TransportError,)
 
 
 def client_options(place: Place, timeout_seconds: float, ca_file: str | None) -> dict[str, Any]:
-    """Arguments for the HTTP library's client. Proxies of the environment are not used for loopback."""
+    """Arguments for the HTTP library's client. Proxies of the environment are not used for
+    loopback."""
     from holdfast import __version__
 
-    headers = {"User-Agent": f"holdfast/{__version__}", "Accept": "application/json, application/problem+json"}
+    headers = {
+        "User-Agent": f"holdfast/{__version__}",
+        "Accept": "application/json, application/problem+json",
+    }
     if place.token:
         headers["Authorization"] = f"Bearer {place.token}"
     verify: bool | ssl.SSLContext = ssl.create_default_context(cafile=ca_file) if ca_file else True
@@ -47,8 +51,11 @@ def request_options(call: Call[Any]) -> dict[str, Any]:
     return options
 
 
-def stream_options(call: Call[Any], headers: Mapping[str, str], timeout_seconds: float) -> dict[str, Any]:
-    """Arguments for a stream: silent for a while is fine, silent for longer is a dead connection."""
+def stream_options(
+    call: Call[Any], headers: Mapping[str, str], timeout_seconds: float
+) -> dict[str, Any]:
+    """Arguments for a stream: silent for a while is fine, silent for longer is a dead
+    connection."""
     timeout = httpx.Timeout(timeout_seconds, read=STREAM_SILENCE_SECONDS)
     return {"params": call.query, "headers": dict(headers), "timeout": timeout}
 
@@ -57,7 +64,8 @@ def refuse(place: Place, status: int, data: bytes) -> HoldfastError:
     """The error of an answer of 300 and above."""
     if status < 400:
         return HoldfastError(
-            f"{place.url} answered with a redirect (HTTP {status}); is it the controller's own address?"
+            f"{place.url} answered with a redirect (HTTP {status}); is it the controller's own "
+            "address?"
         )
     error = read_problem(status, data)
     hint = token_hint(error, place)

@@ -35,7 +35,12 @@ def webhook(webhook_id: str) -> Call[WebhookRecord]:
 
 
 def create_webhook(
-    url: str, *, events: Sequence[str] = (), project: str | None = None, name: str = "", secret: str | None = None
+    url: str,
+    *,
+    events: Sequence[str] = (),
+    project: str | None = None,
+    name: str = "",
+    secret: str | None = None,
 ) -> Call[WebhookCreated]:
     """Not repeatable: every call makes another hook."""
     given = {"url": url, "events": list(events), "project": project, "name": name, "secret": secret}
@@ -53,15 +58,21 @@ def delete_webhook(webhook_id: str) -> Call[None]:
     return Call("DELETE", _path(webhook_id), _nothing, repeatable=False)
 
 
-def rotate_webhook(webhook_id: str, secret: str | None, grace_seconds: float) -> Call[WebhookCreated]:
+def rotate_webhook(
+    webhook_id: str, secret: str | None, grace_seconds: float
+) -> Call[WebhookCreated]:
     """Not repeatable: a second one would end the grace of the first secret."""
     body = _checked({"secret": secret, "grace_seconds": grace_seconds}, RotateRequest)
-    return Call("POST", _path(webhook_id, "rotate"), _reader(WebhookCreated), body=body, repeatable=False)
+    return Call(
+        "POST", _path(webhook_id, "rotate"), _reader(WebhookCreated), body=body, repeatable=False
+    )
 
 
 def pause_webhook(webhook_id: str, reason: str) -> Call[WebhookRecord]:
     """Send nothing more."""
-    return Call("POST", _path(webhook_id, "pause"), _HOOK, body=_checked({"reason": reason}, WebhookPause))
+    return Call(
+        "POST", _path(webhook_id, "pause"), _HOOK, body=_checked({"reason": reason}, WebhookPause)
+    )
 
 
 def resume_webhook(webhook_id: str) -> Call[WebhookRecord]:
@@ -71,10 +82,14 @@ def resume_webhook(webhook_id: str) -> Call[WebhookRecord]:
 
 def test_webhook(webhook_id: str) -> Call[TestResult]:
     """One try now. Not repeatable: the receiver would have two."""
-    return Call("POST", _path(webhook_id, "test"), _reader(TestResult), body=b"{}", repeatable=False)
+    return Call(
+        "POST", _path(webhook_id, "test"), _reader(TestResult), body=b"{}", repeatable=False
+    )
 
 
-def deliveries(webhook_id: str, *, states: Sequence[str] = (), limit: int | None = None) -> Call[Page[DeliveryRecord]]:
+def deliveries(
+    webhook_id: str, *, states: Sequence[str] = (), limit: int | None = None
+) -> Call[Page[DeliveryRecord]]:
     """A hook's deliveries, newest first."""
     query = _query(state=list(states), limit=limit)
     return Call("GET", _path(webhook_id, "deliveries"), _reader(Page[DeliveryRecord]), query)
@@ -82,7 +97,9 @@ def deliveries(webhook_id: str, *, states: Sequence[str] = (), limit: int | None
 
 def delivery(webhook_id: str, delivery_id: str) -> Call[DeliveryView]:
     """One delivery with its body."""
-    return Call("GET", f"{_path(webhook_id, 'deliveries')}/{_part(delivery_id)}", _reader(DeliveryView))
+    return Call(
+        "GET", f"{_path(webhook_id, 'deliveries')}/{_part(delivery_id)}", _reader(DeliveryView)
+    )
 
 
 def redeliver(webhook_id: str, delivery_id: str) -> Call[DeliveryRecord]:
@@ -93,7 +110,13 @@ def redeliver(webhook_id: str, delivery_id: str) -> Call[DeliveryRecord]:
 
 def redeliver_dead(webhook_id: str) -> Call[Redelivered]:
     """Not repeatable: the second would count none."""
-    return Call("POST", _path(webhook_id, "redeliver-dead"), _reader(Redelivered), body=b"{}", repeatable=False)
+    return Call(
+        "POST",
+        _path(webhook_id, "redeliver-dead"),
+        _reader(Redelivered),
+        body=b"{}",
+        repeatable=False,
+    )
 
 
 def _path(webhook_id: str, more: str = "") -> str:

@@ -1,4 +1,5 @@
-"""What both clients do with webhooks. `holdfast.webhooks` is the other side: what a receiver needs."""
+"""What both clients do with webhooks. `holdfast.webhooks` is the other side: what a receiver
+needs."""
 
 from __future__ import annotations
 
@@ -37,11 +38,19 @@ class WebhookMethods:
         return self.call(calls.webhook(webhook_id))
 
     def create_webhook(
-        self: _Sends, url: str, *, events: Sequence[str] = (), project: str | None = None, name: str = "",
+        self: _Sends,
+        url: str,
+        *,
+        events: Sequence[str] = (),
+        project: str | None = None,
+        name: str = "",
         secret: str | None = None,
-    ) -> WebhookCreated:  # fmt: skip
-        """Send events to `url`: those that match a pattern ("job.*"), or all. The answer has the secret, this once."""
-        return self.call(calls.create_webhook(url, events=events, project=project, name=name, secret=secret))
+    ) -> WebhookCreated:
+        """Send events to `url`: those that match a pattern ("job.*"), or all. The answer has the
+        secret, this once."""
+        return self.call(
+            calls.create_webhook(url, events=events, project=project, name=name, secret=secret)
+        )
 
     def change_webhook(self: _Sends, webhook_id: str, **changes: Any) -> WebhookRecord:
         """Change `url`, `events`, `project` (None: every project) or `name`."""
@@ -52,7 +61,11 @@ class WebhookMethods:
         self.call(calls.delete_webhook(webhook_id))
 
     def rotate_webhook(
-        self: _Sends, webhook_id: str, *, secret: str | None = None, grace_seconds: float = DAY_SECONDS
+        self: _Sends,
+        webhook_id: str,
+        *,
+        secret: str | None = None,
+        grace_seconds: float = DAY_SECONDS,
     ) -> WebhookCreated:
         """A new secret; the one before signs too for `grace_seconds`."""
         return self.call(calls.rotate_webhook(webhook_id, secret, grace_seconds))
@@ -72,7 +85,8 @@ class WebhookMethods:
     def deliveries(
         self: _Sends, webhook_id: str, *, states: Sequence[str] = (), page_size: int | None = None
     ) -> Iterator[DeliveryRecord]:
-        """Its deliveries, newest first, page by page as they are asked for. states: pending, delivered, dead."""
+        """Its deliveries, newest first, page by page as they are asked for. states: pending,
+        delivered, dead."""
         return self.pages(calls.deliveries(webhook_id, states=states, limit=page_size))
 
     def delivery(self: _Sends, webhook_id: str, delivery_id: str) -> DeliveryView:
@@ -80,7 +94,8 @@ class WebhookMethods:
         return self.call(calls.delivery(webhook_id, delivery_id))
 
     def redeliver(self: _Sends, webhook_id: str, delivery_id: str) -> DeliveryRecord:
-        """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without waiting longer."""
+        """Send a delivery again: a dead or delivered one with its tries fresh, a pending one
+        without waiting longer."""
         return self.call(calls.redeliver(webhook_id, delivery_id))
 
     def redeliver_dead(self: _Sends, webhook_id: str) -> int:
@@ -100,11 +115,19 @@ class AsyncWebhookMethods:
         return await self.call(calls.webhook(webhook_id))
 
     async def create_webhook(
-        self: _AsyncSends, url: str, *, events: Sequence[str] = (), project: str | None = None, name: str = "",
+        self: _AsyncSends,
+        url: str,
+        *,
+        events: Sequence[str] = (),
+        project: str | None = None,
+        name: str = "",
         secret: str | None = None,
-    ) -> WebhookCreated:  # fmt: skip
-        """Send events to `url`: those that match a pattern ("job.*"), or all. The answer has the secret, this once."""
-        return await self.call(calls.create_webhook(url, events=events, project=project, name=name, secret=secret))
+    ) -> WebhookCreated:
+        """Send events to `url`: those that match a pattern ("job.*"), or all. The answer has the
+        secret, this once."""
+        return await self.call(
+            calls.create_webhook(url, events=events, project=project, name=name, secret=secret)
+        )
 
     async def change_webhook(self: _AsyncSends, webhook_id: str, **changes: Any) -> WebhookRecord:
         """Change `url`, `events`, `project` (None: every project) or `name`."""
@@ -115,7 +138,11 @@ class AsyncWebhookMethods:
         await self.call(calls.delete_webhook(webhook_id))
 
     async def rotate_webhook(
-        self: _AsyncSends, webhook_id: str, *, secret: str | None = None, grace_seconds: float = DAY_SECONDS
+        self: _AsyncSends,
+        webhook_id: str,
+        *,
+        secret: str | None = None,
+        grace_seconds: float = DAY_SECONDS,
     ) -> WebhookCreated:
         """A new secret; the one before signs too for `grace_seconds`."""
         return await self.call(calls.rotate_webhook(webhook_id, secret, grace_seconds))
@@ -133,9 +160,14 @@ class AsyncWebhookMethods:
         return await self.call(calls.test_webhook(webhook_id))
 
     def deliveries(
-        self: _AsyncSends, webhook_id: str, *, states: Sequence[str] = (), page_size: int | None = None
+        self: _AsyncSends,
+        webhook_id: str,
+        *,
+        states: Sequence[str] = (),
+        page_size: int | None = None,
     ) -> AsyncIterator[DeliveryRecord]:
-        """Its deliveries, newest first, page by page as they are asked for. states: pending, delivered, dead."""
+        """Its deliveries, newest first, page by page as they are asked for. states: pending,
+        delivered, dead."""
         return self.pages(calls.deliveries(webhook_id, states=states, limit=page_size))
 
     async def delivery(self: _AsyncSends, webhook_id: str, delivery_id: str) -> DeliveryView:
@@ -143,7 +175,8 @@ class AsyncWebhookMethods:
         return await self.call(calls.delivery(webhook_id, delivery_id))
 
     async def redeliver(self: _AsyncSends, webhook_id: str, delivery_id: str) -> DeliveryRecord:
-        """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without waiting longer."""
+        """Send a delivery again: a dead or delivered one with its tries fresh, a pending one
+        without waiting longer."""
         return await self.call(calls.redeliver(webhook_id, delivery_id))
 
     async def redeliver_dead(self: _AsyncSends, webhook_id: str) -> int:

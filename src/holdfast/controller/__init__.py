@@ -1,1 +1,2 @@
-"""The server: the API over the store, and the control loops that one leader runs. Holds no state of its own."""
+"""The server: the API over the store, and the control loops that one leader runs. Holds no state of
+its own."""

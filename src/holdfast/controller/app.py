@@ -1,9 +1,12 @@
-"""The ASGI application: find the route, check who calls, run the handler, and turn what it raises into a problem.
+"""The ASGI application: find the route, check who calls, run the handler, and turn what it raises
+into a problem.
 
-There is no framework between the socket and the handler: bodies are decoded and answers encoded by msgspec from the
-shared structs, so nothing of one would be used (measured: half the import time and 15 MB saved).
+There is no framework between the socket and the handler: bodies are decoded and answers encoded by
+msgspec from the shared structs, so nothing of one would be used (measured: half the import time and
+15 MB saved).
 
-AUTH-1  Every route has a role in the table, and it is checked here, in one place, before the handler runs.
+AUTH-1  Every route has a role in the table, and it is checked here, in one place, before the
+        handler runs.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ _MAX_PATH_CHARS = 2048
 
 
 class _Node:
-    """Everything under one template: its segments, None where a parameter stands, and its methods."""
+    """Everything under one template: its segments, None where a parameter stands, and its
+    methods."""
 
     __slots__ = ("methods", "names", "path", "segments")
 
@@ -44,7 +48,8 @@ class _Node:
 
 
 class Router:
-    """Finds routes. Segments are decoded one by one, so that a name with a slash in it (`%2F`) stays one segment."""
+    """Finds routes. Segments are decoded one by one, so that a name with a slash in it (`%2F`)
+    stays one segment."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._fixed: dict[str, _Node] = {}
@@ -69,13 +74,19 @@ class Router:
             parts = raw_path.split("/")[1:]
             for node in self._templates:
                 if len(node.segments) == len(parts) and all(
-                    want is None or want == part for want, part in zip(node.segments, parts, strict=True)
+                    want is None or want == part
+                    for want, part in zip(node.segments, parts, strict=True)
                 ):
-                    values = [part for want, part in zip(node.segments, parts, strict=True) if want is None]
+                    values = [
+                        part
+                        for want, part in zip(node.segments, parts, strict=True)
+                        if want is None
+                    ]
                     if all(values):
                         return node, dict(zip(node.names, map(_unquote, values), strict=True))
         raise NotFound(
-            f"there is nothing at {raw_path[:200]}; /v1/openapi.json lists what there is", code="unknown_path"
+            f"there is nothing at {raw_path[:200]}; /v1/openapi.json lists what there is",
+            code="unknown_path",
         )
 
 
@@ -121,12 +132,15 @@ class App:
                 self.controller.outages.note_failure(error)
             response = answer_problem(error)
         except asyncio.CancelledError:
-            # Cancelled by the shutdown, whose patience is over, or because a connection was torn down under it: a client
-            # must hear that trying again is right. Left alone, the server would answer a bare 500.
+            # Cancelled by the shutdown, whose patience is over, or because a connection was torn
+            # down under it: a client must hear that trying again is right. Left alone, the server
+            # would answer a bare 500.
             if _is_being_cancelled() and not self.controller.wakes.closing:
                 raise
             log.warning("%s %s was broken off", method, route)
-            response = answer_problem(Unavailable("this call was broken off before it was done; try again"))
+            response = answer_problem(
+                Unavailable("this call was broken off before it was done; try again")
+            )
         except Exception:
             response = _answer_bug(method, route)
         try:
@@ -141,14 +155,18 @@ class App:
             else:
                 log.exception("a stream broke off in its middle")
         finally:
-            self.controller.metrics.requests.labels(method if status != 405 else "(other)", route, str(status)).inc()
+            self.controller.metrics.requests.labels(
+                method if status != 405 else "(other)", route, str(status)
+            ).inc()
 
     async def _answer(self, node: _Node, method: str, scope: Scope, receive: Receive) -> Response:
         endpoint = node.methods.get(method)
         if endpoint is None and method == "HEAD":
             endpoint = node.methods.get("GET")
         if endpoint is None:
-            allowed = ", ".join([*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])])
+            allowed = ", ".join(
+                [*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])]
+            )
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
         call = Call(self.controller, scope, receive)
         await self._let_in(endpoint, call)
@@ -176,5 +194,8 @@ class App:
 def _answer_bug(method: str, route: str) -> Response:
     number = secrets.token_hex(6)
     log.exception("%s %s failed", method, route, extra={"request": number})
-    error = HoldfastError(f"this is a bug in Holdfast; the server's log has it under request {number}", code="internal")
+    error = HoldfastError(
+        f"this is a bug in Holdfast; the server's log has it under request {number}",
+        code="internal",
+    )
     return answer_problem(error, instance=f"urn:holdfast:request:{number}")

@@ -30,15 +30,23 @@ def build_openapi() -> dict[str, Any]:
     types: list[Any] = [Problem]
     for endpoint in ENDPOINTS:
         types += [endpoint.body] if endpoint.body is not None else []
-        types += [a.item if isinstance(a, Page) else a for a in endpoint.answers.values() if a is not None]
+        types += [
+            a.item if isinstance(a, Page) else a for a in endpoint.answers.values() if a is not None
+        ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = {_key(t): s for t, s in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
+            endpoint, schema_of
+        )
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": "1", "description": (_package_doc or "Holdfast").strip()},
+        "info": {
+            "title": "Holdfast",
+            "version": "1",
+            "description": (_package_doc or "Holdfast").strip(),
+        },
         "paths": paths,
         "components": {
             "schemas": components,
@@ -66,7 +74,9 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         content = {"application/json": {"schema": schema_of[_key(endpoint.body)]}}
         found["requestBody"] = {"required": not endpoint.optional_body, "content": content}
     elif endpoint.raw:
-        content = {media: {"schema": {"type": "string", "format": "binary"}} for media in endpoint.media_in}
+        content = {
+            media: {"schema": {"type": "string", "format": "binary"}} for media in endpoint.media_in
+        }
         found["requestBody"] = {"required": True, "content": content}
     responses: dict[str, Any] = {}
     for status, answer in endpoint.answers.items():
@@ -87,12 +97,17 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         else:
             schema = schema_of[_key(answer)]
         responses[str(status)]["content"] = {
-            media: ({"schema": schema} if schema is not None and media == "application/json" else {})
+            media: (
+                {"schema": schema} if schema is not None and media == "application/json" else {}
+            )
             for media in endpoint.media
         }
     problem = {"application/problem+json": {"schema": schema_of[_key(Problem)]}}
     for status in _problem_statuses(endpoint):
-        responses[str(status)] = {"description": "A problem (RFC 9457); `code` is the stable word.", "content": problem}
+        responses[str(status)] = {
+            "description": "A problem (RFC 9457); `code` is the stable word.",
+            "content": problem,
+        }
     found["responses"] = responses
     return found
 
@@ -123,7 +138,9 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     ]
     for name, text in endpoint.headers.items():
         schema = {"type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[\x21-\x7e]+$"}
-        found.append({"name": name, "in": "header", "required": False, "description": text, "schema": schema})
+        found.append(
+            {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+        )
     if endpoint.query is not None:
         _, components = msgspec.json.schema_components([endpoint.query], ref_template=_REF)
         own = components[endpoint.query.__name__]
@@ -146,7 +163,9 @@ def _inline(schema: Any, components: dict[str, Any]) -> Any:
     if "anyOf" in schema:
         rest = [s for s in schema["anyOf"] if s != {"type": "null"}]
         more = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
-        return {**more, **_inline(rest[0], components)} if len(rest) == 1 else {**more, "anyOf": rest}
+        return (
+            {**more, **_inline(rest[0], components)} if len(rest) == 1 else {**more, "anyOf": rest}
+        )
     found = {k: v for k, v in schema.items() if k not in ("title", "description", "default")}
     if "items" in found:
         found["items"] = _inline(found["items"], components)

@@ -66,9 +66,16 @@ host says of itself. Counters and histograms count what this replica did: sum th
 """
 
 _NO_GAUGES = Gauges(
-    jobs={("q", "s"): 0}, hosts={"s": 0}, dead_hosts=0, busy_cpu_slots=0, busy_gpus=0, total_cpu_slots=0, total_gpus=0,
-    oldest_queued_seconds=0, oldest_transaction_seconds=0,
-)  # fmt: skip
+    jobs={("q", "s"): 0},
+    hosts={"s": 0},
+    dead_hosts=0,
+    busy_cpu_slots=0,
+    busy_gpus=0,
+    total_cpu_slots=0,
+    total_gpus=0,
+    oldest_queued_seconds=0,
+    oldest_transaction_seconds=0,
+)
 
 
 def render_rest_page() -> str:
@@ -76,20 +83,30 @@ def render_rest_page() -> str:
     operations = build_openapi()["paths"]
     lines = [_REST, "| | path | role | body → answer | |", "|---|---|---|---|---|"]
     for endpoint in sorted(
-        ENDPOINTS, key=lambda e: (e.role in (Role.HOST, Role.JOIN), e.path.startswith("/v1") is False)
+        ENDPOINTS,
+        key=lambda e: (e.role in (Role.HOST, Role.JOIN), e.path.startswith("/v1") is False),
     ):
         operation = operations[endpoint.path][endpoint.method.lower()]
         query = ", ".join(f"`{p['name']}`" for p in operation["parameters"] if p["in"] == "query")
         text = endpoint.summary + (f" Query: {query}." if query else "")
         role = "" if endpoint.role is Role.ANYONE else endpoint.role.name.lower()
-        lines.append(f"| {endpoint.method} | `{endpoint.path}` | {role} | {_say_types(endpoint)} | {text} |")
+        lines.append(
+            f"| {endpoint.method} | `{endpoint.path}` | {role} | {_say_types(endpoint)} | {text} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _say_types(endpoint: Endpoint) -> str:
-    raw = "LogsRequest (msgpack)" if "application/msgpack" in endpoint.media_in else ", ".join(endpoint.media_in)
+    raw = (
+        "LogsRequest (msgpack)"
+        if "application/msgpack" in endpoint.media_in
+        else ", ".join(endpoint.media_in)
+    )
     body = raw if endpoint.raw else getattr(endpoint.body, "__name__", "")
-    answers = [f"{status} {_say_type(answer, endpoint)}".strip() for status, answer in endpoint.answers.items()]
+    answers = [
+        f"{status} {_say_type(answer, endpoint)}".strip()
+        for status, answer in endpoint.answers.items()
+    ]
     return f"{body} → {', '.join(answers)}" if body else ", ".join(answers)
 
 

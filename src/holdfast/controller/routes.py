@@ -1,4 +1,5 @@
-"""Every route there is, in one table. `wire/api.py` says the same in prose; a test holds them together."""
+"""Every route there is, in one table. `wire/api.py` says the same in prose; a test holds them
+together."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ from holdfast.wire import webhooks as hooks
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)
 _BYTES = ("application/octet-stream",)
-_KEY = {"Idempotency-Key": "A second submission with this key in the same project returns the first job."}
+_KEY = {
+    "Idempotency-Key": "A second submission with this key in the same project returns the first "
+    "job."
+}
 
 
 class Page:
@@ -54,7 +58,9 @@ class Page:
         self.item = item
 
 
-def _get(path: str, handle: Any, summary: str, answer: Any, query: Any = None, **more: Any) -> Endpoint:
+def _get(
+    path: str, handle: Any, summary: str, answer: Any, query: Any = None, **more: Any
+) -> Endpoint:
     return Endpoint("GET", path, R, handle, summary, query=query, answers={200: answer}, **more)
 
 
@@ -71,10 +77,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/register", Role.JOIN, route.register, "A new host, or a new incarnation of one.",
              body=agent.RegisterRequest, answers={200: agent.RegisterAnswer}),
     Endpoint("PUT", "/v1/agent/checkpoint", Role.HOST, checkpoints.put_agent_checkpoint,
-             "What a task saved; the body is the bytes.", query=checkpoints.AgentCheckpointQuery, raw=True,
+             "What a task saved; the body is the "
+             "bytes.", query=checkpoints.AgentCheckpointQuery, raw=True,
              media_in=_BYTES, answers={200: agent.CheckpointStored}),
     Endpoint("GET", "/v1/agent/checkpoint", Role.HOST, checkpoints.get_agent_checkpoint,
-             "What an earlier attempt of a rank left.", query=checkpoints.AgentCheckpointQuery, media=_BYTES,
+             "What an earlier attempt of a rank "
+             "left.", query=checkpoints.AgentCheckpointQuery, media=_BYTES,
              answers={200: None}),
     Endpoint("POST", "/v1/agent/checkpoint/skip", Role.HOST, checkpoints.skip_agent_checkpoint,
              "What was offered cannot be used: the one before.", body=agent.CheckpointSkip,
@@ -104,15 +112,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get(JOB + "/checkpoint", checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,
          checkpoints.CheckpointQuery, media=_BYTES),
     Endpoint("PUT", JOB + "/checkpoint", S, checkpoints.put_checkpoint,
-             "Leave a checkpoint for the next attempt; the body is the bytes.", query=checkpoints.CheckpointQuery,
+             "Leave a checkpoint for the next attempt; the body is the "
+             "bytes.", query=checkpoints.CheckpointQuery,
              raw=True, media_in=_BYTES, answers={201: CheckpointRecord}),
     Endpoint("DELETE", JOB + "/checkpoints", S, checkpoints.delete_checkpoints,
-             "Forget checkpoints: all, those of one rank, or one.", query=checkpoints.WhichCheckpointsQuery,
+             "Forget checkpoints: all, those of one rank, or "
+             "one.", query=checkpoints.WhichCheckpointsQuery,
              answers={204: None}),
     Endpoint("POST", JOB + "/cancel", S, jobs.cancel_job, "Cancel it.", body=api.CancelRequest,
              optional_body=True, answers={200: JobRecord, 202: JobRecord}),
     Endpoint("POST", JOB + "/retry", S, retries.retry_job,
-             "Another attempt for a job that failed or was cancelled; of one that runs, another try for its parked members.",
+             "Another attempt for a job that failed or was cancelled; of one that runs, another "
+             "try for its parked members.",
              body=api.RetryRequest, optional_body=True,
              answers={200: JobRecord}),
     # queues

@@ -1,8 +1,10 @@
 """The controller as a process: open the store, start the loops, serve, and go in order.
 
-SERVE-1  A stop answers every waiting poll, ends the streams, stops the loops, gives leadership back and closes the
-         store, in this order, and waits for each of them only so long: four seconds in all. It is the same stop wherever
-         the serving broke off. Agents notice a refused connection and try again; nothing that runs is touched.
+SERVE-1  A stop answers every waiting poll, ends the streams, stops the loops, gives leadership back
+         and closes the
+         store, in this order, and waits for each of them only so long: four seconds in all. It is
+         the same stop wherever the serving broke off. Agents notice a refused connection and try
+         again; nothing that runs is touched.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
-# SERVE-1. The parts get longer than uvicorn gives its connections, or it would never be seen to end by itself.
+# SERVE-1. The parts get longer than uvicorn gives its connections, or it would never be seen to end
+# by itself.
 _GRACEFUL_SECONDS = 1
 _PARTS_SECONDS = 1.5
 _FORCED_SECONDS = 0.3
@@ -45,7 +48,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve.
 
     port 0: any free one, told in the log. token_file: where the first admin token is kept.
-    insecure_bind: allow an address that others reach without TLS. database_seconds: how long to wait for the database.
+    insecure_bind: allow an address that others reach without TLS. database_seconds: how long to
+    wait for the database.
     """
 
     dsn: str
@@ -58,7 +62,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     insecure_bind: bool = False
     database_seconds: float = 60.0
     blobs: str | None = None  # a folder or s3://bucket/prefix; the same for all replicas
-    listen_fd: int | None = None  # an inherited listening socket to serve on instead of `host` and `port`
+    listen_fd: int | None = (
+        None  # an inherited listening socket to serve on instead of `host` and `port`
+    )
 
 
 class _Server(uvicorn.Server):
@@ -86,11 +92,15 @@ def check_config(config: ServerConfig) -> None:
     if not is_loopback(config.host) and not config.tls_cert:
         if not config.insecure_bind:
             raise ValidationError(
-                f"{config.host} can be reached by others, and without TLS they read the tokens: give --tls-cert and "
-                "--tls-key, put a TLS proxy before it, or say --insecure-bind where the network is trusted",
+                f"{config.host} can be reached by others, and without TLS they read the tokens: "
+                "give --tls-cert and "
+                "--tls-key, put a TLS proxy before it, or say --insecure-bind where the network "
+                "is trusted",
                 field="host",
             )
-        log.warning("serving %s WITHOUT TLS: tokens and secrets cross the network in the clear", config.host)
+        log.warning(
+            "serving %s WITHOUT TLS: tokens and secrets cross the network in the clear", config.host
+        )
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -109,25 +119,30 @@ def bind_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise ValidationError(
-            f"cannot listen on {host} port {port}: {error.strerror}; is another server there?", field="port"
+            f"cannot listen on {host} port {port}: {error.strerror}; is another server there?",
+            field="port",
         ) from error
     return sock
 
 
 def adopt_socket(fd: int) -> socket.socket:
-    """Take over a socket that the starter listens on. It outlives this process there, so callers wait in its queue
-    while a controller is started again. Raises ValidationError for what is no socket.
+    """Take over a socket that the starter listens on. It outlives this process there, so callers
+    wait in its queue while a controller is started again. Raises ValidationError for what is no
+    socket.
     """
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        raise ValidationError(f"descriptor {fd} is no socket: {error.strerror}", field="listen_fd") from error
+        raise ValidationError(
+            f"descriptor {fd} is no socket: {error.strerror}", field="listen_fd"
+        ) from error
     sock.setblocking(False)
     return sock
 
 
 class RunningServer:
-    """A controller that serves `store` on a socket: the process's own, and over a memory store the tests'."""
+    """A controller that serves `store` on a socket: the process's own, and over a memory store the
+    tests'."""
 
     def __init__(
         self,
@@ -243,7 +258,11 @@ async def serve(config: ServerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # First: a port that is taken is told before the database is touched.
-    sock = bind_socket(config.host, config.port) if config.listen_fd is None else adopt_socket(config.listen_fd)
+    sock = (
+        bind_socket(config.host, config.port)
+        if config.listen_fd is None
+        else adopt_socket(config.listen_fd)
+    )
     opening = asyncio.create_task(open_store(config))
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -264,12 +283,19 @@ async def serve(config: ServerConfig) -> None:
         sock.close()
 
 
-async def _serve_store(config: ServerConfig, store: Store, sock: socket.socket, stopped: asyncio.Task[bool]) -> None:
+async def _serve_store(
+    config: ServerConfig, store: Store, sock: socket.socket, stopped: asyncio.Task[bool]
+) -> None:
     if config.token_file is not None:
         await ensure_admin_token(store, Path(config.token_file))
     blobs = open_blobs(config.blobs, os.environ)
     running = RunningServer(
-        store, sock, environment=os.environ, tls_cert=config.tls_cert, tls_key=config.tls_key, blobs=blobs
+        store,
+        sock,
+        environment=os.environ,
+        tls_cert=config.tls_cert,
+        tls_key=config.tls_key,
+        blobs=blobs,
     )
     try:
         await running.start()
@@ -282,7 +308,8 @@ async def _serve_store(config: ServerConfig, store: Store, sock: socket.socket, 
 
 
 async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:
-    """Return when it was told to stop. Raises what a part of it failed with, HoldfastError where one just ended."""
+    """Return when it was told to stop. Raises what a part of it failed with, HoldfastError where
+    one just ended."""
     failure = asyncio.create_task(running.wait_for_failure())
     try:
         await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)

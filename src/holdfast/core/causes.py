@@ -1,4 +1,5 @@
-"""Why an attempt ended: the classes of failure, what each is charged to, and the watchdogs' exit codes (DESIGN §3.2, §4)."""
+"""Why an attempt ended: the classes of failure, what each is charged to, and the watchdogs' exit
+codes (DESIGN §3.2, §4)."""
 
 from __future__ import annotations
 
@@ -65,21 +66,27 @@ CHARGED_TO: Mapping[Cause, Budget] = {
 UNSTARTED = (Cause.START_TIMEOUT, Cause.IMAGE_PULL_FAILURE)
 """Ends of attempts of which some rank never got what it needs to start."""
 
-ELIGIBLE: tuple[Cause, ...] = tuple(c for c, budget in CHARGED_TO.items() if budget is not Budget.NEVER)
+ELIGIBLE: tuple[Cause, ...] = tuple(
+    c for c, budget in CHARGED_TO.items() if budget is not Budget.NEVER
+)
 """Causes that may be followed by another attempt. The others are never retried (RETRY-2)."""
 
 
 GROUPS: Mapping[str, tuple[Cause, ...]] = {
     word: tuple(c for c in ELIGIBLE if CHARGED_TO[c] is budget)
     for word, budget in (
-        ("failures", Budget.RETRIES), ("infra", Budget.INFRA), ("watchdog", Budget.WATCHDOG), ("system", Budget.NOTHING)
+        ("failures", Budget.RETRIES),
+        ("infra", Budget.INFRA),
+        ("watchdog", Budget.WATCHDOG),
+        ("system", Budget.NOTHING),
     )
-}  # fmt: skip
+}
 """Words that stand for all eligible causes of one budget; `system` for those charged to nothing."""
 
 
 def parse_causes(raw: object) -> tuple[Cause, ...]:
-    """Read "all", "none", or causes and words of GROUPS with commas between them. Raises ValidationError for another word."""
+    """Read "all", "none", or causes and words of GROUPS with commas between them. Raises
+    ValidationError for another word."""
     text = str(raw).strip().lower()
     if text in ("all", "none"):
         return ELIGIBLE if text == "all" else ()
@@ -87,7 +94,9 @@ def parse_causes(raw: object) -> tuple[Cause, ...]:
     found: dict[Cause, None] = {}
     for word in words:
         if word not in ELIGIBLE and word not in GROUPS:
-            what = "is never retried and cannot be opted in" if word in list(Cause) else "is no cause"
+            what = (
+                "is never retried and cannot be opted in" if word in list(Cause) else "is no cause"
+            )
             known = f"eligible are {', '.join(ELIGIBLE)}; {', '.join(GROUPS)} stand for several, all and none for themselves"
             raise ValidationError(f"retry_on: {word!r} {what}; {known}", field="retry_on")
         found.update(dict.fromkeys(GROUPS.get(word) or (Cause(word),)))

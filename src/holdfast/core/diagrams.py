@@ -1,4 +1,5 @@
-"""Draws the state machines of `core.transitions` as a Markdown page: `python -m holdfast.core.diagrams`."""
+"""Draws the state machines of `core.transitions` as a Markdown page: `python -m
+holdfast.core.diagrams`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def render_table(title: str, table: Table[S, E]) -> str:
     lines = [f"## {title}", "", "```mermaid", "stateDiagram-v2"]
     lines += [f"    {state} --> {after}: {event}" for (state, event), (after, _) in table.items()]
     lines += ["```", "", "| state | event | becomes | because |", "|---|---|---|---|"]
-    lines += [f"| {state} | {event} | {after} | {why} |" for (state, event), (after, why) in table.items()]
+    lines += [
+        f"| {state} | {event} | {after} | {why} |" for (state, event), (after, why) in table.items()
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -13,7 +13,8 @@ Text = Annotated[str, Meta(max_length=4096)]
 
 
 class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A watchdog's verdict: which, the exit code kept on the attempt, a sentence, and the readings behind it."""
+    """A watchdog's verdict: which, the exit code kept on the attempt, a sentence, and the readings
+    behind it."""
 
     watchdog: Watchdog
     exit_code: int
@@ -24,24 +25,35 @@ class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the agent (or the controller, for a host it lost) knows about the end of a task.
 
-    exit_code: 0–255 when the process exited by itself, None when a signal ended it or it never started.
+    exit_code: 0–255 when the process exited by itself, None when a signal ended it or it never
+    started.
     signal: the number of the signal that ended it.
     oom: the task's memory cgroup counted an OOM kill.
     trip: the watchdog that ended it, if one did.
-    stopped: Holdfast had already sent it a stop when it ended (a drain), so its exit says nothing of its own.
-    stop_cause: why it was stopped, where the controller did not ask (its host shuts down: `host_drained`).
+    stopped: Holdfast had already sent it a stop when it ended (a drain), so its exit says nothing
+    of its own.
+    stop_cause: why it was stopped, where the controller did not ask (its host shuts down:
+    `host_drained`).
     unkillable: it survived SIGKILL; its host is suspect.
-    start_error: why it could not be started (no such program, no such folder, …). With `lost`: for want of something of the host's.
-    pull_error: why its image could not be had, in the registry's words. runtime_error: why the container runtime could
+    start_error: why it could not be started (no such program, no such folder, …). With `lost`: for
+    want of something of the host's.
+    pull_error: why its image could not be had, in the registry's words. runtime_error: why the
+    container runtime could
         not run it.
-    checkpoint_error: why what an earlier attempt had saved could not be had, so that it was not started.
-    xids: Xid codes the driver logged for the task's devices while it ran. ecc_errors: uncorrectable memory errors that
-        were added meanwhile. gpu_lost: a device of the task no longer answers, and what was said instead.
+    checkpoint_error: why what an earlier attempt had saved could not be had, so that it was not
+    started.
+    xids: Xid codes the driver logged for the task's devices while it ran. ecc_errors: uncorrectable
+    memory errors that
+        were added meanwhile. gpu_lost: a device of the task no longer answers, and what was said
+        instead.
     malformed: the report of its end was missing or could not be read; this says how.
-    lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
-    rendezvous_port: the port Holdfast chose for it to listen on, where it was the first rank; 0 for others.
+    lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone",
+    "lost_lease".
+    rendezvous_port: the port Holdfast chose for it to listen on, where it was the first rank; 0 for
+    others.
     ended_ago_seconds: how long before this report it ended, on its host's own clock.
-    max_memory_bytes: the most it ever held. memory_limit_bytes: the limit of its control group, 0 without one.
+    max_memory_bytes: the most it ever held. memory_limit_bytes: the limit of its control group, 0
+    without one.
     log_tail: the last lines of its output, redacted.
     """
 
@@ -70,7 +82,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def succeeded(self) -> bool:
-        """True when the task did its work: exit code 0, by itself, with no trip, and all of that could be read."""
+        """True when the task did its work: exit code 0, by itself, with no trip, and all of that
+        could be read."""
         by_itself = self.trip is None and not self.stopped and not self.unkillable
         return self.exit_code == 0 and by_itself and self.malformed is None
 
@@ -78,7 +91,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
     """A cause, the rule that matched, the words for a person, and what the rule went by.
 
-    exit_code: the one kept on the attempt: the watchdog's where one tripped, else 128 + signal, else the process's.
+    exit_code: the one kept on the attempt: the watchdog's where one tripped, else 128 + signal,
+    else the process's.
     evidence: what the rule matched: the line of the log, the counter, the code.
     never_retry, avoid_host: what an operator's rule says besides the cause.
     """

@@ -1,4 +1,5 @@
-"""Identifiers: how they are made from a time and entropy given, and how a task's place in history is written."""
+"""Identifiers: how they are made from a time and entropy given, and how a task's place in history
+is written."""
 
 from __future__ import annotations
 
@@ -22,8 +23,11 @@ def _base32(value: int, width: int) -> str:
 
 
 def make_id(now_ms: int, entropy: int) -> str:
-    """Return a 20-character id that sorts by time: `now_ms` (Unix milliseconds), then `entropy` (55 bits)."""
-    return _base32(now_ms, _TIME_CHARS) + _base32(entropy & ((1 << ENTROPY_BITS) - 1), _ENTROPY_CHARS)
+    """Return a 20-character id that sorts by time: `now_ms` (Unix milliseconds), then `entropy` (55
+    bits)."""
+    return _base32(now_ms, _TIME_CHARS) + _base32(
+        entropy & ((1 << ENTROPY_BITS) - 1), _ENTROPY_CHARS
+    )
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True):

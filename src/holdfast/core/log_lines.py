@@ -1,6 +1,7 @@
 """A line of a log as a reason shows it.
 
-Apart from the patterns, which take 14 ms to compile: whoever only reads rules over the API waits for none of them.
+Apart from the patterns, which take 14 ms to compile: whoever only reads rules over the API waits
+for none of them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import re
 
 MAX_LINE_CHARS = 300
 
-_NOISE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_NOISE = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def cut_line(text: str, start: int, end: int) -> str:
-    """The line of `text` around [start, end), without control characters, at most `MAX_LINE_CHARS` long."""
+    """The line of `text` around [start, end), without control characters, at most `MAX_LINE_CHARS`
+    long."""
     begin = text.rfind("\n", 0, start) + 1
     stop = text.find("\n", max(start, end - 1))
     stop = len(text) if stop < 0 else stop

@@ -1,6 +1,7 @@
 """The rows every part shares: what the store returns, decisions are made on, and the API shows.
 
-Timestamps are aware UTC datetimes of the *database's* clock. Durations are seconds. Secrets are in none of these.
+Timestamps are aware UTC datetimes of the *database's* clock. Durations are seconds. Secrets are in
+none of these.
 """
 
 from __future__ import annotations
@@ -35,14 +36,19 @@ class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
 class JobRecord(Record, frozen=True, kw_only=True):
     """A job.
 
-    epoch: the fencing number of its current or last attempt; grows with every admission and every finished drain.
+    epoch: the fencing number of its current or last attempt; grows with every admission and every
+    finished drain.
     attempts: how many attempts it has had, the running one included; also the number of the last.
     reason: the sentence of the last decision, the same everywhere it is shown.
-    wait_cause, wait_until: only while `waiting`: why ("start_time", "back_off", "retries_held", "dependency", "held") and
-        until when. retry_at: when the pending retry is due; it may be held back longer by the kill switch.
-    best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no further.
+    wait_cause, wait_until: only while `waiting`: why ("start_time", "back_off", "retries_held",
+    "dependency", "held") and
+        until when. retry_at: when the pending retry is due; it may be held back longer by the kill
+        switch.
+    best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no
+    further.
     drain_*: only while `draining`: who started the fall and why.
-    retries_charged … infra_charged: what its budgets have been charged so far, over all ranks; rank_charges: by rank, as text.
+    retries_charged … infra_charged: what its budgets have been charged so far, over all ranks;
+    rank_charges: by rank, as text.
     start_failures: starts in a row that failed before every task ran.
     avoid_hosts: ids of hosts it is kept away from where another fits.
     """
@@ -87,17 +93,22 @@ class JobRecord(Record, frozen=True, kw_only=True):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    revision: int = 0  # the newest event's id that touched it is not stored; this counts its changes
+    revision: int = (
+        0  # the newest event's id that touched it is not stored; this counts its changes
+    )
 
 
 class TaskRecord(Record, frozen=True, kw_only=True):
     """One rank of the current attempt, while the job is reserved, running or draining.
 
-    claimed_at, barrier: when its agent kept its place, and whether all ranks' are kept, so that it may start (GANG-1).
+    claimed_at, barrier: when its agent kept its place, and whether all ranks' are kept, so that it
+    may start (GANG-1).
     port: of rank 0, for the rendezvous.
-    replaced: how often another host stood in for this rank of a supervised job; its epoch is then its own (MEMBER-1).
-    reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked. start_failures: its starts in a
-    row that failed, before this place. stop_cause, stop_reason: why it alone was stopped, or is parked.
+    replaced: how often another host stood in for this rank of a supervised job; its epoch is then
+    its own (MEMBER-1).
+    reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked.
+    start_failures: its starts in a row that failed, before this place. stop_cause, stop_reason: why
+    it alone was stopped, or is parked.
     """
 
     job_id: str
@@ -247,9 +258,11 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
 
 class ProjectRecord(Record, frozen=True, kw_only=True):
-    """Who pays: retry defaults and quotas, and what of it is in use. A project is there as soon as a job names it.
+    """Who pays: retry defaults and quotas, and what of it is in use. A project is there as soon as
+    a job names it.
 
-    running, gpus: jobs that are reserved, running or draining, and the GPUs they hold. unfinished: all that have not ended.
+    running, gpus: jobs that are reserved, running or draining, and the GPUs they hold. unfinished:
+    all that have not ended.
     """
 
     name: str
@@ -261,7 +274,8 @@ class ProjectRecord(Record, frozen=True, kw_only=True):
 
 
 class EventRecord(Record, frozen=True, kw_only=True):
-    """One line of the append-only record. `id` is opaque and sorts in the order readers see events."""
+    """One line of the append-only record. `id` is opaque and sorts in the order readers see
+    events."""
 
     id: str
     at: datetime
@@ -302,7 +316,8 @@ class LogStreamRecord(Record, frozen=True, kw_only=True):
 
 
 class LogChunk(Record, frozen=True, kw_only=True):
-    """Bytes `[offset, offset + len(data))` of a stream. A gap to the chunk before means bytes were dropped."""
+    """Bytes `[offset, offset + len(data))` of a stream. A gap to the chunk before means bytes were
+    dropped."""
 
     stream: str
     rank: int

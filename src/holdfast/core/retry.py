@@ -1,6 +1,8 @@
-"""RetryPolicy: whether an attempt that failed is followed by another, and when. Pure values and functions (DESIGN §3.3).
+"""RetryPolicy: whether an attempt that failed is followed by another, and when. Pure values and
+functions (DESIGN §3.3).
 
-RETRY-1  `max_retries` is a count: a job has at most 1 + max_retries attempts that are charged to retries.
+RETRY-1  `max_retries` is a count: a job has at most 1 + max_retries attempts that are charged to
+         retries.
 RETRY-2  A cause that is never retried cannot be made eligible, by anybody.
 RETRY-3  A delay is never over its ceiling: `max_retry_delay`, or 24 h where there is none.
 """
@@ -38,9 +40,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay: before the first retry, and before each where `backoff` is fixed.
     backoff_multiplier: what the delay grows by with every retry, where `backoff` is exponential.
     max_retry_delay: no delay is longer; None leaves only the hard ceiling of 24 h.
-    jitter: none; deterministic (from the job's id and the count, so it can be computed again); or random.
+    jitter: none; deterministic (from the job's id and the count, so it can be computed again); or
+    random.
     jitter_ratio: the jitter is at most this part of the delay, and is added to it.
-    eligible_causes: causes that are followed by another attempt, infrastructure and watchdog ones included.
+    eligible_causes: causes that are followed by another attempt, infrastructure and watchdog ones
+    included.
     emit_retry_events: write job.retry_scheduled, job.retry_exhausted and job.retry_succeeded.
     """
 
@@ -55,8 +59,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     emit_retry_events: bool = True
 
 
-class RetryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The part of a policy that one job sets itself; a field left out is its project's, the cluster's or the default."""
+class RetryFields(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The part of a policy that one job sets itself; a field left out is its project's, the
+    cluster's or the default."""
 
     max_retries: Count | UnsetType = UNSET
     retry_delay: Delay | UnsetType = UNSET
@@ -90,13 +97,15 @@ def check_fields(fields: RetryFields) -> RetryFields:
         refused = sorted(str(c) for c in causes if c not in ELIGIBLE)
         if refused:
             raise ValidationError(
-                f"{', '.join(refused)} is never retried and cannot be opted in; eligible are {', '.join(ELIGIBLE)}",
+                f"{', '.join(refused)} is never retried and cannot be opted in; eligible are "
+                f"{', '.join(ELIGIBLE)}",
                 field="retry.eligible_causes",
             )
     delay, ceiling = fields.retry_delay, fields.max_retry_delay
     if delay is not UNSET and isinstance(ceiling, float | int) and delay > ceiling:
         raise ValidationError(
-            f"retry_delay {delay:g} s is over max_retry_delay {ceiling:g} s; raise the one or lower the other",
+            f"retry_delay {delay:g} s is over max_retry_delay {ceiling:g} s; raise the one or "
+            "lower the other",
             field="retry.retry_delay",
         )
     return fields
@@ -116,13 +125,16 @@ def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
 
 
 def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
-    """The policy that settings in force amount to, each merged by itself by `core.settings.resolve.resolve`."""
+    """The policy that settings in force amount to, each merged by itself by
+    `core.settings.resolve.resolve`."""
     values: dict[str, Any] = {field: settings[name] for field, name in SETTING_OF.items()}
     values["eligible_causes"] = parse_causes(str(values["eligible_causes"]))
     return RetryPolicy(**values)
 
 
-def retry_delay_seconds(policy: RetryPolicy, retry_count: int, *, job_id: str, chance: float) -> float:
+def retry_delay_seconds(
+    policy: RetryPolicy, retry_count: int, *, job_id: str, chance: float
+) -> float:
     """Seconds to wait before the retry that follows `retry_count` earlier ones (RETRY-3).
 
     chance: uniform in [0, 1); used by random jitter alone.
@@ -138,16 +150,20 @@ def retry_delay_seconds(policy: RetryPolicy, retry_count: int, *, job_id: str, c
 
 
 def _grow(policy: RetryPolicy, retry_count: int, ceiling: float) -> float:
-    """retry_delay × multiplier ** retry_count, at most the ceiling; by logarithms first, for a float's power overflows."""
+    """retry_delay × multiplier ** retry_count, at most the ceiling; by logarithms first, for a
+    float's power overflows."""
     if policy.retry_delay == 0:
         return 0.0
-    if math.log(policy.retry_delay) + retry_count * math.log(policy.backoff_multiplier) >= math.log(ceiling):
+    if math.log(policy.retry_delay) + retry_count * math.log(policy.backoff_multiplier) >= math.log(
+        ceiling
+    ):
         return ceiling
     return float(min(policy.retry_delay * policy.backoff_multiplier**retry_count, ceiling))
 
 
 def _spread(job_id: str, retry_count: int, span: float) -> float:
-    """SHA-1 of job id and count, modulo `span`, in whole microseconds: the same everywhere and always."""
+    """SHA-1 of job id and count, modulo `span`, in whole microseconds: the same everywhere and
+    always."""
     micros = int(span * 1_000_000)
     digest = hashlib.sha1(f"{job_id}{retry_count}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest) % micros / 1_000_000 if micros else 0.0

@@ -1,6 +1,8 @@
-"""The seed that a supervised job gets when it is submitted: what the keys of its attempts are made of.
+"""The seed that a supervised job gets when it is submitted: what the keys of its attempts are made
+of.
 
-It is kept with the job's secrets, reaches its tasks in their environment, and is in no spec, no hash and no answer of the API.
+It is kept with the job's secrets, reaches its tasks in their environment, and is in no spec, no
+hash and no answer of the API.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ SEED_BYTES = 32
 
 
 def mint_secrets(spec: JobSpec, entropy: bytes) -> dict[str, str]:
-    """What Holdfast adds to a job's secrets: of a supervised one the seed, `entropy` in hexadecimal; else nothing."""
+    """What Holdfast adds to a job's secrets: of a supervised one the seed, `entropy` in
+    hexadecimal; else nothing."""
     if not spec.supervised:
         return {}
     assert len(entropy) >= SEED_BYTES

@@ -1,6 +1,7 @@
 """What a user submits. One struct, validated once, the same from flags, a file, the SDK or REST.
 
-A field left `None` means "as the queue, the cluster, the environment or the default says" (`core.settings.resolve`).
+A field left `None` means "as the queue, the cluster, the environment or the default says"
+(`core.settings.resolve`).
 Units: seconds, bytes, whole GPUs, CPU slots.
 """
 
@@ -20,11 +21,16 @@ MAX_ENV_BYTES = 128 * 1024  # the kernel's limit for one string is 128 KiB (MAX_
 MAX_ARGV_BYTES = 1024 * 1024
 MAX_LABELS = 64
 
-# `$` alone also matches before a newline at the end; `$(?!\n)` does not, in Python and in JSON Schema alike.
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)")]
+# `$` alone also matches before a newline at the end; `$(?!\n)` does not, in Python and in JSON
+# Schema alike.
+Name = Annotated[
+    str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)")
+]
 ShortText = Annotated[str, Meta(max_length=256)]
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
-EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
+EnvName = Annotated[
+    str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")
+]
 EnvValue = Annotated[str, Meta(max_length=128 * 1024)]
 # A reference as registries write them: never a word that a runtime could take for an option.
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]*$(?!\n)"
@@ -33,34 +39,51 @@ Off = Literal["off"]
 """The word that switches a limit off where `None` means "inherit"."""
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class JobSpec(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A job as its user wrote it.
 
-    argv: the program and its arguments, run without a shell. Exactly one of `argv` and `shell` is given.
+    argv: the program and its arguments, run without a shell. Exactly one of `argv` and `shell` is
+    given.
     shell: a command line for `/bin/sh -c`; never assumed, only when the user asked for one.
-    env: added to the agent's clean environment. secrets: the same, but stored apart, shown to nobody, redacted.
+    env: added to the agent's clean environment. secrets: the same, but stored apart, shown to
+    nobody, redacted.
     tasks: how many ranks run together; more than one is a gang.
-    gpus, cpus, memory_bytes: per task. A GPU task takes whole devices; another takes `cpus` CPU slots (default 1).
-    time_limit_seconds … watchdog_cap: settings of this job; None inherits, "off" switches a limit off.
-    retry: its own part of the retry policy. interactive: a person waits at it, so it is never run again by itself.
+    gpus, cpus, memory_bytes: per task. A GPU task takes whole devices; another takes `cpus` CPU
+    slots (default 1). time_limit_seconds … watchdog_cap: settings of this job; None inherits, "off"
+    switches a limit off.
+    retry: its own part of the retry policy. interactive: a person waits at it, so it is never run
+    again by itself.
     no_progress_limit, budget_reset_seconds: see the settings of these names.
-    image: run each task in a container of this image, by podman or docker, whichever the host has, or by `runtime`.
-    pull: when the image is fetched. volumes: "host path:path inside[:ro]", as the runtimes write it.
+    image: run each task in a container of this image, by podman or docker, whichever the host has,
+    or by `runtime`.
+    pull: when the image is fetched. volumes: "host path:path inside[:ro]", as the runtimes write
+    it.
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
     host_labels: only hosts that carry all of these labels with these values take it.
-    supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0 is replaced by itself, while
+    supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0
+    is replaced by itself, while
         the others go on (`core.endings.replace`). `holdfast supervise` makes such a job.
-    on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or restart them all.
+    on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or
+    restart them all.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
-    start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs, until an attempt got past its
+    start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs,
+    until an attempt got past its
         start, and after that.
     start_at: Unix seconds; the job waits until then.
-    idempotency_key: a second submission with the same key in the same project returns the first job.
+    idempotency_key: a second submission with the same key in the same project returns the first
+    job.
     """
 
-    argv: Annotated[tuple[Annotated[str, Meta(max_length=128 * 1024)], ...], Meta(max_length=4096)] = ()
+    argv: Annotated[
+        tuple[Annotated[str, Meta(max_length=128 * 1024)], ...], Meta(max_length=4096)
+    ] = ()
     shell: Annotated[str, Meta(max_length=128 * 1024)] | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")] | None = None
+    name: (
+        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+        | None
+    ) = None
     queue: Name | None = None
     project: Name = "default"
     priority: Annotated[int, Meta(ge=0, le=100)] = 50
@@ -85,7 +108,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     image: Annotated[str, Meta(min_length=1, max_length=1024, pattern=IMAGE)] | None = None
     runtime: Literal["podman", "docker"] | None = None
     pull: Literal["missing", "always", "never"] = "missing"
-    volumes: Annotated[tuple[Annotated[str, Meta(min_length=3, max_length=4096)], ...], Meta(max_length=64)] = ()
+    volumes: Annotated[
+        tuple[Annotated[str, Meta(min_length=3, max_length=4096)], ...], Meta(max_length=64)
+    ] = ()
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
@@ -95,11 +120,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
-    idempotency_key: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None = None
+    idempotency_key: (
+        Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None
+    ) = None
 
     @property
     def cpu_slots(self) -> int:
-        """CPU slots one task takes: `cpus` where given, else one for a task without a GPU and none for one with."""
+        """CPU slots one task takes: `cpus` where given, else one for a task without a GPU and none
+        for one with."""
         return self.cpus if self.cpus is not None else (0 if self.gpus else 1)
 
     @property
@@ -123,43 +151,61 @@ def check_spec(spec: JobSpec) -> JobSpec:
     """
     if spec.image is None and bool(spec.argv) == (spec.shell is not None):
         raise ValidationError(
-            "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a command line)",
+            "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a "
+            "command line)",
             field="argv",
         )
     if spec.retry is not None:
         check_fields(spec.retry)
         if spec.interactive and spec.retry.max_retries:
-            raise ValidationError("an interactive job is never retried; drop max_retries or interactive", field="retry")
+            raise ValidationError(
+                "an interactive job is never retried; drop max_retries or interactive",
+                field="retry",
+            )
     _check_container(spec)
     if spec.supervised and spec.image is not None:
         raise ValidationError(
-            "host managers run on the hosts themselves; let the policy start the containers", field="image"
+            "host managers run on the hosts themselves; let the policy start the containers",
+            field="image",
         )
     if spec.argv and not spec.argv[0]:
-        raise ValidationError("the program's name, the first word of `argv`, is empty", field="argv")
+        raise ValidationError(
+            "the program's name, the first word of `argv`, is empty", field="argv"
+        )
     if spec.shell is not None and not spec.shell.strip():
         raise ValidationError("the shell command line is empty", field="shell")
     texts = [("argv", word) for word in spec.argv] + [("shell", spec.shell or "")]
-    texts += [(f"env.{k}", v) for k, v in spec.env.items()] + [(f"secrets.{k}", v) for k, v in spec.secrets.items()]
+    texts += [(f"env.{k}", v) for k, v in spec.env.items()] + [
+        (f"secrets.{k}", v) for k, v in spec.secrets.items()
+    ]
     for field, text in texts:
         if "\x00" in text:
             raise ValidationError("a NUL character cannot be passed to a program", field=field)
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValidationError("half of a surrogate pair is not text that can be stored", field=field) from None
+            raise ValidationError(
+                "half of a surrogate pair is not text that can be stored", field=field
+            ) from None
     if sum(len(w.encode()) for w in spec.argv) > MAX_ARGV_BYTES:
-        raise ValidationError(f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file", field="argv")
+        raise ValidationError(
+            f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file", field="argv"
+        )
     size = sum(len(k) + len(v.encode()) + 2 for k, v in {**spec.env, **spec.secrets}.items())
     if size > MAX_ENV_BYTES:
-        raise ValidationError(f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}", field="env")
+        raise ValidationError(
+            f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}", field="env"
+        )
     both = spec.env.keys() & spec.secrets.keys()
     if both:
-        raise ValidationError(f"{', '.join(sorted(both))} is both in env and in secrets", field="secrets")
+        raise ValidationError(
+            f"{', '.join(sorted(both))} is both in env and in secrets", field="secrets"
+        )
     reserved = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
     if reserved:
         raise ValidationError(
-            f"{', '.join(reserved)}: names that start with HOLDFAST_ are set by Holdfast", field="env"
+            f"{', '.join(reserved)}: names that start with HOLDFAST_ are set by Holdfast",
+            field="env",
         )
     return spec
 
@@ -176,8 +222,11 @@ def _check_container(spec: JobSpec) -> None:
         parts = volume.split(":")
         if len(parts) not in (2, 3) or not all(part.startswith("/") for part in parts[:2]):
             raise ValidationError(
-                f"volume {volume!r} is not written /host/path:/path/inside, with :ro or :rw after it if need be",
+                f"volume {volume!r} is not written /host/path:/path/inside, with :ro or :rw after "
+                "it if need be",
                 field="volumes",
             )
         if len(parts) == 3 and parts[2] not in ("ro", "rw"):
-            raise ValidationError(f"volume {volume!r} ends in {parts[2]!r}; it may be ro or rw", field="volumes")
+            raise ValidationError(
+                f"volume {volume!r} ends in {parts[2]!r}; it may be ro or rw", field="volumes"
+            )

@@ -1,8 +1,8 @@
 """Every state machine, one table each: (state, event) → (state, why the edge exists).
 
-A pair that is missing raises `InvalidTransition`; nothing is ever ignored silently. The store's SQL carries out
-these edges as guarded updates, its CHECK constraints and the conformance suite hold it to them, and the diagrams
-in `docs/reference/states.md` are generated from here.
+A pair that is missing raises `InvalidTransition`; nothing is ever ignored silently. The store's SQL
+carries out these edges as guarded updates, its CHECK constraints and the conformance suite hold it
+to them, and the diagrams in `docs/reference/states.md` are generated from here.
 """
 
 from __future__ import annotations
@@ -38,15 +38,24 @@ JOB: Table[JobState, JobEvent] = {
     (_J.QUEUED, _JE.FAIL): (_J.FAILED, "it can never be placed"),
     (_J.RESERVED, _JE.START): (_J.RUNNING, "every task was claimed and started"),
     (_J.RESERVED, _JE.EXPIRE): (_J.QUEUED, "no task started within the reservation"),
-    (_J.RESERVED, _JE.DRAIN): (_J.DRAINING, "some tasks may have started, so they are stopped together"),
+    (_J.RESERVED, _JE.DRAIN): (
+        _J.DRAINING,
+        "some tasks may have started, so they are stopped together",
+    ),
     (_J.RESERVED, _JE.SUCCEED): (_J.SUCCEEDED, "it ran and ended between two reports"),
     (_J.RUNNING, _JE.SUCCEED): (_J.SUCCEEDED, "every task is done"),
     (_J.RUNNING, _JE.DRAIN): (_J.DRAINING, "a task fell, or somebody asked for the capacity back"),
     (_J.DRAINING, _JE.REQUEUE): (_J.QUEUED, "the decision was to run it again at once"),
     (_J.DRAINING, _JE.BACK_OFF): (_J.WAITING, "the decision was to run it again later"),
     (_J.DRAINING, _JE.FAIL): (_J.FAILED, "the decision was to give up"),
-    (_J.DRAINING, _JE.CANCEL): (_J.CANCELLED, "a person asked, and every task is confirmed stopped"),
-    (_J.DRAINING, _JE.SUCCEED): (_J.SUCCEEDED, "every task finished by itself before the stop reached it"),
+    (_J.DRAINING, _JE.CANCEL): (
+        _J.CANCELLED,
+        "a person asked, and every task is confirmed stopped",
+    ),
+    (_J.DRAINING, _JE.SUCCEED): (
+        _J.SUCCEEDED,
+        "every task finished by itself before the stop reached it",
+    ),
     (_J.FAILED, _JE.REVIVE): (_J.QUEUED, "a person asked for another attempt"),
     (_J.CANCELLED, _JE.REVIVE): (_J.QUEUED, "a person asked for another attempt"),
 }
@@ -58,13 +67,22 @@ TASK: Table[TaskState, TaskEvent] = {
     (_T.RESERVED, _TE.START): (_T.RUNNING, "its agent reported the process"),
     (_T.RESERVED, _TE.FINISH): (_T.DONE, "it started and ended between two reports"),
     (_T.RESERVED, _TE.FAIL): (_T.FAILED, "it could not be started, or ended between two reports"),
-    (_T.RESERVED, _TE.PREEMPT): (_T.PREEMPTING, "the agent may already have started it, so it must confirm"),
+    (_T.RESERVED, _TE.PREEMPT): (
+        _T.PREEMPTING,
+        "the agent may already have started it, so it must confirm",
+    ),
     (_T.RUNNING, _TE.FINISH): (_T.DONE, "exit code 0"),
     (_T.RUNNING, _TE.FAIL): (_T.FAILED, "it ended otherwise, tripped, or its lease lapsed"),
     (_T.RUNNING, _TE.PREEMPT): (_T.PREEMPTING, "its attempt drains"),
     (_T.PREEMPTING, _TE.CONFIRM): (_T.PREEMPTED, "the agent confirmed the end, or the lease did"),
-    (_T.PREEMPTING, _TE.FINISH): (_T.DONE, "it ended by itself before the signal: its own outcome stands"),
-    (_T.PREEMPTING, _TE.FAIL): (_T.FAILED, "it failed by itself before the signal: its own outcome stands"),
+    (_T.PREEMPTING, _TE.FINISH): (
+        _T.DONE,
+        "it ended by itself before the signal: its own outcome stands",
+    ),
+    (_T.PREEMPTING, _TE.FAIL): (
+        _T.FAILED,
+        "it failed by itself before the signal: its own outcome stands",
+    ),
     (_T.PREEMPTED, _TE.RESET): (_T.BLOCKED, "the next attempt starts clean"),
     (_T.DONE, _TE.RESET): (_T.BLOCKED, "on_partial = restart"),
     (_T.FAILED, _TE.RESET): (_T.BLOCKED, "the next attempt starts clean"),
@@ -95,7 +113,10 @@ HOST: Table[HostState, HostEvent] = {
     (_H.ACTIVE, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.ACTIVE, _HE.TERMINATE): (_H.TERMINATED, "gone"),
     (_H.DRAINING, _HE.REGISTER): (_H.DRAINING, "a restart does not lift an operator's word"),
-    (_H.DRAINING, _HE.DRAIN): (_H.DRAINING, "another deadline, or an end to the waiting; asked twice is as asked once"),
+    (_H.DRAINING, _HE.DRAIN): (
+        _H.DRAINING,
+        "another deadline, or an end to the waiting; asked twice is as asked once",
+    ),
     (_H.DRAINING, _HE.UNDRAIN): (_H.ACTIVE, "an operator changed their mind"),
     (_H.DRAINING, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.DRAINING, _HE.TERMINATE): (_H.TERMINATED, "empty, and no longer wanted"),
@@ -112,7 +133,8 @@ def step(table: Table[S, E], state: S, event: E) -> S:
     """Return the state after `event`.
 
     Raises:
-        InvalidTransition: the table holds no such pair; the message lists what the state does accept.
+        InvalidTransition: the table holds no such pair; the message lists what the state does
+        accept.
     """
     try:
         return table[state, event][0]

@@ -1,4 +1,5 @@
-"""What both stores make of changes to settings, queues and projects: the check, the merge, and the events."""
+"""What both stores make of changes to settings, queues and projects: the check, the merge, and the
+events."""
 
 from __future__ import annotations
 
@@ -11,16 +12,22 @@ from holdfast.moves.rows import NewEvent
 
 
 def check_changes(
-    changes: Mapping[str, Value], unset: Sequence[str], scope: Literal["queue", "project", "cluster"]
+    changes: Mapping[str, Value],
+    unset: Sequence[str],
+    scope: Literal["queue", "project", "cluster"],
 ) -> dict[str, Value]:
     """The checked changes. Raises ValidationError for an unknown name in `unset` too."""
     for name in unset:
         if name not in SETTINGS:
-            raise ValidationError(f"there is no setting {name!r}; `holdfast config` lists them", field=name)
+            raise ValidationError(
+                f"there is no setting {name!r}; `holdfast config` lists them", field=name
+            )
     return check_layer(changes, scope)
 
 
-def merge_layer(layer: Mapping[str, Value], changes: Mapping[str, Value], unset: Sequence[str]) -> dict[str, Value]:
+def merge_layer(
+    layer: Mapping[str, Value], changes: Mapping[str, Value], unset: Sequence[str]
+) -> dict[str, Value]:
     """`layer` with the changes made; `unset` wins."""
     return {name: value for name, value in {**layer, **changes}.items() if name not in unset}
 
@@ -37,12 +44,20 @@ def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEve
 
 def rules_event() -> NewEvent:
     """The event of changed rules of classification."""
-    return NewEvent(kind="settings.changed", message="the rules of classification changed", data={"rules": True})
+    return NewEvent(
+        kind="settings.changed", message="the rules of classification changed", data={"rules": True}
+    )
 
 
-def queue_event(name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool) -> NewEvent:
+def queue_event(
+    name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
+) -> NewEvent:
     """The event of a queue made or changed."""
-    text = f"queue {name} created" if created else f"queue {name} changed: {', '.join(sorted({*changes, *unset}))}"
+    text = (
+        f"queue {name} created"
+        if created
+        else f"queue {name} changed: {', '.join(sorted({*changes, *unset}))}"
+    )
     return NewEvent(
         kind="queue.changed",
         queue=name,
@@ -53,12 +68,16 @@ def queue_event(name: str, changes: Mapping[str, Value], unset: Sequence[str], *
 
 def deleted_event(name: str) -> NewEvent:
     """The event of a queue that is gone."""
-    return NewEvent(kind="queue.changed", queue=name, message=f"queue {name} deleted", data={"deleted": True})
+    return NewEvent(
+        kind="queue.changed", queue=name, message=f"queue {name} deleted", data={"deleted": True}
+    )
 
 
 def paused_event(name: str, reason: str, hard: bool) -> NewEvent:
     """The event of a queue that starts nothing any more."""
-    return NewEvent(kind="queue.paused", queue=name, message=pause_reason(name, reason), data={"hard": hard})
+    return NewEvent(
+        kind="queue.paused", queue=name, message=pause_reason(name, reason), data={"hard": hard}
+    )
 
 
 def resumed_event(name: str) -> NewEvent:
@@ -79,13 +98,20 @@ def no_queue(name: str) -> NotFound:
 def queue_in_use(name: str) -> Conflict:
     """The error for a queue with unfinished jobs."""
     return Conflict(
-        f"queue {name} still has unfinished jobs; cancel them or let them end, then delete it", code="queue_in_use"
+        f"queue {name} still has unfinished jobs; cancel them or let them end, then delete it",
+        code="queue_in_use",
     )
 
 
-def project_event(name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool) -> NewEvent:
+def project_event(
+    name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
+) -> NewEvent:
     """The event of a project that got settings of its own, or other ones."""
-    text = f"project {name} created" if created else f"project {name} changed: {', '.join(sorted({*changes, *unset}))}"
+    text = (
+        f"project {name} created"
+        if created
+        else f"project {name} changed: {', '.join(sorted({*changes, *unset}))}"
+    )
     return NewEvent(
         kind="project.changed",
         project=name,
@@ -96,16 +122,24 @@ def project_event(name: str, changes: Mapping[str, Value], unset: Sequence[str],
 
 def forgotten_event(name: str) -> NewEvent:
     """The event of a project whose settings are gone."""
-    return NewEvent(kind="project.changed", project=name, message=f"project {name} deleted", data={"deleted": True})
+    return NewEvent(
+        kind="project.changed",
+        project=name,
+        message=f"project {name} deleted",
+        data={"deleted": True},
+    )
 
 
 def no_project(name: str) -> NotFound:
     """The error for a project without settings of its own."""
-    return NotFound(f"project {name!r} has no settings of its own; `holdfast projects` lists those that have")
+    return NotFound(
+        f"project {name!r} has no settings of its own; `holdfast projects` lists those that have"
+    )
 
 
 def project_in_use(name: str) -> Conflict:
     """The error for a project with unfinished jobs."""
     return Conflict(
-        f"project {name} still has unfinished jobs; cancel them or let them end, then delete it", code="project_in_use"
+        f"project {name} still has unfinished jobs; cancel them or let them end, then delete it",
+        code="project_in_use",
     )

@@ -24,7 +24,8 @@ class NewCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointAdded(msgspec.Struct, frozen=True, kw_only=True):
-    """`dropped`: blobs that no row names any more, to be deleted. They hold the new one where it was there already."""
+    """`dropped`: blobs that no row names any more, to be deleted. They hold the new one where it
+    was there already."""
 
     record: CheckpointRecord
     dropped: tuple[str, ...] = ()
@@ -33,16 +34,25 @@ class CheckpointAdded(msgspec.Struct, frozen=True, kw_only=True):
 def refuse_task(key: TaskKey, host_id: str) -> Stale:
     """The error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
     return Stale(
-        f"no checkpoint of rank {key.rank} of job {key.job_id} under epoch {key.epoch} is taken from host {host_id}: that attempt "
+        f"no checkpoint of rank {key.rank} of job {key.job_id} under epoch {key.epoch} is taken "
+        f"from host {host_id}: that attempt "
         "is over, or the rank is another host's",
         code="stale_epoch",
     )
 
 
 def check_by_hand(
-    job_id: str, rank: int, epoch: int | None, *, state: JobState, now: int, attempts: int, tasks: int
+    job_id: str,
+    rank: int,
+    epoch: int | None,
+    *,
+    state: JobState,
+    now: int,
+    attempts: int,
+    tasks: int,
 ) -> None:
-    """Whether a person may leave a checkpoint. `now`: the epoch of the rank's present life, else the job's.
+    """Whether a person may leave a checkpoint. `now`: the epoch of the rank's present life, else
+    the job's.
 
     Raises as `CheckpointStore.put_checkpoint` says.
     """
@@ -51,15 +61,19 @@ def check_by_hand(
     if state is JobState.SUCCEEDED:
         raise Conflict(f"job {job_id} has succeeded and needs no checkpoint")
     if not attempts:
-        raise Conflict(f"job {job_id} has had no attempt yet; give what it starts from to its command")
+        raise Conflict(
+            f"job {job_id} has had no attempt yet; give what it starts from to its command"
+        )
     live = state in LIVE
     if epoch is None and live:
         raise Conflict(
-            f"job {job_id} has an attempt under epoch {now}; say that this is its checkpoint with epoch={now}"
+            f"job {job_id} has an attempt under epoch {now}; say that this is its checkpoint with "
+            f"epoch={now}"
         )
     if epoch is not None and (not live or epoch != now):
         raise Stale(
-            f"job {job_id} has no attempt under epoch {epoch}; it is {state} and its epoch {now}", code="stale_epoch"
+            f"job {job_id} has no attempt under epoch {epoch}; it is {state} and its epoch {now}",
+            code="stale_epoch",
         )
 
 
@@ -83,15 +97,25 @@ def skipped_event(
     """The event of a checkpoint that could not be used."""
     step = "" if older.step is None else f", of step {older.step}"
     return NewEvent(
-        kind=SKIPPED, job_id=key.job_id, attempt=attempt, epoch=key.epoch, rank=key.rank, host_id=host_id, queue=queue,
-        project=project, data={"number": number, "older": older.number, "reason": reason},
-        message=f"rank {key.rank} starts from checkpoint {older.number}{step}: number {number} cannot be used: {reason}",
-    )  # fmt: skip
+        kind=SKIPPED,
+        job_id=key.job_id,
+        attempt=attempt,
+        epoch=key.epoch,
+        rank=key.rank,
+        host_id=host_id,
+        queue=queue,
+        project=project,
+        data={"number": number, "older": older.number, "reason": reason},
+        message=f"rank {key.rank} starts from checkpoint {older.number}{step}: number {number} "
+        f"cannot be used: {reason}",
+    )
 
 
 def no_older(job_id: str, rank: int, number: int) -> NotFound:
     """The error where there is nothing to go back to."""
-    return NotFound(f"no checkpoint of rank {rank} of job {job_id} that is older than number {number} is kept")
+    return NotFound(
+        f"no checkpoint of rank {rank} of job {job_id} that is older than number {number} is kept"
+    )
 
 
 def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None) -> NotFound:
@@ -99,5 +123,6 @@ def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None)
     which = f" number {number}" if number is not None else ""
     when = f" under epoch {epoch}" if epoch is not None else ""
     return NotFound(
-        f"job {job_id} has no checkpoint{which} of rank {rank}{when}; `holdfast checkpoints {job_id}` lists them"
+        f"job {job_id} has no checkpoint{which} of rank {rank}{when}; `holdfast checkpoints "
+        f"{job_id}` lists them"
     )

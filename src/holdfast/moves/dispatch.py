@@ -1,8 +1,10 @@
-"""Retries that are due: started, held back by a kill switch, or let go again. Decided once for both stores.
+"""Retries that are due: started, held back by a kill switch, or let go again. Decided once for both
+stores.
 
-RETRY-6  The kill switch is read in the transaction that dispatches, behind a lock that changes of it wait for: once a
-         call that threw it has returned, nothing is dispatched under it. A retry it holds is kept, whatever it was
-         charged to, and costs nothing until the switch is lifted.
+RETRY-6  The kill switch is read in the transaction that dispatches, behind a lock that changes of
+         it wait for: once a call that threw it has returned, nothing is dispatched under it. A
+         retry it holds is kept, whatever it was charged to, and costs nothing until the switch is
+         lifted.
 """
 
 from __future__ import annotations
@@ -22,10 +24,15 @@ class Switches:
     """The kill switches as they stand. Off anywhere is off: here no layer outvotes another."""
 
     def __init__(
-        self, cluster: Mapping[str, Value], environment: Mapping[str, Value], projects_off: Collection[str]
+        self,
+        cluster: Mapping[str, Value],
+        environment: Mapping[str, Value],
+        projects_off: Collection[str],
     ) -> None:
         layers = (("cluster", cluster), ("environment", environment))
-        self.everywhere = next((f"the {source}" for source, layer in layers if layer.get(SWITCH) is False), None)
+        self.everywhere = next(
+            (f"the {source}" for source, layer in layers if layer.get(SWITCH) is False), None
+        )
         self.projects_off = sorted(projects_off)
 
     def held_by(self, project: str) -> str | None:
@@ -38,9 +45,14 @@ def dispatch_retry(m: Moves, job: JobRow) -> None:
     due_at = job.retry_at or job.wait_until or m.now
     _leave_waiting(m, job, _say(job, "its back-off is over"))
     m.log(
-        "job.retry_dispatched", job, job.reason, retry_count=job.retries_charged, cause=job.cause and str(job.cause),
-        due_at=due_at.isoformat(), waited_seconds=round(max(0.0, (m.now - due_at).total_seconds()), 3),
-    )  # fmt: skip
+        "job.retry_dispatched",
+        job,
+        job.reason,
+        retry_count=job.retries_charged,
+        cause=job.cause and str(job.cause),
+        due_at=due_at.isoformat(),
+        waited_seconds=round(max(0.0, (m.now - due_at).total_seconds()), 3),
+    )
 
 
 def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:
@@ -50,7 +62,8 @@ def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def hold_due(m: Moves, job: JobRow, held: str) -> None:
-    """A retry that came due under a kill switch. It has no time of its own now, so nobody looks at it until the switch does."""
+    """A retry that came due under a kill switch. It has no time of its own now, so nobody looks at
+    it until the switch does."""
     job.wait_cause, job.wait_until = RETRIES_HELD, None
     m.touch(job, _say(job, f"{held} holds all retries"))
     hold_retry(m, job, held)
@@ -60,7 +73,13 @@ def resume_retry(m: Moves, job: JobRow) -> None:
     """No kill switch holds it any more: it backs off until its due time, which may have passed."""
     job.wait_cause, job.wait_until = BACK_OFF, job.retry_at or m.now
     m.touch(job, _say(job, "retries are no longer held"))
-    m.log("job.retry_resumed", job, job.reason, retry_count=job.retries_charged, due_at=job.wait_until.isoformat())
+    m.log(
+        "job.retry_resumed",
+        job,
+        job.reason,
+        retry_count=job.retries_charged,
+        due_at=job.wait_until.isoformat(),
+    )
 
 
 def _say(job: JobRow, text: str) -> str:

@@ -1,8 +1,10 @@
 """Which bytes of a log stream are kept: its head and its tail. Pure; both stores use it.
 
 LOG-1  The first eighth of the limit is kept for ever; of the rest, the newest bytes.
-LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk fills its gap.
-LOG-3  The log of a rank that was replaced goes on where its predecessor's ended; what comes of that one afterwards is dropped.
+LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk
+       fills its gap.
+LOG-3  The log of a rank that was replaced goes on where its predecessor's ended; what comes of that
+       one afterwards is dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Range(NamedTuple):
 
 
 class AppendPlan(NamedTuple):
-    """What to write, and the stream's size after that. Chunks that lie whole in `[head, tail_start)` are dropped."""
+    """What to write, and the stream's size after that. Chunks that lie whole in `[head,
+    tail_start)` are dropped."""
 
     pieces: list[tuple[int, bytes]]
     size: int
@@ -38,8 +41,11 @@ class AppendPlan(NamedTuple):
     tail_start: int
 
 
-def plan_append(size: int, ranges: Sequence[Range], offset: int, data: bytes, keep_bytes: int) -> AppendPlan:
-    """Return how a stream of `size` bytes takes `data` at `offset`; `ranges` (sorted) are those kept that it may overlap."""
+def plan_append(
+    size: int, ranges: Sequence[Range], offset: int, data: bytes, keep_bytes: int
+) -> AppendPlan:
+    """Return how a stream of `size` bytes takes `data` at `offset`; `ranges` (sorted) are those
+    kept that it may overlap."""
     after = max(size, offset + len(data))
     head = max(1, keep_bytes // HEAD_SHARE)
     tail_start = max(head, after - max(1, keep_bytes - head))
@@ -69,8 +75,11 @@ def _find_missing(ranges: Sequence[Range], start: int, end: int) -> list[tuple[i
     return missing
 
 
-def window(chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int) -> list[tuple[int, bytes]]:
-    """`chunks` (sorted) from `offset` on, at most `limit_bytes` of them, the first trimmed to start there."""
+def window(
+    chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int
+) -> list[tuple[int, bytes]]:
+    """`chunks` (sorted) from `offset` on, at most `limit_bytes` of them, the first trimmed to start
+    there."""
     found = []
     left = limit_bytes
     for at, data in chunks:
@@ -86,7 +95,8 @@ def window(chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int) -
 
 
 class LogBase(NamedTuple):
-    """Where the bytes of one replacement of a rank begin in a stream; None until it has sent some."""
+    """Where the bytes of one replacement of a rank begin in a stream; None until it has sent
+    some."""
 
     epoch: int
     number: int
@@ -96,7 +106,8 @@ class LogBase(NamedTuple):
 class Place(NamedTuple):
     """Where bytes sent under an epoch go: from `base` on, not beyond `limit`.
 
-    new: the base is to be written down. later: a successor writes already, so this sender does not say when the stream ends.
+    new: the base is to be written down. later: a successor writes already, so this sender does not
+    say when the stream ends.
     """
 
     base: int
@@ -111,7 +122,8 @@ class Place(NamedTuple):
 
 
 def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> Place:
-    """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: of the rank's replacements, by number."""
+    """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: of the rank's
+    replacements, by number."""
     mine = next((b for b in bases if b.epoch == epoch), None)
     number = 0 if mine is None else mine.number
     after = [b.base for b in bases if b.number > number and b.base is not None]
@@ -125,4 +137,7 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> Place:
 
 def no_attempt(host_id: str, key: TaskKey) -> Stale:
     """The error for bytes from a host that did not run the task."""
-    return Stale(f"no attempt of job {key.job_id} under epoch {key.epoch} ran rank {key.rank} on host {host_id}")
+    return Stale(
+        f"no attempt of job {key.job_id} under epoch {key.epoch} ran rank {key.rank} on host "
+        f"{host_id}"
+    )

@@ -1,8 +1,9 @@
-"""The moves of a supervised job's members: each is stopped, replaced and placed by itself while the others run on.
+"""The moves of a supervised job's members: each is stopped, replaced and placed by itself while the
+others run on.
 
-Made of `moves`, and pure like them. A task in `failed` or `preempted` while its job is reserved or running has *fallen*, and
-waits for the decision (`core.endings.replace`); one in `blocked` waits for another host, or, with no time at which it is placed, is
-parked; all of them hold nothing.
+Made of `moves`, and pure like them. A task in `failed` or `preempted` while its job is reserved or
+running has *fallen*, and waits for the decision (`core.endings.replace`); one in `blocked` waits
+for another host, or, with no time at which it is placed, is parked; all of them hold nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ GOING_ON = (JobState.RESERVED, JobState.RUNNING)
 
 
 def find_fallen(m: Moves, job: JobRow, rank: int, epoch: int) -> TaskRow | None:
-    """The fallen member of this rank and epoch; None where the job drains, or somebody has decided meanwhile."""
+    """The fallen member of this rank and epoch; None where the job drains, or somebody has decided
+    meanwhile."""
     task = m.tasks[job.id].get(rank)
     fallen = task is not None and task.epoch == epoch and task.state in FALLEN
     return task if fallen and job.supervised and job.state in GOING_ON else None
 
 
 def may_stop(job: JobRow, task: TaskRow) -> bool:
-    """Whether one task can be stopped while the others run on: a live member, and not the script's own."""
+    """Whether one task can be stopped while the others run on: a live member, and not the script's
+    own."""
     live = task.state in (TaskState.RESERVED, TaskState.RUNNING) and task.barrier
     return job.supervised and job.state in GOING_ON and task.rank > 0 and live
 
@@ -44,9 +47,12 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: Room) -> bool
     if job.state not in GOING_ON or job.epoch != placement.epoch:
         return False
     waiting = [
-        task for p in placement.tasks
-        if (task := tasks.get(p.rank)) is not None and task.state is TaskState.BLOCKED and not is_parked(task)
-    ]  # fmt: skip
+        task
+        for p in placement.tasks
+        if (task := tasks.get(p.rank)) is not None
+        and task.state is TaskState.BLOCKED
+        and not is_parked(task)
+    ]
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
     return room.take(placement, (waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes))
@@ -55,7 +61,8 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: Room) -> bool
 def list_avoided(
     avoid_hosts: Sequence[str], first: str | None, earlier: Sequence[str], peers: Sequence[str]
 ) -> tuple[str, ...]:
-    """The hosts that come last for a blocked member: those its job avoids, those it was on, and those of the other members.
+    """The hosts that come last for a blocked member: those its job avoids, those it was on, and
+    those of the other members.
 
     One machine is to be one host of the script's, where there is a choice.
     """
@@ -63,12 +70,15 @@ def list_avoided(
 
 
 def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
-    """One placement for each job, of all its members that were placed together: they share an epoch."""
+    """One placement for each job, of all its members that were placed together: they share an
+    epoch."""
     by_job: dict[str, list[JobPlacement]] = {}
     for placement in placements:
         by_job.setdefault(placement.job_id, []).append(placement)
     return [
-        JobPlacement(job_id=job_id, epoch=some[0].epoch, tasks=tuple(t for p in some for t in p.tasks))
+        JobPlacement(
+            job_id=job_id, epoch=some[0].epoch, tasks=tuple(t for p in some for t in p.tasks)
+        )
         for job_id, some in sorted(by_job.items())
     ]
 
@@ -78,8 +88,11 @@ def asked_before(now: datetime, reservation_seconds: float) -> datetime:
     return now - timedelta(seconds=reservation_seconds)
 
 
-def stop_member(m: Moves, job: JobRow, task: TaskRow, cause: Cause, reason: str, *, hard: bool = False) -> None:
-    """Stop one member: its host is wanted back, or it does not come up. Its end is reported as any other's."""
+def stop_member(
+    m: Moves, job: JobRow, task: TaskRow, cause: Cause, reason: str, *, hard: bool = False
+) -> None:
+    """Stop one member: its host is wanted back, or it does not come up. Its end is reported as any
+    other's."""
     if not may_stop(job, task):
         return
     idle = task.offered_at is None
@@ -89,11 +102,19 @@ def stop_member(m: Moves, job: JobRow, task: TaskRow, cause: Cause, reason: str,
     if idle:
         m.move_task(task, TaskEvent.CONFIRM)
     m.touch(job, job.reason)
-    m.log("task.stopping", job, f"rank {task.rank}: {reason}", task=task, cause=str(cause), hard=hard or None)
+    m.log(
+        "task.stopping",
+        job,
+        f"rank {task.rank}: {reason}",
+        task=task,
+        cause=str(cause),
+        hard=hard or None,
+    )
 
 
 def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str) -> bool:
-    """Stop a supervised job's members on one host; False where its script runs there, or it has not started: then all fall."""
+    """Stop a supervised job's members on one host; False where its script runs there, or it has not
+    started: then all fall."""
     here = [t for t in m.ranks(job) if t.host_id == host_id and t.state.holds_lease]
     if not job.supervised or any(t.rank == 0 or not t.barrier for t in here):
         return False
@@ -102,10 +123,14 @@ def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str)
     return True
 
 
-def replace_members(m: Moves, plans: Sequence[tuple[TaskKey, Replacement]]) -> tuple[list[TaskKey], dict[str, str]]:
-    """Carry out decisions in their order; the first that ends its job leaves nothing to decide of the others.
+def replace_members(
+    m: Moves, plans: Sequence[tuple[TaskKey, Replacement]]
+) -> tuple[list[TaskKey], dict[str, str]]:
+    """Carry out decisions in their order; the first that ends its job leaves nothing to decide of
+    the others.
 
-    Returns those that were carried out, and the hosts there is evidence against, each with the reason.
+    Returns those that were carried out, and the hosts there is evidence against, each with the
+    reason.
     """
     done: list[TaskKey] = []
     suspects: dict[str, str] = {}
@@ -122,20 +147,31 @@ def replace_members(m: Moves, plans: Sequence[tuple[TaskKey, Replacement]]) -> t
 
 
 def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> None:
-    """Carry out what was decided of a fallen member: it waits for another host, or the job falls with it."""
+    """Carry out what was decided of a fallen member: it waits for another host, or the job falls
+    with it."""
     before = job.rank_charges.get(str(task.rank))
     if plan.charges != (before or type(plan.charges)()):
         job.infra_charged += plan.charges.infra - (before.infra if before else 0)
         job.watchdog_charged += plan.charges.watchdog - (before.watchdog if before else 0)
-        job.infra_charged, job.watchdog_charged = max(0, job.infra_charged), max(0, job.watchdog_charged)
+        job.infra_charged, job.watchdog_charged = (
+            max(0, job.infra_charged),
+            max(0, job.watchdog_charged),
+        )
         job.rank_charges = {**job.rank_charges, str(task.rank): plan.charges}
     if not plan.go_on:
         moves.begin_drain(m, job, plan.cause, plan.reason, trigger=task)
         return
     m.log(
-        "task.parked" if plan.parked else "task.replaced", job, plan.reason, task=task, cause=str(plan.cause), rule=plan.rule,
-        charged_to=str(plan.charged_to), exit_code=plan.exit_code, delay_seconds=plan.delay_seconds or None,
-    )  # fmt: skip
+        "task.parked" if plan.parked else "task.replaced",
+        job,
+        plan.reason,
+        task=task,
+        cause=str(plan.cause),
+        rule=plan.rule,
+        charged_to=str(plan.charged_to),
+        exit_code=plan.exit_code,
+        delay_seconds=plan.delay_seconds or None,
+    )
     if task.host_id is not None and plan.bar_host:
         job.barred_hosts = tuple(dict.fromkeys((*job.barred_hosts, task.host_id)))
     m.touch(job, job.reason)
@@ -151,7 +187,8 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
 
 
 def unpark(m: Moves, job: JobRow, reason: str) -> bool:
-    """A person's `retry`: parked members are placed again, and their failed starts are counted anew (MEMBER-5).
+    """A person's `retry`: parked members are placed again, and their failed starts are counted anew
+    (MEMBER-5).
 
     Returns whether there were any.
     """
@@ -170,8 +207,11 @@ def is_parked(task: TaskRow) -> bool:
     return task.state is TaskState.BLOCKED and task.ready_at is None
 
 
-def seat_members(m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: float, names: dict[str, str]) -> None:
-    """Place blocked members under a new epoch. The caller has matched job, epoch and ranks, and taken the room."""
+def seat_members(
+    m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: float, names: dict[str, str]
+) -> None:
+    """Place blocked members under a new epoch. The caller has matched job, epoch and ranks, and
+    taken the room."""
     job.epoch += 1
     for place in placement.tasks:
         task = m.tasks[job.id][place.rank]
@@ -179,7 +219,9 @@ def seat_members(m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: fl
         task.epoch, task.host_id, task.incarnation = job.epoch, place.host_id, place.incarnation
         task.host_name, task.devices = names.get(place.host_id), place.devices
         task.lease_ttl_seconds, task.reserved_at, task.ready_at = ttl_seconds, m.now, None
-        task.barrier = True  # the others run: there is nobody to wait for (GANG-1 holds for the first start)
+        task.barrier = (
+            True  # the others run: there is nobody to wait for (GANG-1 holds for the first start)
+        )
         m.rewrite(task)
         m.seated.append(
             Seated(
@@ -205,9 +247,16 @@ def release_unoffered(m: Moves, job: JobRow, before: datetime) -> bool:
     found = False
     for task in m.ranks(job):
         late = task.reserved_at is not None and task.reserved_at <= before
-        if not (late and task.replaced and task.state is TaskState.RESERVED and task.offered_at is None):
+        if not (
+            late and task.replaced and task.state is TaskState.RESERVED and task.offered_at is None
+        ):
             continue
-        m.log("task.expired", job, f"rank {task.rank}: {task.host_name} did not ask for it in time", task=task)
+        m.log(
+            "task.expired",
+            job,
+            f"rank {task.rank}: {task.host_name} did not ask for it in time",
+            task=task,
+        )
         m.move_task(task, TaskEvent.RELEASE)
         _empty(task)
         task.ready_at = m.now
@@ -222,7 +271,9 @@ def _empty(task: TaskRow) -> None:
     """The row of a rank that is nowhere."""
     task.host_id = task.host_name = task.incarnation = None
     task.devices, task.port = (), None
-    task.lease_until = task.offered_at = task.claimed_at = task.started_at = task.ended_at = task.reserved_at = None
+    task.lease_until = task.offered_at = task.claimed_at = task.started_at = task.ended_at = (
+        task.reserved_at
+    ) = None
     task.step = task.total = task.beat_at = task.section = task.facts = None
     task.stop_cause = task.stop_reason = None
     task.stop_hard = False

@@ -1,8 +1,11 @@
-"""Quotas of projects, decided once for both stores: what a submission may add, and what may still start.
+"""Quotas of projects, decided once for both stores: what a submission may add, and what may still
+start.
 
-QUOTA-1  A hard quota counts all unfinished jobs and is checked under the project's lock, so that submissions which race
-         cannot exceed it together. A job that alone is over its project's GPU quota is refused by a soft one too.
-QUOTA-2  Whatever starts counts while it is reserved, running or draining: first attempts and retries alike.
+QUOTA-1  A hard quota counts all unfinished jobs and is checked under the project's lock, so that
+         submissions which race cannot exceed it together. A job that alone is over its project's
+         GPU quota is refused by a soft one too.
+QUOTA-2  Whatever starts counts while it is reserved, running or draining: first attempts and
+         retries alike.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ NAMES = ("quota_jobs", "quota_gpus")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project may have: unfinished where it is hard, running in any case. None: no limit of that kind."""
+    """What a project may have: unfinished where it is hard, running in any case. None: no limit of
+    that kind."""
 
     hard: bool
     jobs: int | None
@@ -27,7 +31,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project has: all unfinished jobs and their GPUs, and of these the ones that run (QUOTA-2)."""
+    """What a project has: all unfinished jobs and their GPUs, and of these the ones that run
+    (QUOTA-2)."""
 
     jobs: int = 0
     gpus: int = 0
@@ -40,7 +45,9 @@ def sets_quota(layer: Mapping[str, Value]) -> bool:
     return any(layer.get(name) is not None for name in NAMES)
 
 
-def read_quota(own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]]) -> Quota | None:
+def read_quota(
+    own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]]
+) -> Quota | None:
     """A project's quota in force, `own` before the layers `below` it; None where it has none."""
     layers = [("project", own), *below]
     jobs, gpus = (_count(resolve(name, layers).value) for name in NAMES)
@@ -62,7 +69,8 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
     largest, gpus = max(asked, default=0), sum(asked)
     if quota.gpus is not None and largest > quota.gpus:
         raise QuotaExceeded(
-            f"a job of {largest} GPUs can never start in project {project}, which may hold {quota.gpus} at once (quota_gpus); "
+            f"a job of {largest} GPUs can never start in project {project}, which may hold "
+            f"{quota.gpus} at once (quota_gpus); "
             "ask for fewer, or have the quota raised",
             field="gpus",
         )
@@ -70,20 +78,23 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
         return
     if quota.jobs is not None and use.jobs + len(asked) > quota.jobs:
         raise QuotaExceeded(
-            f"project {project} may have {quota.jobs} unfinished jobs (quota_jobs); it has {use.jobs}, so "
+            f"project {project} may have {quota.jobs} unfinished jobs (quota_jobs); it has "
+            f"{use.jobs}, so "
             f"{max(0, quota.jobs - use.jobs)} more would fit, and this adds {len(asked)}",
             field="project",
         )
     if quota.gpus is not None and gpus and use.gpus + gpus > quota.gpus:
         raise QuotaExceeded(
-            f"unfinished jobs of project {project} may ask for {quota.gpus} GPUs together (quota_gpus); they ask for "
+            f"unfinished jobs of project {project} may ask for {quota.gpus} GPUs together "
+            "(quota_gpus); they ask for "
             f"{use.gpus}, so {max(0, quota.gpus - use.gpus)} more would fit, and this adds {gpus}",
             field="project",
         )
 
 
 def quota_left(quota: Quota, use: Use) -> QuotaLeft:
-    """What of a quota nothing that runs has taken. It may be negative, after a quota was lowered."""
+    """What of a quota nothing that runs has taken. It may be negative, after a quota was
+    lowered."""
     return QuotaLeft(
         jobs=None if quota.jobs is None else quota.jobs - use.running_jobs,
         gpus=None if quota.gpus is None else quota.gpus - use.running_gpus,
@@ -91,7 +102,8 @@ def quota_left(quota: Quota, use: Use) -> QuotaLeft:
 
 
 class Allotment:
-    """What projects may still start while a reservation is written; taken from as jobs are accepted."""
+    """What projects may still start while a reservation is written; taken from as jobs are
+    accepted."""
 
     def __init__(self, left: Mapping[str, QuotaLeft]) -> None:
         self._left = dict(left)
@@ -101,12 +113,15 @@ class Allotment:
         left = self._left.get(project)
         if left is None:
             return True
-        return (left.jobs is None or left.jobs > 0) and (left.gpus is None or gpus == 0 or left.gpus >= gpus)
+        return (left.jobs is None or left.jobs > 0) and (
+            left.gpus is None or gpus == 0 or left.gpus >= gpus
+        )
 
     def take(self, project: str, gpus: int) -> None:
         """Take such a job."""
         left = self._left.get(project)
         if left is not None:
             self._left[project] = QuotaLeft(
-                jobs=None if left.jobs is None else left.jobs - 1, gpus=None if left.gpus is None else left.gpus - gpus
+                jobs=None if left.jobs is None else left.jobs - 1,
+                gpus=None if left.gpus is None else left.gpus - gpus,
             )

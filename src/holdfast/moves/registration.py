@@ -15,20 +15,32 @@ from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent
 
 MAX_EARLIER_INCARNATIONS = 16
-_ASKED = frozenset((HostEvent.DRAIN, HostEvent.UNDRAIN, HostEvent.QUARANTINE, HostEvent.RELEASE, HostEvent.TERMINATE))
+_ASKED = frozenset(
+    (
+        HostEvent.DRAIN,
+        HostEvent.UNDRAIN,
+        HostEvent.QUARANTINE,
+        HostEvent.RELEASE,
+        HostEvent.TERMINATE,
+    )
+)
 
 
 def register_state(before: HostState | None) -> HostState:
-    """The state after a registration. There are no preflight checks yet: a host that registers has passed them."""
+    """The state after a registration. There are no preflight checks yet: a host that registers has
+    passed them."""
     after = step(HOST, before or HostState.SPAWNING, HostEvent.REGISTER)
     return step(HOST, after, HostEvent.PASS) if after is HostState.PREFLIGHT else after
 
 
-def follow_incarnation(host: str, present: str | None, earlier: Sequence[str], incarnation: str) -> tuple[str, ...]:
+def follow_incarnation(
+    host: str, present: str | None, earlier: Sequence[str], incarnation: str
+) -> tuple[str, ...]:
     """The host's earlier incarnations once `incarnation` is its present one, newest first.
 
-    LEASE-3 takes a new incarnation as evidence that the one before is gone. A registration that lay in a frozen
-    controller's buffer, or that a copied state folder sends, is of an incarnation which is over: it frees nothing.
+    LEASE-3 takes a new incarnation as evidence that the one before is gone. A registration that lay
+    in a frozen controller's buffer, or that a copied state folder sends, is of an incarnation which
+    is over: it frees nothing.
 
     Raises:
         Stale: `incarnation` was followed by another one.
@@ -36,7 +48,10 @@ def follow_incarnation(host: str, present: str | None, earlier: Sequence[str], i
     if present is None or present == incarnation:
         return tuple(earlier)
     if incarnation in earlier:
-        raise Stale(f"a newer incarnation of host {host} has registered; this one is over", code="stale_incarnation")
+        raise Stale(
+            f"a newer incarnation of host {host} has registered; this one is over",
+            code="stale_incarnation",
+        )
     return (present, *earlier)[:MAX_EARLIER_INCARNATIONS]
 
 
@@ -53,7 +68,9 @@ def move_state(host: str, before: HostState, event: str) -> HostState:
         return step(HOST, before, wanted)
     except (ValueError, InvalidTransition):
         taken = sorted(str(e) for s, e in HOST if s == before and e in _ASKED) or ["nothing"]
-        raise Conflict(f"host {host} is {before} and does not take {event!r}; it takes {', '.join(taken)}") from None
+        raise Conflict(
+            f"host {host} is {before} and does not take {event!r}; it takes {', '.join(taken)}"
+        ) from None
 
 
 def no_host(host: str) -> NotFound:
@@ -64,8 +81,12 @@ def no_host(host: str) -> NotFound:
 def dead_event(host: HostRecord, at: datetime) -> NewEvent:
     """The event of a host that is flagged."""
     silent = (at - host.heartbeat_at).total_seconds() if host.heartbeat_at else 0.0
-    return NewEvent(kind="host.dead", host_id=host.id, message=f"host {host.name} is silent for {silent:.0f} s with {host.running} live tasks",
-                    data={"name": host.name, "silent_seconds": round(silent, 3), "running": host.running})  # fmt: skip
+    return NewEvent(
+        kind="host.dead",
+        host_id=host.id,
+        message=f"host {host.name} is silent for {silent:.0f} s with {host.running} live tasks",
+        data={"name": host.name, "silent_seconds": round(silent, 3), "running": host.running},
+    )
 
 
 def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEvent]:
@@ -74,7 +95,12 @@ def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEv
         return []
     text = f"host {name} lost the tasks of {len(jobs)} job{'s' * (len(jobs) != 1)}: {why}"
     return [
-        NewEvent(kind="host.lost", host_id=host_id, message=text, data={"name": name, "why": why, "jobs": jobs[:100]})
+        NewEvent(
+            kind="host.lost",
+            host_id=host_id,
+            message=text,
+            data={"name": name, "why": why, "jobs": jobs[:100]},
+        )
     ]
 
 
@@ -93,7 +119,9 @@ def moved_event(
     data = {"name": name, "event": event, "from": str(before), "to": str(after), "hard": hard}
     if scaled:
         data["cause"] = str(Cause.SCALED_DOWN)
-    return NewEvent(kind="host.moved", host_id=host_id, message=reason or f"host {name}: {event}", data=data)
+    return NewEvent(
+        kind="host.moved", host_id=host_id, message=reason or f"host {name}: {event}", data=data
+    )
 
 
 def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[str]:
@@ -108,7 +136,8 @@ def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[s
 
 
 def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime) -> datetime | None:
-    """Until when running work may go on on a host that is being drained; None: as long as it takes."""
+    """Until when running work may go on on a host that is being drained; None: as long as it
+    takes."""
     if state is not HostState.DRAINING or deadline_seconds is None:
         return None
     return now + timedelta(seconds=deadline_seconds)
@@ -126,21 +155,30 @@ def deadline_reason(name: str, cause: Cause) -> str:
 
 
 def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> list[str]:
-    """What runs on a host is stopped now: by an operator, or because the host is scaled down. Returns the jobs."""
+    """What runs on a host is stopped now: by an operator, or because the host is scaled down.
+    Returns the jobs."""
     if cause is Cause.SCALED_DOWN:
-        sentence = f"host {name} is scaled down: {reason}" if reason else f"host {name} is scaled down"
+        sentence = (
+            f"host {name} is scaled down: {reason}" if reason else f"host {name} is scaled down"
+        )
         return drain_jobs_for(m, cause, sentence, host_id, stop=False)
     return drain_jobs_for(m, cause, reason or "its host was drained by an operator", host_id)
 
 
-def drain_jobs_for(m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True) -> list[str]:
-    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an operator's hard stop.
+def drain_jobs_for(
+    m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True
+) -> list[str]:
+    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an
+    operator's hard stop.
 
-    Of a supervised job only the members on that host are stopped, where its script runs elsewhere. Returns all these jobs.
+    Of a supervised job only the members on that host are stopped, where its script runs elsewhere.
+    Returns all these jobs.
     """
     begun = []
     for job in m.jobs.values():
-        here = host_id is None or any(t.host_id == host_id and t.state.holds_lease for t in m.ranks(job))
+        here = host_id is None or any(
+            t.host_id == host_id and t.state.holds_lease for t in m.ranks(job)
+        )
         if here and job.state in (JobState.RESERVED, JobState.RUNNING):
             begun.append(job.id)
             if host_id is None or not members.stop_on_host(m, job, host_id, cause, reason):

@@ -19,7 +19,8 @@ TOO_EARLY = "it ran before its attempt's start barrier was open (a restored data
 
 
 class Draft:
-    """The answer to one sync while it is made. Keys no row could hold count as unknown from the start."""
+    """The answer to one sync while it is made. Keys no row could hold count as unknown from the
+    start."""
 
     def __init__(self, sync: HostSync, status: str) -> None:
         self.sync = sync
@@ -38,10 +39,14 @@ class Draft:
         self.retried: list[str] = []
         self.draining: list[str] = []
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
-        self._started = [k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended]
+        self._started = [
+            k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended
+        ]
         claimed = {key: port for key, port in sync.claimed if key not in self._ended}
         self._claimed = {key: port for key, port in claimed.items() if is_storable_key(key)}
-        live = [k for k in dict.fromkeys((*sync.live, *sync.started, *claimed)) if k not in self._ended]
+        live = [
+            k for k in dict.fromkeys((*sync.live, *sync.started, *claimed)) if k not in self._ended
+        ]
         self._live = [k for k in live if is_storable_key(k)]
         if status == "ok":
             self.lost += [k for k in live if not is_storable_key(k)]
@@ -79,27 +84,39 @@ class Draft:
     def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
         """FENCE-1: the task is there under this epoch, on this host and incarnation."""
         return (
-            task is not None and task.epoch == key.epoch and task.host_id == self.sync.host_id
+            task is not None
+            and task.epoch == key.epoch
+            and task.host_id == self.sync.host_id
             and task.incarnation == self.sync.incarnation
-        )  # fmt: skip
+        )
 
     def answer(self) -> HostSynced:
         """The finished answer."""
         return HostSynced(
-            host_id=self.sync.host_id, status=self.status, offers=tuple(self.offers), claims=tuple(self.claims),
-            opened=tuple(sorted(self.opened)), preempts=tuple(self.preempts),
-            renewed=tuple(self.renewed), lost=tuple(sorted(set(self.lost))), acked=tuple(sorted(set(self.acked))),
+            host_id=self.sync.host_id,
+            status=self.status,
+            offers=tuple(self.offers),
+            claims=tuple(self.claims),
+            opened=tuple(sorted(self.opened)),
+            preempts=tuple(self.preempts),
+            renewed=tuple(self.renewed),
+            lost=tuple(sorted(set(self.lost))),
+            acked=tuple(sorted(set(self.acked))),
             refused=tuple(sorted(set(self.refused))),
-            succeeded=tuple(dict.fromkeys(self.succeeded)), retried=tuple(dict.fromkeys(self.retried)), draining=tuple(dict.fromkeys(self.draining)),
-        )  # fmt: skip
+            succeeded=tuple(dict.fromkeys(self.succeeded)),
+            retried=tuple(dict.fromkeys(self.retried)),
+            draining=tuple(dict.fromkeys(self.draining)),
+        )
 
 
 def _storable(beat: Beat) -> Beat:
     return Beat(
-        key=beat.key, step=clamp_count(beat.step), total=clamp_count(beat.total),
+        key=beat.key,
+        step=clamp_count(beat.step),
+        total=clamp_count(beat.total),
         age_seconds=min(max(beat.age_seconds, 0.0), MAX_AGE_SECONDS),
         section=None if beat.section is None else clean_text(beat.section),
-    )  # fmt: skip
+    )
 
 
 def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
@@ -118,10 +135,14 @@ def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
     return groups
 
 
-def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> list[tuple[Draft, TaskKey]]:
-    """Make the moves of starts and ends, those in `taken` excepted, in a fixed order; fill the drafts.
+def apply_reports(
+    m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]
+) -> list[tuple[Draft, TaskKey]]:
+    """Make the moves of starts and ends, those in `taken` excepted, in a fixed order; fill the
+    drafts.
 
-    Returns the ends whose task is not there: the caller looks whether their attempt had ended with them on record.
+    Returns the ends whose task is not there: the caller looks whether their attempt had ended with
+    them on record.
     """
     for d in drafts:
         for key, port in d.claimed().items():
@@ -154,7 +175,9 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
                 (d.refused if lost else d.acked).append(key)
             else:
                 note_beat(task, d.beats().get(key), m.now)
-                moves.end_task(m, job, task, TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts)
+                moves.end_task(
+                    m, job, task, TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts
+                )
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
@@ -166,14 +189,16 @@ def apply_reports(m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]) -> lis
 
 
 def _began_too_early(task: TaskRow) -> bool:
-    """GANG-1: nothing of this attempt was launched yet. What runs is of one that the database has forgotten, restored from a
-    backup; its peers are elsewhere, and it must not stand for a rank of this one."""
+    """GANG-1: nothing of this attempt was launched yet. What runs is of one that the database has
+    forgotten, restored from a backup; its peers are elsewhere, and it must not stand for a rank of
+    this one."""
     return task.state is TaskState.RESERVED and not task.barrier
 
 
 def find_stuck(draft: Draft) -> str | None:
-    """Why a host is to be given nothing more: a task it was rid of only on paper. The process holds its devices, and others of its
-    attempt may take long to end, so this does not wait for the decision on the job. A report that is stale is true all the same.
+    """Why a host is to be given nothing more: a task it was rid of only on paper. The process holds
+    its devices, and others of its attempt may take long to end, so this does not wait for the
+    decision on the job. A report that is stale is true all the same.
     """
     for key, facts in draft.ended():
         if facts.unkillable:
@@ -182,7 +207,8 @@ def find_stuck(draft: Draft) -> str | None:
 
 
 def note_beat(task: TaskRow, beat: Beat | None, now: datetime) -> None:
-    """Keep a task's beat. It comes with the report of its end too: a short task may never have told of it before."""
+    """Keep a task's beat. It comes with the report of its end too: a short task may never have told
+    of it before."""
     if beat is None:
         return
     beat_at = now - timedelta(seconds=beat.age_seconds)
@@ -193,18 +219,34 @@ def note_beat(task: TaskRow, beat: Beat | None, now: datetime) -> None:
 
 
 def order_preempt(
-    key: TaskKey, *, cause: Cause, reason: str, hard: bool, operator_stop: bool, trigger_rank: int | None
+    key: TaskKey,
+    *,
+    cause: Cause,
+    reason: str,
+    hard: bool,
+    operator_stop: bool,
+    trigger_rank: int | None,
 ) -> PreemptRow:
-    """The order to stop one task. A task that falls because another fell is a sibling, whatever felled that one."""
-    sibling = trigger_rank is not None and trigger_rank != key.rank and cause is not Cause.USER_CANCELLED
+    """The order to stop one task. A task that falls because another fell is a sibling, whatever
+    felled that one."""
+    sibling = (
+        trigger_rank is not None and trigger_rank != key.rank and cause is not Cause.USER_CANCELLED
+    )
     return PreemptRow(
-        key=key, cause=Cause.SIBLING_DRAINED if sibling else cause,
-        reason=f"rank {trigger_rank} fell: {reason}" if sibling else reason, hard=hard, operator_stop=operator_stop,
-    )  # fmt: skip
+        key=key,
+        cause=Cause.SIBLING_DRAINED if sibling else cause,
+        reason=f"rank {trigger_rank} fell: {reason}" if sibling else reason,
+        hard=hard,
+        operator_stop=operator_stop,
+    )
 
 
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
     """The event of a host that was flagged dead and speaks again."""
     silent = max(0.0, (now - heartbeat_at).total_seconds())
-    return NewEvent(kind="host.recovered", host_id=host_id, message=f"host {name} is back after {silent:.0f} s of silence",
-                    data={"name": name, "silent_seconds": round(silent, 3)})  # fmt: skip
+    return NewEvent(
+        kind="host.recovered",
+        host_id=host_id,
+        message=f"host {name} is back after {silent:.0f} s of silence",
+        data={"name": name, "silent_seconds": round(silent, 3)},
+    )

@@ -1,4 +1,5 @@
-"""What people and loops ask of jobs: cancel, give a reservation up, go on after an end, take what a silent host held.
+"""What people and loops ask of jobs: cancel, give a reservation up, go on after an end, take what a
+silent host held.
 
 Made of `moves`, and pure like them.
 """
@@ -52,7 +53,8 @@ def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
-    """No host knows of it, so nothing has to be stopped: the reservation is taken back, then the job cancelled."""
+    """No host knows of it, so nothing has to be stopped: the reservation is taken back, then the
+    job cancelled."""
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     change.outcome, change.cause, change.reason = Outcome.CANCELLED, Cause.USER_CANCELLED, reason
     change.ended_at = m.now
@@ -62,7 +64,8 @@ def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def expire(m: Moves, job: JobRow, reason: str) -> None:
-    """A reservation nobody was told of in time: back to its old place, at no charge; its attempt number is not reused."""
+    """A reservation nobody was told of in time: back to its old place, at no charge; its attempt
+    number is not reused."""
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     change.outcome, change.reason, change.ended_at = Outcome.EXPIRED, reason, m.now
     _release_tasks(m, job)
@@ -71,7 +74,8 @@ def expire(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
-    """Give up a reservation whose hosts did not all take it in time; False where they did, or are on their way down."""
+    """Give up a reservation whose hosts did not all take it in time; False where they did, or are
+    on their way down."""
     tasks = m.ranks(job)
     asked = [t for t in tasks if t.state is TaskState.RESERVED and not t.replaced]
     missing = [t for t in asked if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
@@ -85,7 +89,8 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
 
 
 def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
-    """A reservation that only some of its hosts took in time: those that took it give it back, together (DESIGN §3.4)."""
+    """A reservation that only some of its hosts took in time: those that took it give it back,
+    together (DESIGN §3.4)."""
     moves.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
 
 
@@ -98,11 +103,13 @@ def _release_tasks(m: Moves, job: JobRow) -> None:
 def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     """A person's `retry`: queued again at the back. The caller has checked the state.
 
-    A job that backs off goes on at once, in its old place and with its budgets as they are: it was charged when it began to.
+    A job that backs off goes on at once, in its old place and with its budgets as they are: it was
+    charged when it began to.
 
-    made: None, and the job has all its budgets again and all hosts; or, for a retry that counts, how many it had before
-    its last attempt. It then goes on as after any other retry. A last failure that was charged already is not charged twice.
-    Of a gang the rank that began the fall is charged (GANG-4), where one did.
+    made: None, and the job has all its budgets again and all hosts; or, for a retry that counts,
+    how many it had before its last attempt. It then goes on as after any other retry. A last
+    failure that was charged already is not charged twice. Of a gang the rank that began the fall is
+    charged (GANG-4), where one did.
     """
     waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
     m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
@@ -129,7 +136,8 @@ def _charge_revival(job: JobRow, made: int | None) -> None:
 
 
 def lapse(m: Moves, leading_since: datetime) -> list[str]:
-    """Free the loaded tasks whose lease ended more than its margin ago. Returns the ids of their jobs.
+    """Free the loaded tasks whose lease ended more than its margin ago. Returns the ids of their
+    jobs.
 
     LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
     """
@@ -152,6 +160,7 @@ def expired_reason(reservation_seconds: float) -> str:
 
 
 def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:
-    """The sentence of a reservation that not all of its hosts took. missing: the ranks whose places were not kept."""
+    """The sentence of a reservation that not all of its hosts took. missing: the ranks whose places
+    were not kept."""
     whose = name_places((task.rank, task.host_name) for task in missing)
     return f"the places of {whose} were not claimed within {reservation_seconds:g} s"

@@ -24,16 +24,20 @@ class Room:
         return self._hosts[host_id].name
 
     def take(self, placement: JobPlacement, need: Need) -> bool:
-        """Take the room of all the job's tasks, or of none: two leaders for a moment must not give one GPU twice."""
+        """Take the room of all the job's tasks, or of none: two leaders for a moment must not give
+        one GPU twice."""
         gpus, slots, memory = need
         taken: list[TaskPlacement] = []
         for task in placement.tasks:
             host = self._hosts.get(task.host_id)
             fits = (
-                host is not None and host.incarnation == task.incarnation and len(task.devices) == gpus
-                and set(task.devices) <= self._devices[task.host_id] and self._slots[task.host_id] >= slots
+                host is not None
+                and host.incarnation == task.incarnation
+                and len(task.devices) == gpus
+                and set(task.devices) <= self._devices[task.host_id]
+                and self._slots[task.host_id] >= slots
                 and (memory == 0 or self._memory[task.host_id] >= memory)
-            )  # fmt: skip
+            )
             if not fits:
                 for other in taken:
                     self._devices[other.host_id] |= set(other.devices)
@@ -49,7 +53,11 @@ class Room:
 
 def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> dict[str, int]:
     """Queue → how many more jobs it may run, for queues that have a limit."""
-    return {name: max(0, limit - live.get(name, 0)) for name, limit in limits.items() if limit is not None}
+    return {
+        name: max(0, limit - live.get(name, 0))
+        for name, limit in limits.items()
+        if limit is not None
+    }
 
 
 def name_hosts(names: Iterable[str]) -> str:

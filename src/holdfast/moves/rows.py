@@ -1,4 +1,5 @@
-"""The rows as a store works on them: mutable, with the columns nobody outside sees. Both stores share them."""
+"""The rows as a store works on them: mutable, with the columns nobody outside sees. Both stores
+share them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class JobRow(Row, kw_only=True):
-    """The columns of a job that moves read and write. `to_place`: "front" or "back" asks the writer for a new place.
+    """The columns of a job that moves read and write. `to_place`: "front" or "back" asks the writer
+    for a new place.
 
     supervised is its spec's, and never written.
     """
@@ -155,7 +157,8 @@ class NewEvent(Row, kw_only=True):
 
 
 def clean_text(text: str) -> str:
-    """`text` without what a database cannot store: NUL. A report must never fail for a byte in it."""
+    """`text` without what a database cannot store: NUL. A report must never fail for a byte in
+    it."""
     return text.replace("\x00", "�") if "\x00" in text else text
 
 

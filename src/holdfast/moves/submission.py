@@ -20,19 +20,22 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def hash_spec(spec: JobSpec) -> str:
-    """SHA-256 of the whole spec, secrets included: two submissions under one idempotency key must agree in it."""
+    """SHA-256 of the whole spec, secrets included: two submissions under one idempotency key must
+    agree in it."""
     return hashlib.sha256(_encoder.encode(spec)).hexdigest()
 
 
 def list_secrets(job: NewJob) -> dict[str, str]:
-    """Everything that is kept apart of a new job: its user's secrets, and what was minted for it, which stands over them."""
+    """Everything that is kept apart of a new job: its user's secrets, and what was minted for it,
+    which stands over them."""
     return {**job.spec.secrets, **job.minted}
 
 
 def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
     """The error for a key that names another spec."""
     return Conflict(
-        f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs from this one; "
+        f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs "
+        "from this one; "
         "use a new key for a new job",
         code="idempotency_mismatch",
     )
@@ -41,7 +44,9 @@ def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
 def refuse_queue(name: str) -> ValidationError:
     """The error for a queue that is not there."""
     return ValidationError(
-        f"there is no queue {name!r}; `holdfast queues` lists them", code="unknown_queue", field="queue"
+        f"there is no queue {name!r}; `holdfast queues` lists them",
+        code="unknown_queue",
+        field="queue",
     )
 
 
@@ -61,5 +66,6 @@ def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> Non
 def refuse_retry(job_id: str, state: JobState) -> Conflict:
     """The error for a `retry` of a job that nothing holds up."""
     return Conflict(
-        f"job {job_id} is {state}; only one that failed, was cancelled, is parked or backs off can be retried"
+        f"job {job_id} is {state}; only one that failed, was cancelled, is parked or backs off "
+        "can be retried"
     )

@@ -10,10 +10,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft
-from holdfast.core.records import (
-    JobRecord,
-    TaskRecord,
-)
+from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 
@@ -25,7 +22,8 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
 class NewJob(Struct, frozen=True, kw_only=True):
     """A job to be written. `spec` still holds its secrets; the store keeps them apart.
 
-    minted: secrets that are not its user's (`core.run_seed`): kept with the others, and no part of what a key is compared by.
+    minted: secrets that are not its user's (`core.run_seed`): kept with the others, and no part of
+    what a key is compared by.
     """
 
     id: str
@@ -58,7 +56,8 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 
 
 class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
-    """Queued jobs in order (per queue at most `limit`, merged by priority then place), free room, and queue headroom.
+    """Queued jobs in order (per queue at most `limit`, merged by priority then place), free room,
+    and queue headroom.
 
     Where nothing is queued anywhere, hosts and headroom may be left empty: nobody needs them.
     """
@@ -67,8 +66,12 @@ class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
     hosts: tuple[Capacity, ...]
     headroom: Mapping[str, int]
     settings_rev: int
-    lowest_preemptible: int | None = None  # the lowest priority of a job that may be preempted, or is being stopped
-    quotas: Mapping[str, QuotaLeft] = {}  # project → what it may still start; a project without a quota is missing
+    lowest_preemptible: int | None = (
+        None  # the lowest priority of a job that may be preempted, or is being stopped
+    )
+    quotas: Mapping[
+        str, QuotaLeft
+    ] = {}  # project → what it may still start; a project without a quota is missing
 
 
 class Beat(Struct, frozen=True, kw_only=True):
@@ -88,7 +91,9 @@ class HostSync(Struct, frozen=True, kw_only=True):
     incarnation: str
     live: tuple[TaskKey, ...] = ()  # started or starting: their leases are renewed
     started: tuple[TaskKey, ...] = ()  # a process runs
-    claimed: tuple[tuple[TaskKey, int], ...] = ()  # places kept for ranks of gangs, and rank 0's port (0: none)
+    claimed: tuple[
+        tuple[TaskKey, int], ...
+    ] = ()  # places kept for ranks of gangs, and rank 0's port (0: none)
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     beats: tuple[Beat, ...] = ()
     leaving: bool = False
@@ -114,7 +119,8 @@ class ClaimRow(Struct, frozen=True, kw_only=True):
 
 
 class TaskOffer(Struct, frozen=True, kw_only=True):
-    """A reserved task for its host. Offered again at every sync until it is reported; each offer renews the lease.
+    """A reserved task for its host. Offered again at every sync until it is reported; each offer
+    renews the lease.
 
     seats: of a gang, every rank of it, by rank; empty for a job of one task.
     """
@@ -144,7 +150,8 @@ class LiveTask(Struct, frozen=True, kw_only=True):
 
 
 class LogAppend(Struct, frozen=True, kw_only=True):
-    """Bytes of a stream at an offset, and how many of the stream are to be kept. ended: nothing follows."""
+    """Bytes of a stream at an offset, and how many of the stream are to be kept. ended: nothing
+    follows."""
 
     key: TaskKey
     stream: str
@@ -157,8 +164,8 @@ class LogAppend(Struct, frozen=True, kw_only=True):
 class DrainBegun(Struct, frozen=True, kw_only=True):
     """A drain that began, whatever asked for it.
 
-    trigger_rank, host_id: whose failure it was, and where; None where somebody asked. stopping: how many tasks have to be
-    told to stop. hosts: where those are.
+    trigger_rank, host_id: whose failure it was, and where; None where somebody asked. stopping: how
+    many tasks have to be told to stop. hosts: where those are.
     """
 
     job_id: str
@@ -173,7 +180,8 @@ class DrainBegun(Struct, frozen=True, kw_only=True):
 
 
 class TaskPreempted(Struct, frozen=True, kw_only=True):
-    """A task that had to stop has gone. lost: nothing of it was heard, and this is why it counts as gone."""
+    """A task that had to stop has gone. lost: nothing of it was heard, and this is why it counts as
+    gone."""
 
     job_id: str
     attempt: int
@@ -214,7 +222,8 @@ class HostSynced(Struct, frozen=True, kw_only=True):
 
 
 class Seated(Struct, frozen=True, kw_only=True):
-    """A member of a supervised job with a new place. number: among the replacements of its rank in this attempt."""
+    """A member of a supervised job with a new place. number: among the replacements of its rank in
+    this attempt."""
 
     job_id: str
     rank: int
@@ -225,9 +234,11 @@ class Seated(Struct, frozen=True, kw_only=True):
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """A rank of a supervised job about which something is to be decided, and for how long it has been there.
+    """A rank of a supervised job about which something is to be decided, and for how long it has
+    been there.
 
-    fallen: it has failed or was stopped; otherwise it has a new place since so long and has not started there.
+    fallen: it has failed or was stopped; otherwise it has a new place since so long and has not
+    started there.
     """
 
     job: JobRecord
@@ -237,8 +248,8 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
-    """A job whose tasks do not all run yet, and for how long it has been reserved. ran_before: an attempt before this one
-    got past its start."""
+    """A job whose tasks do not all run yet, and for how long it has been reserved. ran_before: an
+    attempt before this one got past its start."""
 
     job: JobRecord
     seconds: float
@@ -246,12 +257,14 @@ class Reserved(Struct, frozen=True, kw_only=True):
 
     @property
     def start_limit(self) -> str:
-        """The setting that limits this start: what a start fetches first, a start after a run finds there."""
+        """The setting that limits this start: what a start fetches first, a start after a run finds
+        there."""
         return "recovery_timeout_seconds" if self.ran_before else "start_timeout_seconds"
 
 
 class SettingsLayers(Struct, frozen=True, kw_only=True):
-    """Every layer that is kept, as of `revision`. rules: the operators' rules of classification, as they wrote them."""
+    """Every layer that is kept, as of `revision`. rules: the operators' rules of classification, as
+    they wrote them."""
 
     revision: int
     cluster: dict[str, Value]
@@ -263,7 +276,8 @@ class SettingsLayers(Struct, frozen=True, kw_only=True):
 class Released(Struct, frozen=True, kw_only=True):
     """What one look at the waiting jobs did.
 
-    started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a kill switch.
+    started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a
+    kill switch.
     left: due retries that the rate limit left for the next call.
     """
 

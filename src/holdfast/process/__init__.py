@@ -1,7 +1,8 @@
-"""Spawn, watch and end whole process trees: the one mechanism under the guardian and the host manager.
+"""Spawn, watch and end whole process trees: the one mechanism under the guardian and the host
+manager.
 
-It knows nothing of jobs, leases or wires; what a task is called is a mark that it is given. Linux only (pidfds, kernel 5.4 or
-later).
+It knows nothing of jobs, leases or wires; what a task is called is a mark that it is given. Linux
+only (pidfds, kernel 5.4 or later).
 
 spawn.py    fork, a few calls, exec; how a start went
 watch.py    see children end, and reap them

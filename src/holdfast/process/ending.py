@@ -1,4 +1,5 @@
-"""One tree being ended: TERM, a grace, KILL. Who is of it and when it is gone, `process.tree` knows (TREE-1 to TREE-6)."""
+"""One tree being ended: TERM, a grace, KILL. Who is of it and when it is gone, `process.tree` knows
+(TREE-1 to TREE-6)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Signaller:
         return group.kill()
 
     def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
-        """Signal the first process's group, or it alone, where nothing can be read or opened (TREE-6).
+        """Signal the first process's group, or it alone, where nothing can be read or opened
+        (TREE-6).
 
         The number is the group's for as long as its leader, our child, was not reaped.
         """
@@ -43,18 +45,25 @@ class Signaller:
 
 
 class Ending:
-    """One tree being ended: TERM to all of it, a grace, then KILL until nothing is left or a limit passed.
+    """One tree being ended: TERM to all of it, a grace, then KILL until nothing is left or a limit
+    passed.
 
-    A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner (when
-    something exited) until it returns True. Then `survivors` are the pids that SIGKILL did not end: none,
-    in a healthy world. All times are of one clock, the caller's. Whoever ends many trees makes all the endings first and
-    steps them afterwards (TREE-5).
+    A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner
+    (when something exited) until it returns True. Then `survivors` are the pids that SIGKILL did
+    not end: none, in a healthy world. All times are of one clock, the caller's. Whoever ends many
+    trees makes all the endings first and steps them afterwards (TREE-5).
     """
 
     def __init__(
-        self, tree: Tree, forest: Forest, *, now: float, grace_seconds: float, kill_limit_seconds: float,
+        self,
+        tree: Tree,
+        forest: Forest,
+        *,
+        now: float,
+        grace_seconds: float,
+        kill_limit_seconds: float,
         signaller: Signaller,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tree = tree
         self.kill_at = now + grace_seconds
         self.next_at = now
@@ -101,7 +110,9 @@ class Ending:
             self._forest.is_surely_empty(self.tree) or self._forest.find_living(self.tree).gone
         ):
             return True
-        self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
+        self.next_at = (
+            min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
+        )
         return False
 
     def _kill(self, now: float) -> bool:
@@ -114,7 +125,10 @@ class Ending:
         if group is not None:
             self._signaller.kill_group(group)
         found = self._forest.find_living(self.tree)
-        if now - self._kill_began - self._blind_seconds >= self._kill_limit_seconds and not found.gone:
+        if (
+            now - self._kill_began - self._blind_seconds >= self._kill_limit_seconds
+            and not found.gone
+        ):
             self._forest.want_new_scan(self.tree)  # nobody is called a survivor who has died since
             found = self._forest.find_living(self.tree)
             self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
@@ -137,7 +151,8 @@ class Ending:
         self._signalled.add(entry.identity)
 
     def _go_on_blindly(self, now: float, error: OSError) -> None:
-        """TREE-6. Time in which nothing could be read is none in which anybody survived a SIGKILL."""
+        """TREE-6. Time in which nothing could be read is none in which anybody survived a
+        SIGKILL."""
         self.obstacle = str(error)
         if now >= self.kill_at:
             self._signaller.send_blindly(self.tree, signal.SIGKILL, alone=False)

@@ -1,14 +1,14 @@
 """One control group per task, where one can be made: its members, its memory limit, its OOM count.
 
-Two layouts of the kernel are served, chosen once by `open_group_home`, best first: the unified hierarchy
-(v2) with the memory controller, the v1 memory hierarchy, and v2 without controllers (members and
-`cgroup.kill` only). Where none can be written, `None`: trees are then found by parentage, session and
-environment alone, and memory by rusage.
+Two layouts of the kernel are served, chosen once by `open_group_home`, best first: the unified
+hierarchy (v2) with the memory controller, the v1 memory hierarchy, and v2 without controllers
+(members and `cgroup.kill` only). Where none can be written, `None`: trees are then found by
+parentage, session and environment alone, and memory by rusage.
 
-GROUP-1  A process can leave its environment and its parent, but not its group: membership is the strongest
-         evidence.
-GROUP-2  A group is removed when its task is over; what a dead guardian left is found under the same folder
-         name.
+GROUP-1  A process can leave its environment and its parent, but not its group: membership is the
+         strongest evidence.
+GROUP-2  A group is removed when its task is over; what a dead guardian left is found under the same
+         folder name.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ class TaskGroup:
         return f"{self.path}/cgroup.procs"
 
     def read_pids(self) -> list[int]:
-        """Pids of the living members, those in groups made below included, and those that exit but are no zombies yet.
+        """Pids of the living members, those in groups made below included, and those that exit but
+        are no zombies yet.
 
         Raises OSError (TABLE-1): unread is not empty.
         """
         return _read_pids(self.path)
 
     def set_limit(self, memory_bytes: int) -> None:
-        """Limit the memory of the members, swap included. Raises OSError when the system refuses."""
+        """Limit the memory of the members, swap included. Raises OSError when the system
+        refuses."""
         if self.unified:
             _write(f"{self.path}/memory.max", str(memory_bytes))
             _try_write(f"{self.path}/memory.swap.max", "0")
@@ -60,12 +62,14 @@ class TaskGroup:
             _try_write(f"{self.path}/memory.memsw.limit_in_bytes", str(memory_bytes))
 
     def count_oom_kills(self) -> int:
-        """How many members the kernel killed for want of memory, whether at this limit or the whole host's."""
+        """How many members the kernel killed for want of memory, whether at this limit or the whole
+        host's."""
         name = "memory.events" if self.unified else "memory.oom_control"
         return _read_field(f"{self.path}/{name}", "oom_kill")
 
     def read_peak_bytes(self) -> int:
-        """The most memory the members held at once, their file cache included; 0 where it is not counted."""
+        """The most memory the members held at once, their file cache included; 0 where it is not
+        counted."""
         name = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
         try:
             return int(Path(f"{self.path}/{name}").read_text())
@@ -73,7 +77,8 @@ class TaskGroup:
             return 0
 
     def kill(self) -> bool:
-        """Kill all members in one stroke, which no fork can outrun. False where the kernel cannot."""
+        """Kill all members in one stroke, which no fork can outrun. False where the kernel
+        cannot."""
         if not os.path.exists(f"{self.path}/cgroup.kill"):
             return False
         return _try_write(f"{self.path}/cgroup.kill", "1")
@@ -109,7 +114,8 @@ class GroupHome:
 
 
 def name_group_folder(host: str) -> str:
-    """The folder name of a host's groups: readable, and its own even when two identities read alike."""
+    """The folder name of a host's groups: readable, and its own even when two identities read
+    alike."""
     readable = re.sub(r"[^A-Za-z0-9-]", "-", host)[:40]
     return f"holdfast-{readable}-{zlib.crc32(host.encode()):08x}"
 
@@ -134,8 +140,9 @@ def open_group_home(host: str) -> GroupHome | None:
 def step_aside() -> None:
     """Make room for limits in the v2 group that a service manager gave us, if we are alone in it.
 
-    For whoever starts a guardian among other processes, before it starts the first: later the group has many members, and
-    a group with members may not pass controllers on. Does nothing where that cannot be.
+    For whoever starts a guardian among other processes, before it starts the first: later the group
+    has many members, and a group with members may not pass controllers on. Does nothing where that
+    cannot be.
     """
     own = _find_mounts().get("")
     if own is not None:
@@ -179,10 +186,11 @@ def _can_join(group: TaskGroup) -> bool:
 
 
 def _delegate_memory(own: str) -> bool:
-    """Hand the memory controller of our own v2 group down to the groups below it. False where that cannot be.
+    """Hand the memory controller of our own v2 group down to the groups below it. False where that
+    cannot be.
 
-    A v2 group with members of its own may not pass controllers on; when we are its only member (a service
-    with `Delegate=yes`) we step aside into a leaf.
+    A v2 group with members of its own may not pass controllers on; when we are its only member (a
+    service with `Delegate=yes`) we step aside into a leaf.
     """
     if "memory" not in _read_words(f"{own}/cgroup.controllers"):
         return False
@@ -217,7 +225,8 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            # Whoever stepped aside is in the leaf, and so is all it starts; the group that was given is the one above.
+            # Whoever stepped aside is in the leaf, and so is all it starts; the group that was
+            # given is the one above.
             own[""] = path.removesuffix(f"/{_LEAF}") or "/"
         elif "memory" in controllers.split(","):
             own["memory"] = path
@@ -246,7 +255,10 @@ def list_groups(home: str) -> list[TaskGroup]:
     except OSError as error:
         raise_if_ours(error)
         return []
-    return [TaskGroup(f"{home}/{name}", os.path.exists(f"{home}/{name}/cgroup.events")) for name in sorted(names)]
+    return [
+        TaskGroup(f"{home}/{name}", os.path.exists(f"{home}/{name}/cgroup.events"))
+        for name in sorted(names)
+    ]
 
 
 def _read_pids(path: str) -> list[int]:
@@ -312,7 +324,8 @@ def _try_write(path: str, text: str) -> bool:
 
 
 def count_oom_kills_of_host() -> int:
-    """How many processes the kernel has killed for memory since boot, in any group (0 where it does not say)."""
+    """How many processes the kernel has killed for memory since boot, in any group (0 where it does
+    not say)."""
     try:
         with open("/proc/vmstat", encoding="ascii") as lines:
             for line in lines:

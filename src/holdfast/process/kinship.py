@@ -25,7 +25,8 @@ def inherit_owner(table: Mapping[int, ProcessEntry], owner: dict[int, str]) -> N
 
 
 def may_be_below(entry: ProcessEntry, table: Mapping[int, ProcessEntry]) -> bool:
-    """Whether a process may descend from one that is not in the table (us): False when all its ancestors are in it."""
+    """Whether a process may descend from one that is not in the table (us): False when all its
+    ancestors are in it."""
     steps = 0
     pid = entry.ppid
     while pid in table and steps < len(table):

@@ -1,9 +1,10 @@
 """Keep a log file's disk use under a limit without its writer knowing.
 
-A task appends to its own file, so that its output survives the death of everything else. Rotation by
-renaming would need the task's help; instead the middle of the file is given back to the disk as a hole.
-Offsets stay true: a reader that remembers how far it got never reads a byte twice, and reads the hole as
-zeros.
+A task appends to its own file, so that its output survives the death of everything else. Rotation
+by renaming would need the task's help; instead the middle of the file is given back to the disk as
+a hole.
+Offsets stay true: a reader that remembers how far it got never reads a byte twice, and reads the
+hole as zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Punched(Enum):
 
 
 def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
-    """The (offset, length) to give back so that the first 1 MiB and the last half of the limit stay.
+    """The (offset, length) to give back so that the first 1 MiB and the last half of the limit
+    stay.
 
     Length 0: nothing.
 
@@ -45,8 +47,8 @@ def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
 def punch_file(path: str, limit_bytes: int) -> Punched:
     """Bring the file's disk use under `limit_bytes` if it is over.
 
-    Never follows a link at the end of `path` and touches only plain files: a task may have put something
-    else there.
+    Never follows a link at the end of `path` and touches only plain files: a task may have put
+    something else there.
     """
     try:
         if os.lstat(path).st_blocks * 512 <= limit_bytes:

@@ -1,17 +1,17 @@
 """Start a program: fork, a few calls, exec. The caller must be single-threaded.
 
-The start is finished in two steps so that the caller never waits for a disk: `spawn` returns as soon as the
-child exists, and `Child.error_fd` becomes readable when the exec happened or failed (`read_start`). A child
-stuck in `chdir` on a dead network folder therefore stops nobody else.
+The start is finished in two steps so that the caller never waits for a disk: `spawn` returns as
+soon as the child exists, and `Child.error_fd` becomes readable when the exec happened or failed
+(`read_start`). A child stuck in `chdir` on a dead network folder therefore stops nobody else.
 
-SPAWN-1  Between fork and exec the child is blocked from every signal until its handlers are reset: a
-         handler of the parent that ran there would write into the parent's wake-up pipe.
-SPAWN-2  The parent-death signal is set before anything that may block, and the parent is checked after it,
-         so no child survives a parent that died in between.
-SPAWN-3  A child that was forked is always returned. Whatever else fails after the fork fails without it: a child nobody
-         knows of would run beside the one that is started in its place.
-SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able to look for, signal and reap what it has
-         started. A start that would use them up fails as if there were none.
+SPAWN-1  Between fork and exec the child is blocked from every signal until its handlers are reset:
+         a handler of the parent that ran there would write into the parent's wake-up pipe.
+SPAWN-2  The parent-death signal is set before anything that may block, and the parent is checked
+         after it, so no child survives a parent that died in between.
+SPAWN-3  A child that was forked is always returned. Whatever else fails after the fork fails
+         without it: a child nobody knows of would run beside the one that is started in its place.
+SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able to look for, signal
+         and reap what it has started. A start that would use them up fails as if there were none.
 """
 
 from __future__ import annotations
@@ -34,19 +34,33 @@ _CHILD_FAILED = 127
 _PIPE_BYTES = 4096
 SPARE_DESCRIPTORS = 16
 # What the machine lacks, whichever program it was.
-_SHORTAGES = frozenset({
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS
-})  # fmt: skip
-_OWN_STAGES = frozenset({"prepare", "group", "stdin", "stdout", "stderr"})  # of these the program has no part
+_SHORTAGES = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.EAGAIN,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EROFS,
+    }
+)
+_OWN_STAGES = frozenset(
+    {"prepare", "group", "stdin", "stdout", "stderr"}
+)  # of these the program has no part
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to start.
 
-    argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`, not ours.
-    env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made 0600;
-    None inherits.
-    group_procs: path of the `cgroup.procs` to join before the exec. oom_score_adj: written when not None.
+    argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`,
+    not ours.
+    env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made
+    0600; None inherits.
+    group_procs: path of the `cgroup.procs` to join before the exec. oom_score_adj: written when not
+    None.
     pass_fds: descriptors to inherit under the same numbers. Everything else is closed.
     parent_death_signal: sent to the child when the caller dies; 0 for a child that outlives it.
     descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for the caller's.
@@ -67,10 +81,12 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Child:
-    """A child that was forked. `pidfd` stays valid, whatever happens to the number, until it is closed.
+    """A child that was forked. `pidfd` stays valid, whatever happens to the number, until it is
+    closed.
 
-    pidfd is -1 where none could be had (SPAWN-3). hosts_fault: `read_start` found that the machine, not the program, is why
-    it did not start. Whoever watches the child (`process.watch`) closes `pidfd`; `read_start` closes `error_fd`.
+    pidfd is -1 where none could be had (SPAWN-3). hosts_fault: `read_start` found that the machine,
+    not the program, is why it did not start. Whoever watches the child (`process.watch`) closes
+    `pidfd`; `read_start` closes `error_fd`.
     """
 
     __slots__ = ("error_fd", "hosts_fault", "pid", "pidfd", "started_at")
@@ -91,7 +107,9 @@ class _Plan:
     def __init__(self, request: SpawnRequest) -> None:
         self.request = request
         self.argv = syscalls.WordArray([os.fsencode(word) for word in request.argv])
-        self.env = syscalls.WordArray([os.fsencode(f"{name}={value}") for name, value in request.env.items()])
+        self.env = syscalls.WordArray(
+            [os.fsencode(f"{name}={value}") for name, value in request.env.items()]
+        )
         program = request.argv[0]
         if "/" in program:
             self.candidates = [os.fsencode(program)]
@@ -104,16 +122,20 @@ def check_request(request: SpawnRequest) -> None:
     """Refuse what no kernel could start.
 
     Raises:
-        ValidationError: an empty program name, a NUL character, an environment name that is empty or has a
-        `=`.
+        ValidationError: an empty program name, a NUL character, an environment name that is empty
+        or has a `=`.
     """
     if not request.argv or not request.argv[0]:
-        raise ValidationError("the program's name, the first word of the command, is empty", field="argv")
+        raise ValidationError(
+            "the program's name, the first word of the command, is empty", field="argv"
+        )
     for word in request.argv:
         _check_word(word, "argv")
     for name, value in request.env.items():
         if not name or "=" in name:
-            raise ValidationError(f"{name!r} cannot be the name of an environment variable", field="env")
+            raise ValidationError(
+                f"{name!r} cannot be the name of an environment variable", field="env"
+            )
         _check_word(name, "env")
         _check_word(value, "env")
 
@@ -124,15 +146,19 @@ def _check_word(word: str, field: str) -> None:
     try:
         os.fsencode(word)
     except UnicodeEncodeError:
-        raise ValidationError("half of a surrogate pair cannot be passed to a program", field=field) from None
+        raise ValidationError(
+            "half of a surrogate pair cannot be passed to a program", field=field
+        ) from None
 
 
 def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) -> Child:
-    """Fork a child that becomes `request`'s program, leader of its own session and process group (SPAWN-4).
+    """Fork a child that becomes `request`'s program, leader of its own session and process group
+    (SPAWN-4).
 
     Raises:
         ValidationError: see `check_request`.
-        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE, SPAWN-4). Nothing was started.
+        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE,
+        SPAWN-4). Nothing was started.
     """
     check_request(request)
     plan = _Plan(request)
@@ -158,18 +184,22 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
 
 
 def _open_pipe(spare: int) -> tuple[int, int]:
-    """The pipe of a start. The kernel gives the lowest free numbers, so they tell how many are left (SPAWN-4)."""
+    """The pipe of a start. The kernel gives the lowest free numbers, so they tell how many are left
+    (SPAWN-4)."""
     error_fd, child_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY or max(error_fd, child_fd) + spare < limit:
         return error_fd, child_fd
     os.close(error_fd)
     os.close(child_fd)
-    raise OSError(errno.EMFILE, f"of {limit} descriptors only the last {spare} are free, and those are kept")
+    raise OSError(
+        errno.EMFILE, f"of {limit} descriptors only the last {spare} are free, and those are kept"
+    )
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process have as many descriptors as it may; return the limit it had, for its children.
+    """Let this process have as many descriptors as it may; return the limit it had, for its
+    children.
 
     Those keep it: a program that uses `select` breaks above 1024.
     """
@@ -195,7 +225,8 @@ def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
             if os.getppid() != parent:
                 os._exit(_CHILD_FAILED)
         os.setsid()
-        # Closed now rather than at exec: a child stuck before its exec must not hold its parent's locks.
+        # Closed now rather than at exec: a child stuck before its exec must not hold its parent's
+        # locks.
         syscalls.close_descriptors_from(3, (error_fd, *request.pass_fds))
         for fd in request.pass_fds:
             os.set_inheritable(fd, True)
@@ -238,7 +269,8 @@ def _exec_first(plan: _Plan) -> tuple[int, bool]:
         if code == errno.ENOENT and os.path.lexists(path):
             return code, True
         if code == errno.EACCES:
-            # A folder of PATH that we may not look into is no reason to say that the program is forbidden.
+            # A folder of PATH that we may not look into is no reason to say that the program is
+            # forbidden.
             if len(plan.candidates) == 1 or os.path.lexists(path):
                 remembered = code
         elif code not in (errno.ENOENT, errno.ENOTDIR):

@@ -1,12 +1,14 @@
 """End what an earlier guardian of the same host left behind.
 
-Called by a new guardian before it starts anything, and by an agent whose guardian died: first processes are
-already dead by then (parent-death signal); this finds their descendants, by the host's environment mark and brand, by
-the control groups, and by parentage.
+Called by a new guardian before it starts anything, and by an agent whose guardian died: first
+processes are already dead by then (parent-death signal); this finds their descendants, by the
+host's environment mark and brand, by the control groups, and by parentage.
 
-SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as survivors. Where the process table
-         cannot be read to the end (TABLE-1) that is not known, and the sweep fails instead of saying it.
-SWEEP-2  Only a folder with the host's own name is taken for the home of its groups. Where it lies was read from a file, and of a
+SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as
+         survivors. Where the process table cannot be read to the end (TABLE-1) that is not known,
+         and the sweep fails instead of saying it.
+SWEEP-2  Only a folder with the host's own name is taken for the home of its groups. Where it lies
+         was read from a file, and of a
          path that broke off the rest names a folder above: what is in that is everybody else's.
 """
 
@@ -25,8 +27,9 @@ from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
 from holdfast.process.urgent import urgent
 
-# One scan can miss a child that was forked while it was made and whose parent died meanwhile. The orphans of a dead
-# guardian are nobody's here, so several scans stand for the proof that a guardian has.
+# One scan can miss a child that was forked while it was made and whose parent died meanwhile. The
+# orphans of a dead guardian are nobody's here, so several scans stand for the proof that a guardian
+# has.
 _EMPTY_SCANS = 3
 
 
@@ -37,19 +40,23 @@ def sweep(
     kill_limit_seconds: float = 10.0,
     signaller: Signaller | None = None,
 ) -> list[int]:
-    """Kill every process that carries `host` in its environment or as its brand, or is in a group under `group_homes`, or
-    descends from one.
+    """Kill every process that carries `host` in its environment or as its brand, or is in a group
+    under `group_homes`, or descends from one.
 
-    The caller and its ancestors are spared. Waits until all are gone, `kill_limit_seconds` at most, and
-    removes the emptied groups. Returns the pids that survived SIGKILL, normally none.
+    The caller and its ancestors are spared. Waits until all are gone, `kill_limit_seconds` at most,
+    and removes the emptied groups. Returns the pids that survived SIGKILL, normally none.
 
     Raises OSError: the process table cannot be read.
     """
     signaller = signaller or Signaller()
     folder = name_group_folder(host)
-    group_homes = [home for home in group_homes if home.startswith("/") and home.endswith(f"/{folder}")]  # SWEEP-2
+    group_homes = [
+        home for home in group_homes if home.startswith("/") and home.endswith(f"/{folder}")
+    ]  # SWEEP-2
     with urgent():
-        survivors = _end_leftovers(_Leftovers(host, group_homes, folder), group_homes, kill_limit_seconds, signaller)
+        survivors = _end_leftovers(
+            _Leftovers(host, group_homes, folder), group_homes, kill_limit_seconds, signaller
+        )
     for home in group_homes:
         for group in list_groups(home):
             group.remove()
@@ -59,7 +66,10 @@ def sweep(
 
 
 def _end_leftovers(
-    leftovers: _Leftovers, group_homes: Collection[str], kill_limit_seconds: float, signaller: Signaller
+    leftovers: _Leftovers,
+    group_homes: Collection[str],
+    kill_limit_seconds: float,
+    signaller: Signaller,
 ) -> list[int]:
     give_up_at = time.monotonic() + kill_limit_seconds
     empty_scans = 0
@@ -96,24 +106,43 @@ class _Leftovers:
         self._exiting: set[tuple[int, int]] = set()
 
     def find(self) -> tuple[list[ProcessEntry], bool]:
-        """Scan once. Returns the living leftovers, and whether nobody may have hidden a child from this scan (TREE-4)."""
+        """Scan once. Returns the living leftovers, and whether nobody may have hidden a child from
+        this scan (TREE-4)."""
         table = process_table.read_table()
-        in_groups = {pid for home in self._group_homes for group in list_groups(home) for pid in group.read_pids()}
-        found = {entry.pid for entry in table.values() if entry.pid in in_groups or self._is_ours(entry)}
+        in_groups = {
+            pid
+            for home in self._group_homes
+            for group in list_groups(home)
+            for pid in group.read_pids()
+        }
+        found = {
+            entry.pid for entry in table.values() if entry.pid in in_groups or self._is_ours(entry)
+        }
         found -= self._spared
         grew = True
         while grew:
-            below = {entry.pid for entry in table.values() if entry.ppid in found} - found - self._spared
+            below = (
+                {entry.pid for entry in table.values() if entry.ppid in found}
+                - found
+                - self._spared
+            )
             grew = bool(below)
             found |= below
         self._seen.update(table[pid].identity for pid in found)
-        # Only what was seen to exit before a scan has all its children in that scan. On a busy host somebody always exits:
-        # what an earlier guardian left behind has become a child of somebody above us, or its parent is as young.
+        # Only what was seen to exit before a scan has all its children in that scan. On a busy host
+        # somebody always exits: what an earlier guardian left behind has become a child of somebody
+        # above us, or its parent is as young.
         before, self._exiting = self._exiting, set()
         for entry in table.values():
-            if entry.exiting and entry.alive and (entry.ppid in self._spared or entry.ppid not in table):
+            if (
+                entry.exiting
+                and entry.alive
+                and (entry.ppid in self._spared or entry.ppid not in table)
+            ):
                 self._exiting.add(entry.identity)
-        return [table[pid] for pid in found if table[pid].alive], self._exiting <= before | self._unmarked
+        return [
+            table[pid] for pid in found if table[pid].alive
+        ], self._exiting <= before | self._unmarked
 
     def _is_ours(self, entry: ProcessEntry) -> bool:
         if entry.identity in self._seen:

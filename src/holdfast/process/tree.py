@@ -1,27 +1,31 @@
 """Find and end whole process trees, grandchildren that ran away included.
 
-Evidence that a process belongs to a task, strongest first: it is in the task's control group; it was seen
-in the tree before (pid and start time); it is in the session the task leads; it has the task's brand; its environment carries
-both of the task's marks; its parent belongs to the task. What still escapes (a limit set anew, a cleared environment, a new
-session, a dead parent, no control group, never seen before) has become the sub-reaper's child; it is
-counted to a task when no other living task could have made it. It is never taken from a task that still
-runs.
+Evidence that a process belongs to a task, strongest first: it is in the task's control group; it
+was seen in the tree before (pid and start time); it is in the session the task leads; it has the
+task's brand; its environment carries both of the task's marks; its parent belongs to the task. What
+still escapes (a limit set anew, a cleared environment, a new session, a dead parent, no control
+group, never seen before) has become the sub-reaper's child; it is counted to a task when no other
+living task could have made it. It is never taken from a task that still runs.
 
 TREE-1  Both marks must match, task *and* host: keys of two clusters may coincide on one machine.
 TREE-2  A task is over when no process of its tree lives, not when its first process exits.
-TREE-3  SIGKILL is repeated over fresh scans until nothing is left, so that a fork that raced the scan is
-        found by the next. Between scans, what the family makes is killed as soon as it is read (`Forest.chase`): a process that
-        forks on every few milliseconds is gone by the time a list of them is complete.
-TREE-4  A tree is gone when a scan finds nobody of it *and* nobody can have hidden from that scan. A scan is no instant: a
-        process may fork after the listing and die before it is read. The dead one's child has then become ours, so
-        a child of ours that no look has seen calls for another look. And one that is just exiting or in an exec shows
-        neither mark nor (v1) group, and keeps its children to itself until it is a zombie: the group itself knows those
-        children; without one, nobody is gone while somebody cannot be asked who may be of the tree.
-TREE-5  Trees that are ended together share every scan and every look, and whoever is found is killed for whichever of them
-        owns it: the work of a round grows with the processes there are, not with the trees. A tree takes part in a scan that
-        began after its ending did and after the one it used before; what looks found since then is added to it.
-TREE-6  What cannot be read is unknown (TABLE-1): no tree is said to be gone on it and none is given up; its first process's
-        group, whose number needs no look-up, still gets its signals.
+TREE-3  SIGKILL is repeated over fresh scans until nothing is left, so that a fork that raced the
+        scan is found by the next. Between scans, what the family makes is killed as soon as it is
+        read (`Forest.chase`): a process that forks on every few milliseconds is gone by the time a
+        list of them is complete.
+TREE-4  A tree is gone when a scan finds nobody of it *and* nobody can have hidden from that scan. A
+        scan is no instant: a process may fork after the listing and die before it is read. The dead
+        one's child has then become ours, so a child of ours that no look has seen calls for another
+        look. And one that is just exiting or in an exec shows neither mark nor (v1) group, and
+        keeps its children to itself until it is a zombie: the group itself knows those children;
+        without one, nobody is gone while somebody cannot be asked who may be of the tree.
+TREE-5  Trees that are ended together share every scan and every look, and whoever is found is
+        killed for whichever of them
+        owns it: the work of a round grows with the processes there are, not with the trees. A tree
+        takes part in a scan that began after its ending did and after the one it used before; what
+        looks found since then is added to it.
+TREE-6  What cannot be read is unknown (TABLE-1): no tree is said to be gone on it and none is given
+        up; its first process's group, whose number needs no look-up, still gets its signals.
 """
 
 from __future__ import annotations
@@ -40,8 +44,8 @@ from holdfast.process.kinship import inherit_owner, may_be_below
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry, ProcessReader
 
-# Other tasks may make orphans all the time, and must not keep the caller from its other work: what is not clear by then is
-# asked again at the next step.
+# Other tasks may make orphans all the time, and must not keep the caller from its other work: what
+# is not clear by then is asked again at the next step.
 _MAX_LOOKS = 50
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -58,7 +62,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Finding(NamedTuple):
-    """What is left of a tree. `unclear`: pids of processes that may be of it, or may hide one; ask again."""
+    """What is left of a tree. `unclear`: pids of processes that may be of it, or may hide one; ask
+    again."""
 
     members: list[ProcessEntry]
     unclear: list[int]
@@ -72,12 +77,29 @@ class Finding(NamedTuple):
 class Tree:
     """A task's processes: the first one, its group, and how far the search for the others is."""
 
-    __slots__ = ("brand", "first_reaped", "group", "leads", "mark", "pid", "scanned", "shoot", "start_ticks", "trusted")
+    __slots__ = (
+        "brand",
+        "first_reaped",
+        "group",
+        "leads",
+        "mark",
+        "pid",
+        "scanned",
+        "shoot",
+        "start_ticks",
+        "trusted",
+    )
 
     def __init__(
-        self, mark: Mark, child: Child, group: TaskGroup | None, *, trusted: bool = False, leads: bool = False,
+        self,
+        mark: Mark,
+        child: Child,
+        group: TaskGroup | None,
+        *,
+        trusted: bool = False,
+        leads: bool = False,
         brand: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.mark = mark
         self.brand = brand
         self.pid = child.pid
@@ -88,16 +110,22 @@ class Tree:
         self.leads = leads  # its first process passes TERM on by itself
         self.first_reaped = False  # until then the first pid cannot be anybody else's
         self.scanned = 0  # the last scan it took part in
-        self.shoot: Callable[[ProcessEntry], None] | None = None  # set while it is killed: called with whoever is found
+        self.shoot: Callable[[ProcessEntry], None] | None = (
+            None  # set while it is killed: called with whoever is found
+        )
 
 
 class Forest:
     """All trees below one sub-reaper: the process that calls this."""
 
     def __init__(
-        self, host: str, *, proc: ProcessReader = process_table, reaper: int | None = None,
+        self,
+        host: str,
+        *,
+        proc: ProcessReader = process_table,
+        reaper: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.host = host
         self._proc = proc
         self._clock = clock
@@ -105,7 +133,9 @@ class Forest:
         self._group_folder = name_group_folder(host)
         self._reaper = reaper or os.getpid()
         self._unmarked: set[tuple[int, int]] = set()
-        self._seen: dict[tuple[int, int], str] = {}  # everyone ever seen to belong, and to which task
+        self._seen: dict[
+            tuple[int, int], str
+        ] = {}  # everyone ever seen to belong, and to which task
         self._first_pids: dict[int, str] = {}
         self._groups: dict[str, str] = {}  # name of a control group → its task
         self._brands: dict[tuple[int, int], str] = {}
@@ -115,13 +145,16 @@ class Forest:
         self._serial = 0
         self._whole = False  # the last scan came to its end
         self._found: dict[str, dict[tuple[int, int], ProcessEntry]] = {}  # living members, by task
-        self._adopted: dict[int, str] = {}  # pid of an orphan of ours → its task, "" where nothing tells
+        self._adopted: dict[
+            int, str
+        ] = {}  # pid of an orphan of ours → its task, "" where nothing tells
         self._orphans: dict[int, ProcessEntry] = {}  # those where nothing tells
         self._veiled: dict[int, ProcessEntry] = {}  # those that could not be asked, by pid
         self._shots = 0
         self._fewer_suspects = False
         self._turn_ends_at = float("inf")
-        # As init of a container we inherit strangers too (`docker exec`), so guilt by elimination does not hold.
+        # As init of a container we inherit strangers too (`docker exec`), so guilt by elimination
+        # does not hold.
         self._judge_by_elimination = self._reaper != 1
         self._innocent = set(self._proc.read_children(self._reaper) or [])
 
@@ -167,7 +200,8 @@ class Forest:
         self._innocent.discard(pid)
 
     def begin_turn(self, seconds: float) -> None:
-        """From now on a search that has not come to an end after `seconds` says that it is to be asked again."""
+        """From now on a search that has not come to an end after `seconds` says that it is to be
+        asked again."""
         self._turn_ends_at = self._clock() + seconds
 
     @property
@@ -180,11 +214,12 @@ class Forest:
         tree.scanned = self._serial
 
     def is_surely_empty(self, tree: Tree) -> bool:
-        """A cheap answer once the first process was reaped: True only if nothing of the tree can be left.
+        """A cheap answer once the first process was reaped: True only if nothing of the tree can be
+        left.
 
-        When a process dies its children become the sub-reaper's at once. So if the sub-reaper has no child
-        that it does not know, and the group is empty, the tree is gone; no scan of the whole table is
-        needed.
+        When a process dies its children become the sub-reaper's at once. So if the sub-reaper has
+        no child that it does not know, and the group is empty, the tree is gone; no scan of the
+        whole table is needed.
         """
         try:
             if tree.group is not None and tree.group.read_pids():
@@ -203,7 +238,8 @@ class Forest:
         return True
 
     def find_living(self, tree: Tree) -> Finding:
-        """The living members of one tree; nothing found at all proves that the tree is gone (TREE-4).
+        """The living members of one tree; nothing found at all proves that the tree is gone
+        (TREE-4).
 
         Raises OSError: unknown (TREE-6).
         """
@@ -225,20 +261,29 @@ class Forest:
             return Finding([], passing)
         if tree.group is not None:
             return Finding([], [])
-        return Finding([], sorted(p for p, entry in self._veiled.items() if entry.start_ticks >= tree.start_ticks))
+        return Finding(
+            [],
+            sorted(p for p, entry in self._veiled.items() if entry.start_ticks >= tree.start_ticks),
+        )
 
     def find_members(self) -> dict[str, list[ProcessEntry]]:
-        """Scan the process table once and return the living members of every tree, by task. Raises OSError: unknown."""
+        """Scan the process table once and return the living members of every tree, by task. Raises
+        OSError: unknown."""
         self._whole = False
         table = self._proc.read_table()
         table.pop(self._reaper, None)
         identities = {entry.identity for entry in table.values()}
         self._unmarked &= identities
-        self._seen = {who: task for who, task in self._seen.items() if who in identities and task in self.trees}
+        self._seen = {
+            who: task
+            for who, task in self._seen.items()
+            if who in identities and task in self.trees
+        }
         self._sessions = {}
         for task, tree in self.trees.items():
             if not (tree.first_reaped and tree.pid in table):
-                # The number of a session is not given out again while it has members; if it was, it has none.
+                # The number of a session is not given out again while it has members; if it was, it
+                # has none.
                 self._sessions[tree.pid] = task
         self._found, self._adopted, self._orphans, self._veiled = {}, {}, {}, {}
         self._assign(table)
@@ -247,28 +292,35 @@ class Forest:
         return {task: list(self._found.get(task, {}).values()) for task in self.trees}
 
     def chase(self, tree: Tree) -> None:
-        """Look again and again while anything comes to light that is shot, or may have left a child behind (TREE-3)."""
+        """Look again and again while anything comes to light that is shot, or may have left a child
+        behind (TREE-3)."""
         for _ in range(_MAX_LOOKS):
             before = self._shots
             if (not self._look(tree) and self._shots == before) or self.turn_is_over:
                 break
 
     def _look(self, tree: Tree) -> list[int]:
-        """Read only what can have come since the last scan: children of ours that it did not see, and the tree's group.
+        """Read only what can have come since the last scan: children of ours that it did not see,
+        and the tree's group.
 
-        Much quicker than a scan, so that it can catch up with a family that forks without a rest. Returns the pids of those
-        that died meanwhile and may have left children.
+        Much quicker than a scan, so that it can catch up with a family that forks without a rest.
+        Returns the pids of those that died meanwhile and may have left children.
         """
         known = {pid for pid, _ in self._found.get(tree.mark.task, ())}
         in_group = set(tree.group.read_pids()) - known if tree.group is not None else set()
-        new = {pid for pid in self._read_children() if pid not in self._first_pids and pid not in self._innocent}
+        new = {
+            pid
+            for pid in self._read_children()
+            if pid not in self._first_pids and pid not in self._innocent
+        }
         passing = []
         for pid in in_group | (new - self._adopted.keys()):
             entry = self._proc.read_entry(pid)
             if entry is not None:
                 self._assign({pid: entry})
                 if entry.alive and pid in in_group and pid in self._veiled:
-                    # Under v1 an exiting process has left its group when it is asked itself, but not yet when the group is.
+                    # Under v1 an exiting process has left its group when it is asked itself, but
+                    # not yet when the group is.
                     self._claim(entry, tree.mark.task)
             if entry is None or not entry.alive or entry.exiting:
                 passing.append(pid)
@@ -285,7 +337,11 @@ class Forest:
         owner = self._find_owned(table)
         inherit_owner(table, owner)
         for entry in table.values():
-            if entry.ppid == self._reaper and entry.pid not in owner and entry.pid not in self._innocent:
+            if (
+                entry.ppid == self._reaper
+                and entry.pid not in owner
+                and entry.pid not in self._innocent
+            ):
                 only = self._find_only_suspect(entry)
                 if only is not None:
                     owner[entry.pid] = only
@@ -340,7 +396,8 @@ class Forest:
         return self._brands.get(brand) if brand is not None else None
 
     def _ask_environ(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> str | None:
-        """Whose it is by its environment. One that has none and can have one next time is not set down as unmarked."""
+        """Whose it is by its environment. One that has none and can have one next time is not set
+        down as unmarked."""
         environ = self._proc.read_environ(entry.witness)
         if environ:
             task, host = process_table.find_marks(environ)
@@ -357,7 +414,8 @@ class Forest:
         return None
 
     def _find_only_suspect(self, entry: ProcessEntry) -> str | None:
-        """The one task that can have made an orphan without any evidence; None if it is not only one."""
+        """The one task that can have made an orphan without any evidence; None if it is not only
+        one."""
         if not self._judge_by_elimination:
             return None
         only = None

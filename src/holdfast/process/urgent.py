@@ -1,11 +1,14 @@
 """A core at once for whoever ends processes that fork without a rest.
 
-URGENT-1  The scheduler divides the cores among sessions (`autogroup`), so that forty families with a session each leave their
-          guardian the forty-first part: they fork faster than it reads and reaps. A real-time thread does not share. What it
-          starts is as ordinary as ever (SCHED_RESET_ON_FORK), and the kernel keeps a twentieth of every second from it
-          (`sched_rt_runtime_us`), so that no mistake here can freeze a host. Watchdogs of clusters (corosync, sbd) do the same.
+URGENT-1  The scheduler divides the cores among sessions (`autogroup`), so that forty families with
+          a session each leave their guardian the forty-first part: they fork faster than it reads
+          and reaps. A real-time thread does not share. What it starts is as ordinary as ever
+          (SCHED_RESET_ON_FORK), and the kernel keeps a twentieth of every second from it
+          (`sched_rt_runtime_us`), so that no mistake here can freeze a host. Watchdogs of clusters
+          (corosync, sbd) do the same.
 
-See sched(7), "The autogroup feature" and "Limiting the CPU usage of real-time and deadline processes".
+See sched(7), "The autogroup feature" and "Limiting the CPU usage of real-time and deadline
+processes".
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from collections.abc import Iterator
 def urgent() -> Iterator[None]:
     """The calling thread goes before every ordinary one meanwhile.
 
-    Where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_RTPRIO), or where somebody else has made it a real-time
-    one before, nothing changes.
+    Where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_RTPRIO), or where somebody else
+    has made it a real-time one before, nothing changes.
     """
     policy, share = os.sched_getscheduler(0), os.sched_getparam(0)
-    raised = share.sched_priority == 0 and _set(os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    raised = share.sched_priority == 0 and _set(
+        os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)
+    )
     try:
         yield
     finally:

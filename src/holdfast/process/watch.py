@@ -1,13 +1,19 @@
-"""See children end. One epoll over pidfds: readable at once when a process is gone, whoever's child it is.
+"""See children end. One epoll over pidfds: readable at once when a process is gone, whoever's child
+it is.
 
-WATCH-1  No exit is missed: a pidfd stays readable until it is closed, and the status waits in the zombie.
-WATCH-2  Orphans re-parented to a sub-reaper are reaped by the same `collect`; they are returned too. They have no
-         pidfd here, so nothing wakes for them: whoever is a sub-reaper calls `collect` from time to time as well.
-WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits faster than it is reaped must not hold
-         up its reaper for ever. What is left comes with the next call.
-WATCH-4  A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an orphan: with the next call.
+WATCH-1  No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
+         zombie.
+WATCH-2  Orphans re-parented to a sub-reaper are reaped by the same `collect`; they are returned
+         too. They have no
+         pidfd here, so nothing wakes for them: whoever is a sub-reaper calls `collect` from time to
+         time as well.
+WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits faster than it is
+         reaped must not hold up its reaper for ever. What is left comes with the next call.
+WATCH-4  A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an
+         orphan: with the next call.
 
-`collect` waits for *any* child, so the process that watches must have no other library waiting for children.
+`collect` waits for *any* child, so the process that watches must have no other library waiting for
+children.
 """
 
 from __future__ import annotations
@@ -55,7 +61,8 @@ class Watcher:
             self._children[pid] = pidfd
 
     def collect(self) -> list[Exit]:
-        """Reap children that have ended, without waiting, `MAX_EXITS` at most (WATCH-3), and return how they ended."""
+        """Reap children that have ended, without waiting, `MAX_EXITS` at most (WATCH-3), and return
+        how they ended."""
         exits: list[Exit] = []
         while len(exits) < MAX_EXITS:
             try:

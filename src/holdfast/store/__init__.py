@@ -1,1 +1,2 @@
-"""The only SQL. `interface.py` says what a store does; `postgres.py` and `memory.py` do it and pass one suite."""
+"""The only SQL. `interface.py` says what a store does; `postgres.py` and `memory.py` do it and pass
+one suite."""

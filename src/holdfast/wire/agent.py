@@ -1,13 +1,15 @@
 """Agent ↔ controller: JSON over HTTP, agents dial out.
 
-`POST /v1/agent/register` once per incarnation; `POST /v1/agent/sync` for ever after: one idempotent long poll,
-state up, commands down. Commands repeat until the state they want is reported. Log bytes and forensics have
-calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat; so have
-checkpoints, `PUT` and `GET /v1/agent/checkpoint?job=&rank=&epoch=&incarnation=`, whose bodies are the bytes: `&step=` and
-the header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` with GET. `POST /v1/agent/checkpoint/skip` asks for the one before.
+`POST /v1/agent/register` once per incarnation; `POST /v1/agent/sync` for ever after: one idempotent
+long poll, state up, commands down. Commands repeat until the state they want is reported. Log bytes
+and forensics have calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that
+they never delay a heartbeat; so have checkpoints, `PUT` and `GET
+/v1/agent/checkpoint?job=&rank=&epoch=&incarnation=`, whose bodies are the bytes: `&step=` and the
+header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` with GET. `POST
+/v1/agent/checkpoint/skip` asks for the one before.
 
-`logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and answers with a
-`LogsAnswer` as JSON. All other bodies are JSON.
+`logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and
+answers with a `LogsAnswer` as JSON. All other bodies are JSON.
 """
 
 from __future__ import annotations
@@ -56,10 +58,12 @@ class HostFacts(Struct, frozen=True, kw_only=True):
 
 
 class RegisterRequest(Struct, frozen=True, kw_only=True):
-    """Sent with a join token (first time: a key comes back) or with the host key (a new incarnation).
+    """Sent with a join token (first time: a key comes back) or with the host key (a new
+    incarnation).
 
-    claim: random, kept by the agent from before its first try with a join token. A spent token that comes again with
-    the claim that spent it is answered with a key again, so an answer that was lost costs no new token.
+    claim: random, kept by the agent from before its first try with a join token. A spent token that
+    comes again with the claim that spent it is answered with a key again, so an answer that was
+    lost costs no new token.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -68,7 +72,8 @@ class RegisterRequest(Struct, frozen=True, kw_only=True):
 
 
 class RegisterAnswer(Struct, frozen=True, kw_only=True):
-    """`host_key` is there only when a join token was exchanged; it is shown once and only its hash is stored."""
+    """`host_key` is there only when a join token was exchanged; it is shown once and only its hash
+    is stored."""
 
     host_id: str
     host_key: str | None = None
@@ -85,9 +90,11 @@ class BeatReport(Struct, frozen=True, kw_only=True):
 
 
 class TaskReport(Struct, frozen=True, kw_only=True):
-    """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats until acknowledged.
+    """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats
+    until acknowledged.
 
-    claimed: a rank of a gang whose place is kept here and which waits for the others (the start barrier).
+    claimed: a rank of a gang whose place is kept here and which waits for the others (the start
+    barrier).
     port: with "claimed" by rank 0: a free port on this host, for the rendezvous.
     """
 
@@ -102,11 +109,13 @@ class TaskReport(Struct, frozen=True, kw_only=True):
 class SyncRequest(Struct, frozen=True, kw_only=True):
     """State up.
 
-    seq: grows with every call of one agent process; a newer call answers an older waiting one at once.
+    seq: grows with every call of one agent process; a newer call answers an older waiting one at
+    once.
     wait_seconds: how long the answer may wait for something to say; 0 answers at once.
     settings_rev: the settings revision the agent goes by.
     leaving: the host shuts down; nothing more is to be sent to it.
-    shares_peers: this agent finds the peers of a gang in `SyncAnswer.gangs`; for one that does not, each order lists them.
+    shares_peers: this agent finds the peers of a gang in `SyncAnswer.gangs`; for one that does not,
+    each order lists them.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -119,7 +128,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True):
 
 
 class ClaimOrder(Struct, frozen=True, kw_only=True):
-    """Keep a place for this rank of a gang, and say so; nothing starts yet (GANG-1). Repeats until it is claimed."""
+    """Keep a place for this rank of a gang, and say so; nothing starts yet (GANG-1). Repeats until
+    it is claimed."""
 
     key: TaskKey
     attempt: int
@@ -135,16 +145,19 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 class GangHost(Struct, frozen=True, array_like=True):
-    """A host of a gang, as it says others reach it. An array on the wire: every host is told of every other."""
+    """A host of a gang, as it says others reach it. An array on the wire: every host is told of
+    every other."""
 
     name: str
     address: str
 
 
 class Gang(Struct, frozen=True, kw_only=True):
-    """Where the ranks of a gang are, once for all its orders in an answer: what each order listed would grow with its square.
+    """Where the ranks of a gang are, once for all its orders in an answer: what each order listed
+    would grow with its square.
 
-    hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 for a rank that has no host now.
+    hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 for a rank
+    that has no host now.
     """
 
     job_id: str
@@ -163,7 +176,8 @@ class Gang(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointOffer(Struct, frozen=True, kw_only=True):
-    """What an earlier attempt of this rank left; fetched from `GET /v1/agent/checkpoint` before the start."""
+    """What an earlier attempt of this rank left; fetched from `GET /v1/agent/checkpoint` before the
+    start."""
 
     number: int
     size: int
@@ -172,17 +186,23 @@ class CheckpointOffer(Struct, frozen=True, kw_only=True):
 
 
 class LaunchOrder(Struct, frozen=True, kw_only=True):
-    """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, the devices' and torchrun's.
+    """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, the devices' and
+    torchrun's.
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1).
     attempt: the attempt's number, from 1. gpus: device indices on this host.
-    visible_gpus: what it sees, where that is more: with one device a rank, those of all ranks of the gang on this host in
+    visible_gpus: what it sees, where that is more: with one device a rank, those of all ranks of
+    the gang on this host in
         their order, so that LOCAL_RANK is the index of its own, as under torchrun.
-    local_rank … group_world_size: among the ranks on this host, and this host among the gang's hosts, as torchrun counts.
-    master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the agent picks one.
-    peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`); for others they are in `SyncAnswer.gangs`.
-    checkpoint: what the attempt before left; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
-    image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the image's own command.
+    local_rank … group_world_size: among the ranks on this host, and this host among the gang's
+    hosts, as torchrun counts.
+    master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the
+    agent picks one.
+    peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`); for others
+    they are in `SyncAnswer.gangs`.
+    checkpoint: what the attempt before left; at most `inline_bytes` of it also go into
+    CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec. argv may then be
+    empty: the image's own command.
     """
 
     key: TaskKey
@@ -218,9 +238,11 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
 
 
 class PreemptOrder(Struct, frozen=True, kw_only=True):
-    """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until the end is reported; acts once.
+    """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until the end is reported;
+    acts once.
 
-    operator_stop: a host or queue was switched off hard: the trip of that watchdog (exit code 79) goes on record.
+    operator_stop: a host or queue was switched off hard: the trip of that watchdog (exit code 79)
+    goes on record.
     """
 
     key: TaskKey
@@ -238,8 +260,9 @@ class CheckpointStored(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointSkip(Struct, frozen=True, kw_only=True):
-    """What was offered cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes are not those on record, or are gone. Answered
-    by a `CheckpointOffer`, the next older one of this rank, or 404."""
+    """What was offered cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes are not those
+    on record, or are gone. Answered by a `CheckpointOffer`, the next older one of this rank, or
+    404."""
 
     key: TaskKey
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -255,7 +278,8 @@ class Renewed(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """A report about a task that changed nothing, because its epoch or host is not the current one (FENCE-1)."""
+    """A report about a task that changed nothing, because its epoch or host is not the current one
+    (FENCE-1)."""
 
     key: TaskKey
     status: int = 409
@@ -270,7 +294,8 @@ class NewWatch(Struct, frozen=True, kw_only=True):
 
 
 class SyncAnswer(Struct, frozen=True, kw_only=True):
-    """Commands down. `lost`: tasks the controller does not know on this host: end them (watchdog 77).
+    """Commands down. `lost`: tasks the controller does not know on this host: end them (watchdog
+    77).
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     unread: task reports of this sync that could not be read, not even whose they are, and why.
@@ -292,7 +317,8 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Forensics(Struct, frozen=True, kw_only=True):
-    """What was gathered before a kill, bounded in time and size. `sections` maps a title to text."""
+    """What was gathered before a kill, bounded in time and size. `sections` maps a title to
+    text."""
 
     key: TaskKey
     reason: str
@@ -303,7 +329,8 @@ class Forensics(Struct, frozen=True, kw_only=True):
 class LogUpload(Struct, frozen=True, kw_only=True):
     """Bytes `[offset, offset + len(data))` of a stream, secrets masked by as many asterisks.
 
-    An offset beyond what was sent before leaves a gap. ended: nothing follows; `data` may then be empty.
+    An offset beyond what was sent before leaves a gap. ended: nothing follows; `data` may then be
+    empty.
     """
 
     key: TaskKey
@@ -320,7 +347,8 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
 
 
 class LogsAnswer(Struct, frozen=True, kw_only=True):
-    """`refused`: tasks whose logs nobody wants (no attempt of that job and epoch ran here); send no more of them."""
+    """`refused`: tasks whose logs nobody wants (no attempt of that job and epoch ran here); send no
+    more of them."""
 
     refused: list[TaskKey] = []
 

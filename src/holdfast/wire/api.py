@@ -1,7 +1,8 @@
 """The REST API's bodies, shared by the controller that writes them and the SDK that reads them.
 
-Records (`core.records`) are sent as they are; this module adds what only the API has. All under `/v1`, JSON,
-bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists are pages: `{"items": [...], "next": cursor|null}`.
+Records (`core.records`) are sent as they are; this module adds what only the API has. All under
+`/v1`, JSON, bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists are
+pages: `{"items": [...], "next": cursor|null}`.
 
     POST   /v1/jobs                         JobSpec → 201 JobRecord (200 when the idempotency key named an earlier one)
     POST   /v1/jobs/batch                   {"jobs": [JobSpec, …]} (≤ 1000) → 201 {"items": [JobRecord, …]}, all or none
@@ -15,8 +16,10 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     GET    /v1/jobs/{id}/settings           → page of Effective: every setting in force for the job and its source
     GET    /v1/jobs/{id}/forensics          ?attempt= → page of ForensicsView
     GET    /v1/jobs/{id}/logs               ?attempt=&rank=&stream=stdout|stderr|both&offset=&follow=0|1&tail=
-                                            follow=0: the bytes (application/octet-stream; both: stdout then stderr); header Holdfast-Log-Size
-                                            follow=1: SSE (text/event-stream), events `log` (LogLine), `state` (JobRecord), `end` (JobRecord)
+                                            follow=0: the bytes (application/octet-stream; both:
+                                            stdout then stderr); header Holdfast-Log-Size follow=1:
+                                            SSE (text/event-stream), events `log` (LogLine), `state`
+                                            (JobRecord), `end` (JobRecord)
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
     GET    /v1/jobs/{id}/checkpoints        → page of CheckpointRecord, by rank and number
     DELETE /v1/jobs/{id}/checkpoints        ?rank=&number= → 204: all, those of a rank, or one
@@ -46,7 +49,8 @@ bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists a
     GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective
     GET    /v1/events                       ?after=&limit=&job=&kind=&tail=; Accept: text/event-stream → SSE with resume
-                                            (`Last-Event-ID`; the SSE id is EventRecord.id), else page of EventRecord
+                                            (`Last-Event-ID`; the SSE id is EventRecord.id), else
+                                            page of EventRecord
     GET    /v1/tokens                       → page of TokenRecord
     POST   /v1/tokens                       TokenRequest → 201 TokenCreated
     DELETE /v1/tokens/{id}                  → 204
@@ -81,7 +85,8 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """RFC 9457. `code` is the stable word; `detail` says what happened and what to do; `field` points into the body."""
+    """RFC 9457. `code` is the stable word; `detail` says what happened and what to do; `field`
+    points into the body."""
 
     type: str = "about:blank"
     title: str = ""
@@ -106,7 +111,8 @@ class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RetryRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all budgets begin anew.
+    """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all
+    budgets begin anew.
 
     from_scratch: its checkpoints are forgotten; otherwise each rank starts from its newest.
     """
@@ -119,7 +125,8 @@ class RetryState(Struct, frozen=True, kw_only=True):
     """Where a job stands in its chain. `sentence`: "attempt 2 of 4, next at 12:03:20".
 
     attempt: attempts so far, the running one included. of: how many its retries allow in all.
-    retries_left: how many of them are left. next_at: when the next is due. held: whose kill switch holds it back.
+    retries_left: how many of them are left. next_at: when the next is due. held: whose kill switch
+    holds it back.
     """
 
     sentence: str
@@ -178,7 +185,8 @@ class RetryHold(Struct, frozen=True, kw_only=True):
 
 
 class RetriesOf(Struct, frozen=True, kw_only=True):
-    """How many jobs of one project wait for their retry. backing_off: until its time; held: by a kill switch."""
+    """How many jobs of one project wait for their retry. backing_off: until its time; held: by a
+    kill switch."""
 
     project: str
     backing_off: int = 0
@@ -186,7 +194,8 @@ class RetriesOf(Struct, frozen=True, kw_only=True):
 
 
 class RetriesView(Struct, frozen=True, kw_only=True):
-    """Retries of the whole cluster. enabled: no kill switch is thrown anywhere. rate_limit: per second, null without one."""
+    """Retries of the whole cluster. enabled: no kill switch is thrown anywhere. rate_limit: per
+    second, null without one."""
 
     enabled: bool
     holds: list[RetryHold]
@@ -199,7 +208,8 @@ class RetriesView(Struct, frozen=True, kw_only=True):
 class RulesView(Struct, frozen=True, kw_only=True):
     """The operators' rules of classification, as they were written and as they are read.
 
-    problem: why the text is not in force, where an older version kept what this one cannot read; no rule is then.
+    problem: why the text is not in force, where an older version kept what this one cannot read; no
+    rule is then.
     """
 
     text: str
@@ -215,7 +225,8 @@ class RulesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RulesTrial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An end to be classified, as an agent would report it. text: rules to try in place of those in force."""
+    """An end to be classified, as an agent would report it. text: rules to try in place of those in
+    force."""
 
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
     signal: Annotated[int, Meta(ge=1, le=64)] | None = None
@@ -229,7 +240,8 @@ class RulesTrial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class RulesFinding(Struct, frozen=True, kw_only=True):
     """What such an end is taken for, which rule says so, and what it went by.
 
-    charged_to: the budget the cause is charged to: retries, infra, watchdog, nothing, or never (it is not retried).
+    charged_to: the budget the cause is charged to: retries, infra, watchdog, nothing, or never (it
+    is not retried).
     """
 
     cause: str
@@ -243,17 +255,19 @@ class RulesFinding(Struct, frozen=True, kw_only=True):
 
 
 class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops what runs (the operator-stop watchdog, exit code 79; requeued at no charge)."""
+    """`hard` also stops what runs (the operator-stop watchdog, exit code 79; requeued at no
+    charge)."""
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
 
 
 class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may go on; then it is stopped.
+    """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may
+    go on; then it is stopped.
 
-    scale_down, with drain: the host is not needed any more. What runs there is stopped now, or when the deadline comes, with its
-    grace and the cause `scaled_down`, charged to nothing.
+    scale_down, with drain: the host is not needed any more. What runs there is stopped now, or when
+    the deadline comes, with its grace and the cause `scaled_down`, charged to nothing.
     """
 
     deadline_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
@@ -263,14 +277,16 @@ class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings to set (value, or null / "off" to switch a limit off), and names to go back to the layer below."""
+    """Settings to set (value, or null / "off" to switch a limit off), and names to go back to the
+    layer below."""
 
     set: Annotated[dict[Name, Value], Meta(max_length=128)] = {}
     unset: Annotated[list[Name], Meta(max_length=128)] = []
 
 
 class TokenRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new token. A `join` token is spent by its first use and lives an hour unless said otherwise."""
+    """A new token. A `join` token is spent by its first use and lives an hour unless said
+    otherwise."""
 
     role: Literal["admin", "submit", "read", "join"]
     name: Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
@@ -296,7 +312,8 @@ class WhyLine(Struct, frozen=True, kw_only=True):
 
 
 class Why(Struct, frozen=True, kw_only=True):
-    """Why a job is where it is: the state, the last decision's sentence, and every thing that holds it."""
+    """Why a job is where it is: the state, the last decision's sentence, and every thing that holds
+    it."""
 
     job_id: str
     state: str
@@ -305,7 +322,8 @@ class Why(Struct, frozen=True, kw_only=True):
 
 
 class ForensicsView(Struct, frozen=True, kw_only=True):
-    """What was gathered before a kill of one attempt. epoch: tells the lives of a rank apart that was replaced."""
+    """What was gathered before a kill of one attempt. epoch: tells the lives of a rank apart that
+    was replaced."""
 
     attempt: int
     rank: int
@@ -316,14 +334,16 @@ class ForensicsView(Struct, frozen=True, kw_only=True):
 
 
 class HostView(HostRecord, frozen=True, kw_only=True):
-    """A host and its slots. `slots` = {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, busy from live leases."""
+    """A host and its slots. `slots` = {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, busy
+    from live leases."""
 
     slots: dict[str, dict[str, int]] = {}  # noqa: RUF012  msgspec copies an empty default
     dead: bool = False
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
-    """Bytes of a stream in an SSE `log` event: base64 in `data`. `gap` counts bytes dropped just before."""
+    """Bytes of a stream in an SSE `log` event: base64 in `data`. `gap` counts bytes dropped just
+    before."""
 
     attempt: int
     rank: int

@@ -1,15 +1,16 @@
 """The beat datagram: how a job, in any language, says that its work moved forward.
 
-One JSON object per datagram, sent to the Unix datagram socket named by `HOLDFAST_BEAT_SOCKET`, at most
-`MAX_DATAGRAM_BYTES` long:
+One JSON object per datagram, sent to the Unix datagram socket named by `HOLDFAST_BEAT_SOCKET`, at
+most `MAX_DATAGRAM_BYTES` long:
 
     {"task": "<value of HOLDFAST_TASK>", "step": 12, "total": 100}
 
-`step` and `total` are optional whole numbers. While the work is inside a named section every datagram carries
-`"section": "eval"`, with `"timeout": 600` where the section has one of its own; a datagram without `section`
-says that the work is in none. So a lost datagram loses nothing that the next one does not bring.
-`"leave": true` beside `section` ends the section and counts its pass for the learned timeout.
-`"checkpoint": true` says that a checkpoint lies in the folder `HOLDFAST_CHECKPOINT_OUT`; such a datagram is no beat.
+`step` and `total` are optional whole numbers. While the work is inside a named section every
+datagram carries `"section": "eval"`, with `"timeout": 600` where the section has one of its own; a
+datagram without `section` says that the work is in none. So a lost datagram loses nothing that the
+next one does not bring. `"leave": true` beside `section` ends the section and counts its pass for
+the learned timeout. `"checkpoint": true` says that a checkpoint lies in the folder
+`HOLDFAST_CHECKPOINT_OUT`; such a datagram is no beat.
 A sender never waits: a datagram that cannot be taken at once is dropped.
 """
 

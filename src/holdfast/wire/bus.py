@@ -2,15 +2,18 @@
 
 A frame is one ZeroMQ message part: a fixed header, then (or nothing) a msgpack list of messages.
 
-    magic "HF" · version · flags · session (8 bytes) · sequence (8) · acknowledged (8) · list of messages
+    magic "HF" · version · flags · session (8 bytes) · sequence (8) · acknowledged (8) · list of
+    messages
 
-`session` names one meeting of a supervisor and a manager; it is dealt by the supervisor in `Welcome`, at random.
-`sequence` numbers the frames of one session and direction from 1; 0 is an unnumbered frame, which is acted upon
-whatever was heard before: a heartbeat (no messages), or `Hello`, `Who`, `Welcome` and `End`, which carry the run
-instead. `acknowledged` is the last sequence taken from the peer, in order, nothing missing.
+`session` names one meeting of a supervisor and a manager; it is dealt by the supervisor in
+`Welcome`, at random. `sequence` numbers the frames of one session and direction from 1; 0 is an
+unnumbered frame, which is acted upon
+whatever was heard before: a heartbeat (no messages), or `Hello`, `Who`, `Welcome` and `End`, which
+carry the run instead. `acknowledged` is the last sequence taken from the peer, in order, nothing
+missing.
 
-Times are wall-clock seconds where they are shown to people and never compared. A message longer than
-`MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
+Times are wall-clock seconds where they are shown to people and never compared. A message longer
+than `MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ Id = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Root of the closed set. An array on the wire, its tag first. No cycle leads through one, so the garbage collector need not look."""
+    """Root of the closed set. An array on the wire, its tag first. No cycle leads through one, so
+    the garbage collector need not look."""
 
 
 # ---- manager → supervisor
@@ -61,7 +65,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ending(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How one process ended. Of exit_code and signal one is set; neither where it survived SIGKILL."""
+    """How one process ended. Of exit_code and signal one is set; neither where it survived
+    SIGKILL."""
 
     rank: Count
     exit_code: int | None
@@ -95,9 +100,11 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """A manager presents itself; repeated until it is answered. `identity` of the socket is its incarnation.
+    """A manager presents itself; repeated until it is answered. `identity` of the socket is its
+    incarnation.
 
-    run: "" until a supervisor was met, then that one's run for ever. groups: everything it holds, ended ones too.
+    run: "" until a supervisor was met, then that one's run for ever. groups: everything it holds,
+    ended ones too.
     """
 
     version: int
@@ -185,8 +192,8 @@ class Bye(Message, frozen=True, tag=9):
 class Welcome(Message, frozen=True, tag=1):
     """The answer to `Hello`: a session begins, with these rules.
 
-    Silence for `silence_seconds` ends the manager's processes after `orphan_grace_seconds` more, by TERM and, after
-    `kill_grace_seconds`, KILL. epoch: how often a script of this run was started.
+    Silence for `silence_seconds` ends the manager's processes after `orphan_grace_seconds` more, by
+    TERM and, after `kill_grace_seconds`, KILL. epoch: how often a script of this run was started.
     """
 
     run: Word
@@ -205,9 +212,11 @@ class Who(Message, frozen=True, tag=2):
 
 
 class Launch(Message, frozen=True, tag=3):
-    """Start `count` processes with ranks from `first_rank` up. A rank already known is answered, never started twice.
+    """Start `count` processes with ranks from `first_rank` up. A rank already known is answered,
+    never started twice.
 
-    name, log: `{rank}` and, in log, `{name}` are filled in by the manager; log None is the manager's own output.
+    name, log: `{rank}` and, in log, `{name}` are filled in by the manager; log None is the
+    manager's own output.
     """
 
     group: Id
@@ -224,7 +233,8 @@ class Launch(Message, frozen=True, tag=3):
 
 
 class Signal(Message, frozen=True, tag=4):
-    """Send a signal to processes (None: all of the group on this host), or to their whole process groups."""
+    """Send a signal to processes (None: all of the group on this host), or to their whole process
+    groups."""
 
     request: Id
     group: Id
@@ -258,7 +268,8 @@ class Forget(Message, frozen=True, tag=7):
 
 
 class End(Message, frozen=True, tag=8):
-    """End every process (TERM, grace, KILL) and exit with `code`. Said again whenever a manager given up speaks."""
+    """End every process (TERM, grace, KILL) and exit with `code`. Said again whenever a manager
+    given up speaks."""
 
     run: Word
     code: int
@@ -290,7 +301,8 @@ def encode_header(session: int, sequence: int, acknowledged: int, flags: int = 0
 
 
 def encode_body(messages: Sequence[bytes]) -> bytes:
-    """Messages that were encoded one by one, as one list; a message meant for thousands is encoded once."""
+    """Messages that were encoded one by one, as one list; a message meant for thousands is encoded
+    once."""
     count = len(messages)
     if count == 1:
         return b"\x91" + messages[0]
@@ -318,7 +330,9 @@ def decode_header(frame: bytes, direction: int = 0) -> Header:
     if magic != _MAGIC:
         raise ValidationError("the frame is not one of Holdfast's bus")
     if version != VERSION:
-        raise ValidationError(f"the frame speaks version {version} of the bus; this is version {VERSION}")
+        raise ValidationError(
+            f"the frame speaks version {version} of the bus; this is version {VERSION}"
+        )
     if flags & FLAG_DOWN != direction:
         raise ValidationError("the frame came back to whoever sent it")
     return Header(flags, session, sequence, acknowledged)
@@ -361,13 +375,19 @@ def cut_parts(data: bytes) -> list[Cut]:
     if size <= MAX_INLINE_BYTES:
         return [Cut(data, 0, True)]
     if size > MAX_MESSAGE_BYTES:
-        raise TooLarge(f"a message of {size} bytes is over the limit of {MAX_MESSAGE_BYTES}; put it in a file")
+        raise TooLarge(
+            f"a message of {size} bytes is over the limit of {MAX_MESSAGE_BYTES}; put it in a file"
+        )
     starts = range(0, size, PART_BYTES)
-    return [Cut(data[at : at + PART_BYTES], part, at + PART_BYTES >= size) for part, at in enumerate(starts)]
+    return [
+        Cut(data[at : at + PART_BYTES], part, at + PART_BYTES >= size)
+        for part, at in enumerate(starts)
+    ]
 
 
 class Assembler:
-    """Puts the parts of one sender's messages together again. A tail whose head was lost is dropped."""
+    """Puts the parts of one sender's messages together again. A tail whose head was lost is
+    dropped."""
 
     __slots__ = ("_parts", "_size")
 

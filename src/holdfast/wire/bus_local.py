@@ -1,7 +1,9 @@
-"""Inside one host: host manager ↔ warden, and host manager ↔ user process. msgpack messages in `wire.frames`.
+"""Inside one host: host manager ↔ warden, and host manager ↔ user process. msgpack messages in
+`wire.frames`.
 
-The warden is the process that parents the user's processes; it has a socket pair with its manager. A user process dials
-the manager's Unix socket and names itself by the secret in its environment; after that both sides send `Part`s.
+The warden is the process that parents the user's processes; it has a socket pair with its manager.
+A user process dials the manager's Unix socket and names itself by the secret in its environment;
+after that both sides send `Part`s.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(Local, frozen=True, tag=1):
-    """Start a process. env is the whole environment, as the kernel has it: not all of it need be text."""
+    """Start a process. env is the whole environment, as the kernel has it: not all of it need be
+    text."""
 
     key: int
     argv: list[str]
@@ -46,7 +49,8 @@ class StopTree(Local, frozen=True, tag=3):
 
 
 class Alive(Local, frozen=True, tag=4):
-    """The manager's loop turns. Silence beyond `frozen_seconds` of the warden ends every process."""
+    """The manager's loop turns. Silence beyond `frozen_seconds` of the warden ends every
+    process."""
 
 
 # ---- warden → manager
@@ -67,7 +71,8 @@ class NotStarted(Local, frozen=True, tag=2):
 
 
 class TreeEnded(Local, frozen=True, tag=3):
-    """A process is over, its whole tree included, or what is left of it (`survivors`) survived SIGKILL."""
+    """A process is over, its whole tree included, or what is left of it (`survivors`) survived
+    SIGKILL."""
 
     key: int
     exit_code: int | None

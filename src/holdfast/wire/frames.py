@@ -1,4 +1,5 @@
-"""Length-prefixed frames on a byte stream, sans I/O: four bytes of length, big endian, then the body."""
+"""Length-prefixed frames on a byte stream, sans I/O: four bytes of length, big endian, then the
+body."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 def encode_frame(body: bytes) -> bytes:
     """Return `body` with its length in front. Raises ValidationError over `MAX_FRAME_BYTES`."""
     if len(body) > MAX_FRAME_BYTES:
-        raise ValidationError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
+        raise ValidationError(
+            f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}"
+        )
     return len(body).to_bytes(4, "big") + body
 
 
@@ -24,14 +27,17 @@ class FrameReader:
         """Take bytes in any portions; return the bodies that are complete now.
 
         Raises:
-            ValidationError: a frame announces more than `MAX_FRAME_BYTES`; the stream cannot be trusted further.
+            ValidationError: a frame announces more than `MAX_FRAME_BYTES`; the stream cannot be
+            trusted further.
         """
         self._buffer += data
         frames: list[bytes] = []
         while len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4], "big")
             if size > MAX_FRAME_BYTES:
-                raise ValidationError(f"a frame announces {size} bytes; the limit is {MAX_FRAME_BYTES}")
+                raise ValidationError(
+                    f"a frame announces {size} bytes; the limit is {MAX_FRAME_BYTES}"
+                )
             if len(self._buffer) < 4 + size:
                 break
             frames.append(bytes(self._buffer[4 : 4 + size]))

@@ -1,12 +1,17 @@
-"""Agent ↔ guardian: msgpack messages in frames over a Unix stream socket that the guardian makes for its agent.
+"""Agent ↔ guardian: msgpack messages in frames over a Unix stream socket that the guardian makes
+for its agent.
 
-All times are seconds of CLOCK_BOOTTIME, which every process of the host shares and which counts suspension.
-Every request is idempotent: the agent may die at any line, come back, ask for a `Snapshot` and go on.
+All times are seconds of CLOCK_BOOTTIME, which every process of the host shares and which counts
+suspension.
+Every request is idempotent: the agent may die at any line, come back, ask for a `Snapshot` and go
+on.
 
-LINE-1  A message that cannot be read (of an unknown kind, of another shape) is refused, counted and named, and costs neither side
-        its life: a guardian outlives upgrades of its agent, so the two may be of different versions. Who missed something asks
-        for a `Snapshot`. A frame that announces more than the limit leaves no way to find the next one: that line is given up
-        and the next agent gets a new one.
+LINE-1  A message that cannot be read (of an unknown kind, of another shape) is refused, counted and
+        named, and costs neither side
+        its life: a guardian outlives upgrades of its agent, so the two may be of different
+        versions. Who missed something asks for a `Snapshot`. A frame that announces more than the
+        limit leaves no way to find the next one: that line is given up and the next agent gets a
+        new one.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_def
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """An agent began, or missed something; the guardian answers with a `Snapshot` of the same number."""
+    """An agent began, or missed something; the guardian answers with a `Snapshot` of the same
+    number."""
 
     pid: int
     number: int = 0
@@ -33,23 +39,26 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):
     """The agent's loop turns. Silence for `frozen_seconds` makes the guardian replace the agent.
 
-    holding: ends are not told yet, because what their tasks saved is still being uploaded. A host that shuts down waits for it.
+    holding: ends are not told yet, because what their tasks saved is still being uploaded. A host
+    that shuts down waits for it.
     """
 
     holding: bool = False
 
 
 class Launch(Message, frozen=True, kw_only=True, tag="launch"):
-    """Start a task. A key already known is answered with its status again, never started twice; a key whose end was
-    acknowledged is refused (`Ended.start_error`).
+    """Start a task. A key already known is answered with its status again, never started twice; a
+    key whose end was acknowledged is refused (`Ended.start_error`).
 
-    env is the whole environment. stdout and stderr are paths opened for appending. memory_bytes 0 is no limit.
-    contain: put it into a control group of its own where one can be made; a memory limit always does. It costs the start
-    some ten milliseconds (the kernel waits for every CPU before it moves a process), so a short CPU task goes without.
+    env is the whole environment. stdout and stderr are paths opened for appending. memory_bytes 0
+    is no limit.
+    contain: put it into a control group of its own where one can be made; a memory limit always
+    does. It costs the start some ten milliseconds (the kernel waits for every CPU before it moves a
+    process), so a short CPU task goes without.
     deadline: when the guardian ends it by itself unless an `Extend` came.
     grace_seconds: between TERM and KILL where the guardian must stop it on its own account.
-    leads: its first process passes a TERM on by itself (a container's runner), so no other process of its tree is sent one. The
-    KILL is for all of them, as ever.
+    leads: its first process passes a TERM on by itself (a container's runner), so no other process
+    of its tree is sent one. The KILL is for all of them, as ever.
     """
 
     key: TaskKey
@@ -67,13 +76,15 @@ class Launch(Message, frozen=True, kw_only=True, tag="launch"):
 
 
 class Extend(Message, frozen=True, kw_only=True, tag="extend"):
-    """New deadlines after a successful sync. A later deadline never comes earlier by reordering: the maximum holds."""
+    """New deadlines after a successful sync. A later deadline never comes earlier by reordering:
+    the maximum holds."""
 
     deadlines: list[tuple[TaskKey, float]]
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """TERM to the whole tree now, KILL after `grace_seconds` (0: KILL at once). Repeats act once; a sooner KILL wins.
+    """TERM to the whole tree now, KILL after `grace_seconds` (0: KILL at once). Repeats act once; a
+    sooner KILL wins.
 
     A task that has ended is answered with its `Ended` again; a key nobody knows with nothing.
     """
@@ -94,15 +105,19 @@ class Ack(Message, frozen=True, kw_only=True, tag="ack"):
 class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
 
-    What the first process leaves running gets TERM at once and KILL 2 s later; the first process's exit is the task's.
-    exit_code and signal are both None where it never started (`start_error`) or still lives (`unkillable`).
-    oom: its control group counted an OOM kill, of any of its processes. False where no memory group can be made.
-    max_memory_bytes: the group's peak, its file cache included; without a group the largest process's.
+    What the first process leaves running gets TERM at once and KILL 2 s later; the first process's
+    exit is the task's. exit_code and signal are both None where it never started (`start_error`) or
+    still lives (`unkillable`).
+    oom: its control group counted an OOM kill, of any of its processes. False where no memory group
+    can be made.
+    max_memory_bytes: the group's peak, its file cache included; without a group the largest
+    process's.
     runtime_seconds: of the first process.
     stopped: a `Stop` had been sent, or the deadline had passed, before the process ended.
     lapsed: the guardian ended it at its lease deadline.
     unkillable: processes of it survived SIGKILL for the kill limit; `survivors` are their pids.
-    hosts_fault: it did not start for want of something of the host's (descriptors, processes, memory, disk), not of its own.
+    hosts_fault: it did not start for want of something of the host's (descriptors, processes,
+    memory, disk), not of its own.
     """
 
     key: TaskKey
@@ -128,7 +143,8 @@ class Started(Message, frozen=True, kw_only=True, tag="started"):
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One task as the guardian knows it. pid and started_at are 0 where no process could be made."""
+    """One task as the guardian knows it. pid and started_at are 0 where no process could be
+    made."""
 
     key: TaskKey
     pid: int
@@ -141,7 +157,8 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Snapshot(Message, frozen=True, kw_only=True, tag="snapshot"):
-    """Everything the guardian holds: the answer to the `Hello` of this number (0 from a guardian that does not count)."""
+    """Everything the guardian holds: the answer to the `Hello` of this number (0 from a guardian
+    that does not count)."""
 
     incarnation: str
     tasks: list[TaskStatus]
@@ -149,14 +166,16 @@ class Snapshot(Message, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class Unread(Message, frozen=True, kw_only=True, tag="unread"):
-    """So many messages of this agent could not be read or carried out so far (LINE-1); why the last one could not."""
+    """So many messages of this agent could not be read or carried out so far (LINE-1); why the last
+    one could not."""
 
     count: int
     reason: str
 
 
 class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
-    """The guardian was told to shut the host down: every task gets TERM, grace, KILL. The agent reports them and goes."""
+    """The guardian was told to shut the host down: every task gets TERM, grace, KILL. The agent
+    reports them and goes."""
 
 
 Request = Hello | Alive | Launch | Extend | Stop | Ack

@@ -12,9 +12,14 @@ from typing import Any
 import msgspec
 
 _KINDS = {
-    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list", "object": "a table of fields",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table of fields",
     "null": "nothing",
-}  # fmt: skip
+}
 _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)": "letters, digits, `.`, `_`, `/` and `-`, a letter or digit first",
     r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)": "letters, digits and `_`, no digit first",
@@ -29,9 +34,11 @@ _WORD_CHARS = 60
 
 
 def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
-    """`sentence`, which is msgspec's without its path, in words; as it is where it is none of those known here.
+    """`sentence`, which is msgspec's without its path, in words; as it is where it is none of those
+    known here.
 
-    kind, path: the type that was decoded and the field's path in it, where they are known: the words it may be are named.
+    kind, path: the type that was decoded and the field's path in it, where they are known: the
+    words it may be are named.
     """
     if found := re.fullmatch(r"Expected `str` matching regex (.+)", sentence, re.S):
         return f"must be {_PATTERNS.get(_literal(found[1]), 'written in another way')}"
@@ -58,7 +65,8 @@ def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
 
 
 def split_path(text: str) -> tuple[str, str]:
-    """msgspec's sentence, and the path of the field it is about: `retry.jitter`; of a key, that of its table."""
+    """msgspec's sentence, and the path of the field it is about: `retry.jitter`; of a key, that of
+    its table."""
     found = _PATH.search(text)
     return (text[: found.start()], found[1]) if found else (text, "")
 
@@ -69,10 +77,22 @@ def clip(text: str, chars: int = _WORD_CHARS) -> str:
 
 
 def words_of(kind: Any, path: str) -> tuple[str, ...]:
-    """The words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of the struct `kind` may be; none where it is no field of words."""
+    """The words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of the struct `kind` may
+    be; none where it is no field of words."""
     for name in re.findall(r"[A-Za-z_]\w*", path):
-        holder = next((one for one in _arms(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
-        kind = typing.get_type_hints(holder, include_extras=False).get(name) if holder is not None else None
+        holder = next(
+            (
+                one
+                for one in _arms(kind)
+                if isinstance(one, type) and issubclass(one, msgspec.Struct)
+            ),
+            None,
+        )
+        kind = (
+            typing.get_type_hints(holder, include_extras=False).get(name)
+            if holder is not None
+            else None
+        )
     words: list[str] = []
     for one in _arms(kind):
         if typing.get_origin(one) is typing.Literal:

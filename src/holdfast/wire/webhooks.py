@@ -1,4 +1,5 @@
-"""The bodies of the webhook routes. All of them take an admin token: a hook's url may itself be a secret.
+"""The bodies of the webhook routes. All of them take an admin token: a hook's url may itself be a
+secret.
 
 GET    /v1/webhooks                                  → page of WebhookRecord
 POST   /v1/webhooks                                  WebhookRequest → 201 WebhookCreated: the secret is shown this once
@@ -37,8 +38,8 @@ Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)"
 
 
 class WebhookRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new hook. events: kinds or beginnings of them ("job.*"); none: all but those about webhooks. secret: the server makes
-    one where none is given."""
+    """A new hook. events: kinds or beginnings of them ("job.*"); none: all but those about
+    webhooks. secret: the server makes one where none is given."""
 
     url: Url
     events: Patterns = []  # noqa: RUF012  msgspec copies an empty default
@@ -57,7 +58,8 @@ class WebhookPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RotateRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new secret. Until `grace_seconds` are over the one before signs too, so that receivers can change over."""
+    """A new secret. Until `grace_seconds` are over the one before signs too, so that receivers can
+    change over."""
 
     secret: Secret | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=MAX_GRACE_SECONDS)] = DAY_SECONDS

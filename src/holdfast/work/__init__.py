@@ -1,7 +1,10 @@
-"""What runs inside a user's job: `beat`, `section`, `track`, `checkpoint` and `on_drain`. Standard library only, cheap to import.
+"""What runs inside a user's job: `beat`, `section`, `track`, `checkpoint` and `on_drain`. Standard
+library only, cheap to import.
 
-All of it does nothing outside Holdfast, and nothing in it ever raises into the user's script or makes it
-wait for another machine: a job must run the same with and without Holdfast, and must not fall over it.
+All of it does nothing outside Holdfast, and nothing in it ever raises into the user's script or
+makes it
+wait for another machine: a job must run the same with and without Holdfast, and must not fall over
+it.
 """
 
 from holdfast.work import checkpoint

@@ -1,8 +1,8 @@
 """`beat`, `section` and `track`: how a Python job says that its work moved forward.
 
-Datagrams are written by hand (`wire.beat` has the format): a beat must cost less than 5 µs, and a job should
-not load a codec. One reporter speaks for the whole process. Threads may use it freely: at worst a race sends
-one datagram too many, and every datagram stands by itself.
+Datagrams are written by hand (`wire.beat` has the format): a beat must cost less than 5 µs, and a
+job should not load a codec. One reporter speaks for the whole process. Threads may use it freely:
+at worst a race sends one datagram too many, and every datagram stands by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 COALESCE_SECONDS = 0.01
-"""Beats closer together than this are one datagram; the newest step is sent with the next one, or at exit."""
+"""Beats closer together than this are one datagram; the newest step is sent with the next one, or
+at exit."""
 PATIENCE_SECONDS = 0.05
 """How long the entry or exit of a section may wait for room in the agent's buffer."""
 MAX_NUMBER = 2**53
@@ -32,8 +33,8 @@ MAX_TIMEOUT_SECONDS = 30 * 86_400
 
 
 def _whole(number: Any) -> int | None:
-    """Return `number` as a datagram may carry it, None where it may not. Never raises: it came from a
-    user."""
+    """Return `number` as a datagram may carry it, None where it may not. Never raises: it came from
+    a user."""
     try:
         value = index(number)
     except TypeError:
@@ -55,7 +56,8 @@ def _quoted(text: str) -> bytes:
 
 
 class Reporter:
-    """Speaks for one process of the task `task` (the text of its key) to the agent's socket at `address`."""
+    """Speaks for one process of the task `task` (the text of its key) to the agent's socket at
+    `address`."""
 
     __slots__ = (
         "_last_step",
@@ -83,9 +85,13 @@ class Reporter:
     def beat(self, step: Any = None, total: Any = None) -> None:
         """Send a beat, or remember it where the last one is less than `COALESCE_SECONDS` old."""
         if step is not None:
-            self._last_step = step if step.__class__ is int and 0 <= step <= MAX_NUMBER else _whole(step)
+            self._last_step = (
+                step if step.__class__ is int and 0 <= step <= MAX_NUMBER else _whole(step)
+            )
         if total is not None:
-            self._last_total = total if total.__class__ is int and 0 <= total <= MAX_NUMBER else _whole(total)
+            self._last_total = (
+                total if total.__class__ is int and 0 <= total <= MAX_NUMBER else _whole(total)
+            )
         now = monotonic()
         if now < self._next_at:
             self._pending = True
@@ -123,7 +129,9 @@ class Reporter:
         else:
             return  # opened before a fork, or closed with an outer one already
         self._set_prefix()
-        self._line.send_patiently(b'%b,"section":%b,"leave":true}' % (self._task, section.quoted), PATIENCE_SECONDS)
+        self._line.send_patiently(
+            b'%b,"section":%b,"leave":true}' % (self._task, section.quoted), PATIENCE_SECONDS
+        )
 
     def _set_prefix(self) -> None:
         prefix = self._task
@@ -147,7 +155,9 @@ class Section:
 
     __slots__ = ("_reporter", "name", "quoted", "timeout")
 
-    def __init__(self, name: str, timeout: float | None, find: Callable[[], Reporter | None]) -> None:
+    def __init__(
+        self, name: str, timeout: float | None, find: Callable[[], Reporter | None]
+    ) -> None:
         self.name = name
         self.timeout: float | None = None
         self.quoted = b'""'
@@ -156,7 +166,8 @@ class Section:
             return
         try:
             self.quoted = _quoted(str(name)[:MAX_NAME_CHARS] or "section")
-            # A timeout that is no positive number counts as none; one beyond the limit as the limit.
+            # A timeout that is no positive number counts as none; one beyond the limit as the
+            # limit.
             if timeout is not None and float(timeout) > 0:
                 self.timeout = min(float(timeout), float(MAX_TIMEOUT_SECONDS))
         except Exception:  # a `__str__` or `__float__` of the user's own
@@ -168,7 +179,10 @@ class Section:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._reporter is not None:
             self._reporter.leave(self)
@@ -179,8 +193,8 @@ _looked = False
 
 
 def _find_reporter() -> Reporter | None:
-    """Return this process's reporter, None outside Holdfast. The environment is read once, at the first
-    use."""
+    """Return this process's reporter, None outside Holdfast. The environment is read once, at the
+    first use."""
     global _reporter, _looked
     if not _looked:
         task, address = os.environ.get("HOLDFAST_TASK"), os.environ.get("HOLDFAST_BEAT_SOCKET")
@@ -192,13 +206,18 @@ def _find_reporter() -> Reporter | None:
     return _reporter
 
 
-def beat(step: SupportsIndex | float | None = None, total: SupportsIndex | float | None = None) -> None:
-    """Say that the work moved forward. Call it where the work really did: after a step, a batch, a file.
+def beat(
+    step: SupportsIndex | float | None = None, total: SupportsIndex | float | None = None
+) -> None:
+    """Say that the work moved forward. Call it where the work really did: after a step, a batch, a
+    file.
 
-    step: how far it is, a whole number; total: how far it will go. Both are shown, and the step tells a retry
-    that makes progress from one that does not. Once given they are repeated until given again.
+    step: how far it is, a whole number; total: how far it will go. Both are shown, and the step
+    tells a retry that makes progress from one that does not. Once given they are repeated until
+    given again.
 
-    Costs microseconds, waits for nothing and raises nothing; outside Holdfast it does nothing. The first beat
+    Costs microseconds, waits for nothing and raises nothing; outside Holdfast it does nothing. The
+    first beat
     arms the stall watchdog: from then on silence is suspicious.
     """
     reporter = _reporter
@@ -212,18 +231,19 @@ def beat(step: SupportsIndex | float | None = None, total: SupportsIndex | float
 
 
 def section(name: str, timeout: float | None = None) -> Section:
-    """Return a context manager around work whose beats may stop for longer: an evaluation, a save, a
-    download.
+    """Return a context manager around work whose beats may stop for longer: an evaluation, a save,
+    a download.
 
-    timeout: seconds of silence that are normal inside; it takes the place of the stall timeout. Without one
-    the first pass is not watched for stalls (the silence limit holds), and later passes by what earlier ones
-    took. Sections nest; the innermost that has a timeout counts.
+    timeout: seconds of silence that are normal inside; it takes the place of the stall timeout.
+    Without one the first pass is not watched for stalls (the silence limit holds), and later passes
+    by what earlier ones took. Sections nest; the innermost that has a timeout counts.
     """
     return Section(name, timeout, _find_reporter)
 
 
 def track(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
-    """Yield from `iterable` and beat after each item that was worked on, with its number and the total.
+    """Yield from `iterable` and beat after each item that was worked on, with its number and the
+    total.
 
     total: how many there are; taken from `len()` where the iterable has one.
     """

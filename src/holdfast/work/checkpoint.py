@@ -1,8 +1,9 @@
 """`checkpoint.save` and `checkpoint.load`: what one attempt leaves for the next.
 
-A save is a file in the folder that the agent gave (`HOLDFAST_CHECKPOINT_OUT`): written under a name that begins with a dot,
-flushed to the disk, then renamed to `checkpoint` or `checkpoint.<step>`. A datagram tells the agent (`wire.beat`), which
-uploads the newest in the background. Where one is lost nothing else is: the agent also looks by itself, and at the end.
+A save is a file in the folder that the agent gave (`HOLDFAST_CHECKPOINT_OUT`): written under a name
+that begins with a dot, flushed to the disk, then renamed to `checkpoint` or `checkpoint.<step>`. A
+datagram tells the agent (`wire.beat`), which uploads the newest in the background. Where one is
+lost nothing else is: the agent also looks by itself, and at the end.
 
 Any language can do the same; `holdfast checkpoint save FILE` does it for a shell.
 """
@@ -27,14 +28,20 @@ _COPY_BYTES = 1 << 20
 _said = False
 
 
-def save(data: Data | Path, step: SupportsIndex | None = None, *, local: Path | None = None) -> bool:
-    """Leave `data`, bytes or the path of a file, for the next attempt of this rank. Returns whether it was kept.
+def save(
+    data: Data | Path, step: SupportsIndex | None = None, *, local: Path | None = None
+) -> bool:
+    """Leave `data`, bytes or the path of a file, for the next attempt of this rank. Returns whether
+    it was kept.
 
-    step: how far the work is; shown, and handed to the next attempt. The file is copied: it may be changed afterwards.
-    local: where to keep it outside Holdfast (whole or not at all); without it nothing is kept there.
+    step: how far the work is; shown, and handed to the next attempt. The file is copied: it may be
+    changed afterwards.
+    local: where to keep it outside Holdfast (whole or not at all); without it nothing is kept
+    there.
 
-    Returns when the bytes are on this machine's disk; the agent uploads them meanwhile, and a save that comes before the one
-    before it was uploaded takes its place. Never raises for the disk or the agent: what fails is said on stderr, once.
+    Returns when the bytes are on this machine's disk; the agent uploads them meanwhile, and a save
+    that comes before the one before it was uploaded takes its place. Never raises for the disk or
+    the agent: what fails is said on stderr, once.
 
     Raises:
         TypeError: `data` is neither bytes nor a path, or `step` no whole number.
@@ -75,7 +82,8 @@ def load(*, local: Path | None = None) -> bytes | None:
 
 
 def path(*, local: Path | None = None) -> str | None:
-    """The file `load` reads, for those who read it themselves. It is theirs for as long as the task runs; copy it to keep it."""
+    """The file `load` reads, for those who read it themselves. It is theirs for as long as the task
+    runs; copy it to keep it."""
     if os.environ.get("HOLDFAST_TASK"):
         return os.environ.get("HOLDFAST_CHECKPOINT") or None
     if local is not None and os.path.exists(local):
@@ -149,6 +157,9 @@ def _complain(error: OSError) -> None:
     if not _said:
         _said = True
         try:
-            print(f"holdfast: a checkpoint could not be kept, and the work goes on without: {error}", file=sys.stderr)
+            print(
+                f"holdfast: a checkpoint could not be kept, and the work goes on without: {error}",
+                file=sys.stderr,
+            )
         except (OSError, ValueError):
             pass

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class DrainHook:
-    """SIGTERM's handler of one process: the functions, each run once, then whoever was there before, then the signal itself."""
+    """SIGTERM's handler of one process: the functions, each run once, then whoever was there
+    before, then the signal itself."""
 
     def __init__(self) -> None:
         import signal
@@ -37,7 +38,9 @@ class DrainHook:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Called by Python in the main thread, between two of its instructions."""
-        if not self.is_own:  # a child that inherited the handler; the drain is its parent's business
+        if (
+            not self.is_own
+        ):  # a child that inherited the handler; the drain is its parent's business
             self._go(number, frame)
             return
         if self._running:
@@ -60,7 +63,9 @@ class DrainHook:
     def _go(self, number: int, frame: FrameType | None) -> None:
         before = self._before
         if callable(before):
-            before(number, frame)  # it may raise (SystemExit, say) and so decide how the process goes
+            before(
+                number, frame
+            )  # it may raise (SystemExit, say) and so decide how the process goes
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -68,7 +73,9 @@ class DrainHook:
                 pass
         self._signal.signal(number, self._signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        if os.getpid() == 1:  # the first process of a container: the kernel spares it its signal's default
+        if (
+            os.getpid() == 1
+        ):  # the first process of a container: the kernel spares it its signal's default
             os._exit(128 + number)
 
 
@@ -76,12 +83,14 @@ _hook: DrainHook | None = None
 
 
 def on_drain(function: F) -> F:
-    """Run `function` once when this attempt is told to stop (preempted, cancelled, its host drained), then end.
+    """Run `function` once when this attempt is told to stop (preempted, cancelled, its host
+    drained), then end.
 
-    It has the job's grace (15 s unless set otherwise) to save what the next attempt needs. It runs in the main thread, so
-    call `on_drain` there; a handler of SIGTERM that was there before is called after it, and then the process ends as the
-    signal ends it. One that is set later takes its place. Several functions may be given; all of them run, also where one raises or
-    calls `sys.exit`. Outside Holdfast nothing happens. May be used as a decorator.
+    It has the job's grace (15 s unless set otherwise) to save what the next attempt needs. It runs
+    in the main thread, so call `on_drain` there; a handler of SIGTERM that was there before is
+    called after it, and then the process ends as the signal ends it. One that is set later takes
+    its place. Several functions may be given; all of them run, also where one raises or calls
+    `sys.exit`. Outside Holdfast nothing happens. May be used as a decorator.
 
     Raises:
         ValueError: not called in the main thread.
@@ -92,7 +101,9 @@ def on_drain(function: F) -> F:
             import threading
 
             if threading.current_thread() is not threading.main_thread():
-                raise ValueError("call holdfast.on_drain in the main thread: only there does Python take signals")
+                raise ValueError(
+                    "call holdfast.on_drain in the main thread: only there does Python take signals"
+                )
             _hook = DrainHook()
         _hook.add(function)
     return function

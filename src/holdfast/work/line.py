@@ -1,4 +1,5 @@
-"""The line to the agent: a Unix datagram socket that never waits, never raises, and comes back by itself."""
+"""The line to the agent: a Unix datagram socket that never waits, never raises, and comes back by
+itself."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Line:
     def send(self, datagram: bytes, now: float) -> bool:
         """Send, or drop. Returns whether the kernel took it; `now` is of `time.monotonic()`.
 
-        A full buffer means that the agent is slow: the next datagram says more than this one. A dead agent's
+        A full buffer means that the agent is slow: the next datagram says more than this one. A
+        dead agent's
         socket refuses: the line is opened anew, at most once in `RECONNECT_SECONDS`.
         """
         sock = self._socket
@@ -68,7 +70,9 @@ class Line:
         import socket  # here, so that a script outside Holdfast does not pay for it
 
         try:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+            sock = socket.socket(
+                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            )
         except OSError:
             return None
         try:

@@ -1,4 +1,5 @@
-"""A host for tests: a real guardian with a real agent under it, against the fake controller, in a folder of its own."""
+"""A host for tests: a real guardian with a real agent under it, against the fake controller, in a
+folder of its own."""
 
 from __future__ import annotations
 
@@ -30,13 +31,19 @@ sys.exit(run_host(read_config(sys.argv[1])))
 class Host:
     """One host under test."""
 
-    def __init__(self, folder: Path, url: str, *, environment: Mapping[str, str] | None = None, **fields: Any) -> None:
+    def __init__(
+        self, folder: Path, url: str, *, environment: Mapping[str, str] | None = None, **fields: Any
+    ) -> None:
         self.folder = folder
         self._environment = environment or {}
         token_file = folder / "join-token"
         token_file.write_text(JOIN_TOKEN)
         self.config = AgentConfig(
-            url=url, state_dir=str(folder / "state"), name="testhost", join_token_file=str(token_file), **fields
+            url=url,
+            state_dir=str(folder / "state"),
+            name="testhost",
+            join_token_file=str(token_file),
+            **fields,
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.journal = folder / "journal.txt"
@@ -46,9 +53,12 @@ class Host:
         path.write_bytes(msgspec.json.encode(self.config))
         with open(self.journal, "ab") as journal:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN_HOST, str(path)], stdin=subprocess.DEVNULL, stdout=journal, stderr=journal,
+                [sys.executable, "-c", RUN_HOST, str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=journal,
+                stderr=journal,
                 env={**os.environ, **self._environment},
-            )  # fmt: skip
+            )
         return self
 
     @property
@@ -63,7 +73,10 @@ class Host:
             path = f"/proc/{self.guardian_pid}/task/{self.guardian_pid}/children"
             for word in Path(path).read_text().split():
                 with contextlib.suppress(OSError):
-                    if b"holdfast.agent\0" in Path(f"/proc/{word}/cmdline").read_bytes() and int(word) != but:
+                    if (
+                        b"holdfast.agent\0" in Path(f"/proc/{word}/cmdline").read_bytes()
+                        and int(word) != but
+                    ):
                         return int(word)
             return 0
 

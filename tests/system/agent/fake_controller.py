@@ -1,4 +1,5 @@
-"""A controller for agent tests: real HTTP on loopback, the store a few dictionaries. Small, strict, and scriptable."""
+"""A controller for agent tests: real HTTP on loopback, the store a few dictionaries. Small, strict,
+and scriptable."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ class FakeController:
     def preempt(self, key: TaskKey, **fields: Any) -> None:
         fields = {"grace_seconds": 5.0, "cause": "preempted", **fields}
         with self.changed:
-            self.preempts[key] = msgspec.convert({"key": msgspec.to_builtins(key), **fields}, wire.PreemptOrder)
+            self.preempts[key] = msgspec.convert(
+                {"key": msgspec.to_builtins(key), **fields}, wire.PreemptOrder
+            )
             self._tell()
 
     def lose(self, key: TaskKey) -> None:
@@ -99,7 +102,8 @@ class FakeController:
         with self.changed:
             text, end = b"", 0
             for offset, chunk in sorted(self.logs.get((key, stream), {}).items()):
-                # An agent that took over begins a little before where the last one was killed (LOGS-1).
+                # An agent that took over begins a little before where the last one was killed
+                # (LOGS-1).
                 text += chunk[max(0, end - offset) :]
                 end = max(end, offset + len(chunk))
             return text
@@ -113,20 +117,27 @@ class FakeController:
         self.news += 1
         self.changed.notify_all()
 
-    def register(self, request: wire.RegisterRequest, token: str) -> wire.RegisterAnswer | tuple[int, Problem]:
+    def register(
+        self, request: wire.RegisterRequest, token: str
+    ) -> wire.RegisterAnswer | tuple[int, Problem]:
         with self.changed:
             if token == JOIN_TOKEN:
                 if self.spent_claim is not None and request.claim != self.spent_claim:
-                    return 401, Problem(status=401, code="unauthorized", detail="the join token is spent")
+                    return 401, Problem(
+                        status=401, code="unauthorized", detail="the join token is spent"
+                    )
                 self.spent_claim = request.claim
             elif token != HOST_KEY:
-                return 401, Problem(status=401, code="unauthorized", detail="nobody knows this token")
+                return 401, Problem(
+                    status=401, code="unauthorized", detail="nobody knows this token"
+                )
             self.registrations.append(request)
             self._tell()
             return wire.RegisterAnswer(
-                host_id="host1", host_key=HOST_KEY if token == JOIN_TOKEN else None,
+                host_id="host1",
+                host_key=HOST_KEY if token == JOIN_TOKEN else None,
                 sync_interval_seconds=self.interval_seconds,
-            )  # fmt: skip
+            )
 
     def sync(self, request: wire.SyncRequest, token: str) -> wire.SyncAnswer | tuple[int, Problem]:
         if token != HOST_KEY:
@@ -134,7 +145,11 @@ class FakeController:
         give_up_at = time.monotonic() + request.wait_seconds
         with self.changed:
             if self.registrations and request.incarnation != self.registrations[-1].incarnation:
-                return 409, Problem(status=409, code="stale_incarnation", detail="a newer incarnation has registered")
+                return 409, Problem(
+                    status=409,
+                    code="stale_incarnation",
+                    detail="a newer incarnation has registered",
+                )
             self.syncs.append(request)
             self.sync_times.append(time.monotonic())
             self.newest_seq = max(self.newest_seq, request.seq)
@@ -151,7 +166,9 @@ class FakeController:
 
     @staticmethod
     def _says(answer: wire.SyncAnswer) -> bool:
-        return bool(answer.launch or answer.preempt or answer.lost or answer.acked or answer.refused)
+        return bool(
+            answer.launch or answer.preempt or answer.lost or answer.acked or answer.refused
+        )
 
     def _apply(self, request: wire.SyncRequest) -> wire.SyncAnswer:
         acked, refused, lost, live = [], [], [], []
@@ -183,10 +200,16 @@ class FakeController:
                 lost.append(key)
         known = [key for key in live if key in self.known]
         return wire.SyncAnswer(
-            launch=list(self.launches.values()), gangs=self.gangs, preempt=list(self.preempts.values()), lost=lost, acked=acked,
-            refused=refused, renewed=[wire.Renewed(key=key, ttl_seconds=self.ttl_seconds) for key in known],
-            sync_interval_seconds=self.interval_seconds, settings_rev=1,
-        )  # fmt: skip
+            launch=list(self.launches.values()),
+            gangs=self.gangs,
+            preempt=list(self.preempts.values()),
+            lost=lost,
+            acked=acked,
+            refused=refused,
+            renewed=[wire.Renewed(key=key, ttl_seconds=self.ttl_seconds) for key in known],
+            sync_interval_seconds=self.interval_seconds,
+            settings_rev=1,
+        )
 
     def take_logs(self, request: wire.LogsRequest) -> wire.LogsAnswer:
         with self.changed:
@@ -196,7 +219,9 @@ class FakeController:
                     refused.append(upload.key)
                     continue
                 if upload.data:
-                    self.logs.setdefault((upload.key, upload.stream), {})[upload.offset] = upload.data
+                    self.logs.setdefault((upload.key, upload.stream), {})[upload.offset] = (
+                        upload.data
+                    )
                 if upload.ended:
                     self.logs_ended.add((upload.key, upload.stream))
             self.changed.notify_all()
@@ -232,7 +257,9 @@ def _make_handler(controller: FakeController) -> type[BaseHTTPRequestHandler]:
 
         def answer(self, body: bytes, token: str) -> Any:
             if self.path == "/v1/agent/register":
-                return controller.register(msgspec.json.decode(body, type=wire.RegisterRequest), token)
+                return controller.register(
+                    msgspec.json.decode(body, type=wire.RegisterRequest), token
+                )
             if self.path == "/v1/agent/sync":
                 return controller.sync(msgspec.json.decode(body, type=wire.SyncRequest), token)
             if self.path == "/v1/agent/logs":
@@ -274,9 +301,12 @@ class Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve(controller: FakeController, port: int = 0) -> Iterator[str]:
-    """Serve `controller`; yields its address. On leaving, all connections are cut and the port refuses."""
+    """Serve `controller`; yields its address. On leaving, all connections are cut and the port
+    refuses."""
     server = Server(controller, port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

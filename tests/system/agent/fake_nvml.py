@@ -1,4 +1,5 @@
-"""Looks like `pynvml` to the probe's worker; what it says is in the JSON file named by FAKE_NVML."""
+"""Looks like `pynvml` to the probe's worker; what it says is in the JSON file named by
+FAKE_NVML."""
 
 from __future__ import annotations
 
@@ -70,7 +71,11 @@ def nvmlDeviceRegisterEvents(handle: int, kinds: int, events: object) -> None:
 def nvmlEventSetWait_v2(events: object, timeout_ms: int) -> Any:
     """The Xids of the script's devices, each told once."""
     assert timeout_ms == 0
-    waiting = [(handle, code) for handle, device in enumerate(_script()) for code in device.get("events", [])]
+    waiting = [
+        (handle, code)
+        for handle, device in enumerate(_script())
+        for code in device.get("events", [])
+    ]
     if len(_told) >= len(waiting):
         raise NVMLError(NVML_ERROR_TIMEOUT)
     handle, code = waiting[len(_told)]
@@ -119,7 +124,9 @@ def nvmlDeviceGetGraphicsRunningProcesses(handle: int) -> Any:
 
 def nvmlDeviceGetProcessUtilization(handle: int, since: int) -> Any:
     found = [
-        SimpleNamespace(**{"encUtil": 0, "decUtil": 0, **s}) for s in _ask(handle, "samples") if s["timeStamp"] > since
+        SimpleNamespace(**{"encUtil": 0, "decUtil": 0, **s})
+        for s in _ask(handle, "samples")
+        if s["timeStamp"] > since
     ]
     if not found:
         raise NVMLError(NVML_ERROR_NOT_FOUND)

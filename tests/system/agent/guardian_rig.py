@@ -1,6 +1,8 @@
-"""A real guardian in its own process, with a stand-in agent that relays what the test says and hears.
+"""A real guardian in its own process, with a stand-in agent that relays what the test says and
+hears.
 
-Run as a program this file is either of the two: `guardian_rig.py guardian CONFIG` and `guardian_rig.py agent RELAY`.
+Run as a program this file is either of the two: `guardian_rig.py guardian CONFIG` and
+`guardian_rig.py agent RELAY`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def wait_until(check: Callable[[], T], what: str, seconds: float = PATIENCE_SECO
 
 def find_marked(host: str) -> list[int]:
     """Living processes whose environment names `host`."""
-    return [e.pid for e in table.read_table().values() if e.alive and table.read_marks(e.pid)[1] == host]
+    return [
+        e.pid for e in table.read_table().values() if e.alive and table.read_marks(e.pid)[1] == host
+    ]
 
 
 def is_alive(pid: int) -> bool:
@@ -101,7 +105,8 @@ class Rig:
         """Start a guardian without waiting for its agent."""
         with self.notes_path.open("ab") as notes:
             process = subprocess.Popen(
-                [sys.executable, __file__, "guardian", json.dumps({**self._config, **more})], stderr=notes
+                [sys.executable, __file__, "guardian", json.dumps({**self._config, **more})],
+                stderr=notes,
             )
         self.guardians.append(process)
         return process
@@ -109,8 +114,8 @@ class Rig:
     def meet(self) -> Snapshot:
         """Wait for the next agent, say hello, return the snapshot.
 
-        A guardian that is killed a moment after its agent may have started another, whose line is then dead: the one after
-        it is met.
+        A guardian that is killed a moment after its agent may have started another, whose line is
+        then dead: the one after it is met.
         """
         while True:
             line, _ = self._relay.accept()
@@ -141,18 +146,24 @@ class Rig:
         return bool(data)
 
     def expect(self, kind: type[T], key: TaskKey | None = None) -> T:
-        """Wait for the first unread answer of this kind (and key), and take it out of what was heard."""
+        """Wait for the first unread answer of this kind (and key), and take it out of what was
+        heard."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             for index, answer in enumerate(self.heard):
-                if isinstance(answer, kind) and (key is None or getattr(answer, "key", None) == key):
+                if isinstance(answer, kind) and (
+                    key is None or getattr(answer, "key", None) == key
+                ):
                     del self.heard[index]
                     return answer
-            assert time.monotonic() < deadline, f"no {kind.__name__} for {key}; heard {self.heard}; {self.notes()}"
+            assert time.monotonic() < deadline, (
+                f"no {kind.__name__} for {key}; heard {self.heard}; {self.notes()}"
+            )
             self.hear(0.1)
 
     def launch(self, argv: list[str], *, job: str = "job", **more: object) -> TaskKey:
-        """Ask for a task with sensible defaults; its output goes to out and err in the rig's folder."""
+        """Ask for a task with sensible defaults; its output goes to out and err in the rig's
+        folder."""
         key = TaskKey(job, 0, 1)
         fields: dict[str, object] = {
             "contain": True,  # where the rig has groups, they are what is tried
@@ -167,7 +178,9 @@ class Rig:
         self.say(Launch(key=key, argv=argv, **fields))  # type: ignore[arg-type]  # plain words stand for the typed value in a test
         return key
 
-    def start_task(self, argv: list[str], *, job: str = "job", **more: object) -> tuple[TaskKey, int]:
+    def start_task(
+        self, argv: list[str], *, job: str = "job", **more: object
+    ) -> tuple[TaskKey, int]:
         """Launch and wait until it runs; return its key and pid."""
         key = self.launch(argv, job=job, **more)
         return key, self.expect(Started, key).pid
@@ -182,7 +195,9 @@ class Rig:
 
     def wait_word(self, name: str) -> str:
         """Wait until the file has a whole line; return it stripped."""
-        return wait_until(lambda: self.read(name).endswith("\n") and self.read(name), f"a line in {name}").strip()
+        return wait_until(
+            lambda: self.read(name).endswith("\n") and self.read(name), f"a line in {name}"
+        ).strip()
 
     def notes(self) -> str:
         return self.notes_path.read_text()
@@ -194,7 +209,9 @@ class Rig:
             guardian.wait()
         sweep(self.host, group_homes=read_group_homes(self.state_dir))
         if self.state_dir.exists():
-            GuardianHome(self.state_dir).close()  # removes what a killed guardian left outside its folder
+            GuardianHome(
+                self.state_dir
+            ).close()  # removes what a killed guardian left outside its folder
         if self._line is not None:
             self._line.close()
         self._relay.close()
@@ -202,7 +219,8 @@ class Rig:
 
 
 class SparingSignaller(Signaller):
-    """Spares processes whose command line says so: what a process stuck in a driver looks like from outside."""
+    """Spares processes whose command line says so: what a process stuck in a driver looks like from
+    outside."""
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
         try:
@@ -240,7 +258,8 @@ def _read_sleep(path: str) -> float:
 
 
 def _be_agent(relay_path: str) -> int:
-    """Relay between test and guardian; say `Alive` by ourselves; sweep when the guardian is gone, as an agent must."""
+    """Relay between test and guardian; say `Alive` by ourselves; sweep when the guardian is gone,
+    as an agent must."""
     guardian = socket.socket(fileno=int(os.environ["HOLDFAST_GUARDIAN_FD"]))
     test = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     test.connect(relay_path)

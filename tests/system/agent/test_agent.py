@@ -42,14 +42,17 @@ def test_a_task_that_cannot_start_says_why(controller: FakeController, host: Hos
     assert "no such program" in (facts.start_error or "")
 
 
-def test_a_rank_of_a_gang_of_8000_starts_and_finds_its_peers(controller: FakeController, host: Host) -> None:
+def test_a_rank_of_a_gang_of_8000_starts_and_finds_its_peers(
+    controller: FakeController, host: Host
+) -> None:
     """Its peers are more than a variable may hold."""
     hosts = [GangHost(f"gpu-box-{n:04d}", f"10.0.{n // 250}.{n % 250}") for n in range(1000)]
     places = [rank // 8 for rank in range(8000)]
     controller.gangs = [Gang(job_id="wide", epoch=1, hosts=hosts, places=places)]
     words = (
         "import json, os; peers = json.load(open(os.environ['HOLDFAST_PEERS_FILE'])); "
-        "print(len(peers), peers[7999]['host'], peers[7999]['address'], 'HOLDFAST_PEERS' in os.environ)"
+        "print(len(peers), peers[7999]['host'], peers[7999]['address'], 'HOLDFAST_PEERS' in "
+        "os.environ)"
     )
     key = controller.launch(sys.executable, "-S", "-c", words, job="wide", world_size=8000)
     assert controller.wait_end(key).exit_code == 0
@@ -57,7 +60,9 @@ def test_a_rank_of_a_gang_of_8000_starts_and_finds_its_peers(controller: FakeCon
     assert controller.log_of(key) == b"8000 gpu-box-0999 10.0.3.249 False\n"
 
 
-def test_a_repeated_launch_runs_once(controller: FakeController, host: Host, tmp_path: Path) -> None:
+def test_a_repeated_launch_runs_once(
+    controller: FakeController, host: Host, tmp_path: Path
+) -> None:
     marks = tmp_path / "marks"
     key = controller.launch("/bin/sh", "-c", f"echo x >> {marks}; sleep 1")
     order = controller.launches[key]
@@ -80,7 +85,9 @@ def test_environment_of_a_task(
     monkeypatch.setenv("FROM_THE_SHELL", "yes")
     monkeypatch.setenv("HOLDFAST_TOKEN", "not for jobs")
     make_host(gpus=2).start()
-    key = controller.launch("/usr/bin/env", env={"MINE": "1"}, secrets={"KEY": "s3cret-value"}, gpus=[1])
+    key = controller.launch(
+        "/usr/bin/env", env={"MINE": "1"}, secrets={"KEY": "s3cret-value"}, gpus=[1]
+    )
     controller.wait_logs(key)
     lines = controller.log_of(key).decode().splitlines()
     env = dict(line.split("=", 1) for line in lines)
@@ -99,7 +106,9 @@ def test_environment_of_a_task(
 
 def test_preempt_is_graceful_and_acts_once(controller: FakeController, host: Host) -> None:
     key = controller.launch(
-        "/bin/sh", "-c", "trap 'echo TERM; sleep 0.5; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+        "/bin/sh",
+        "-c",
+        "trap 'echo TERM; sleep 0.5; exit 7' TERM; echo up; while :; do sleep 0.05; done",
     )
     controller.wait(lambda: controller.log_of(key) == b"up\n")
     controller.preempt(key)
@@ -110,7 +119,8 @@ def test_preempt_is_graceful_and_acts_once(controller: FakeController, host: Hos
 
 
 def test_repeated_orders_do_not_spin(controller: FakeController, host: Host) -> None:
-    """An order repeats in every answer while the task takes its grace; the agent must not ask in a tight loop."""
+    """An order repeats in every answer while the task takes its grace; the agent must not ask in a
+    tight loop."""
     key = controller.launch("/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
     controller.wait(lambda: controller.log_of(key) == b"up\n")
     before = len(controller.syncs)
@@ -120,10 +130,14 @@ def test_repeated_orders_do_not_spin(controller: FakeController, host: Host) -> 
     assert len(controller.syncs) - before < 25
 
 
-def test_hard_preempt_kills_at_once_and_operator_stop_is_on_record(controller: FakeController, host: Host) -> None:
+def test_hard_preempt_kills_at_once_and_operator_stop_is_on_record(
+    controller: FakeController, host: Host
+) -> None:
     key = controller.launch("/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
     controller.wait_running(key)
-    controller.preempt(key, hard=True, operator_stop=True, cause="host_drained", reason="maintenance")
+    controller.preempt(
+        key, hard=True, operator_stop=True, cause="host_drained", reason="maintenance"
+    )
     facts = controller.wait_end(key, 5)
     assert facts.signal == 9
     assert facts.stopped
@@ -160,13 +174,17 @@ def test_refused_ends_are_forgotten(controller: FakeController, host: Host) -> N
     key = controller.launch("/bin/sleep", "1")
     controller.wait_running(key)
     controller.refused.add(key)
-    controller.wait(lambda: controller.syncs[-1].tasks and controller.syncs[-1].tasks[0].state == "ended")
+    controller.wait(
+        lambda: controller.syncs[-1].tasks and controller.syncs[-1].tasks[0].state == "ended"
+    )
     controller.wait(lambda: not controller.syncs[-1].tasks)
     poll(lambda: not list((host.folder / "state" / "tasks").iterdir()))
 
 
 def test_agent_killed_under_a_job(controller: FakeController, host: Host) -> None:
-    key = controller.launch("/bin/sh", "-c", "echo one; sleep 1; echo two; exit 5", secrets={"S": "two!!"})
+    key = controller.launch(
+        "/bin/sh", "-c", "echo one; sleep 1; echo two; exit 5", secrets={"S": "two!!"}
+    )
     pid = controller.wait_running(key)
     agent = host.agent_pid()
     os.kill(agent, signal.SIGKILL)
@@ -221,7 +239,9 @@ def test_guardian_killed_ends_everything(controller: FakeController, host: Host)
 
 
 def test_shutdown_reports_every_end(controller: FakeController, host: Host) -> None:
-    key = controller.launch("/bin/sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    key = controller.launch(
+        "/bin/sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    )
     controller.wait(lambda: controller.log_of(key) == b"up\n")
     assert host.stop() == 0
     facts = controller.ends[key]
@@ -231,7 +251,9 @@ def test_shutdown_reports_every_end(controller: FakeController, host: Host) -> N
     assert (key, "stdout") in controller.logs_ended
 
 
-def test_idle_host_does_not_wait_for_its_long_poll_to_shut_down(controller: FakeController, host: Host) -> None:
+def test_idle_host_does_not_wait_for_its_long_poll_to_shut_down(
+    controller: FakeController, host: Host
+) -> None:
     controller.wait(lambda: controller.syncs)
     controller.interval_seconds = 2 * MAX_WAIT_SECONDS
     controller.wait(lambda: controller.syncs[-1].wait_seconds == MAX_WAIT_SECONDS)
@@ -313,10 +335,15 @@ def test_order_written_but_never_launched_is_launched_when_offered_again(
     assert controller.wait_end(key).exit_code == 4
 
 
-def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(controller: FakeController, host: Host) -> None:
+def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(
+    controller: FakeController, host: Host
+) -> None:
     code = "for i in range(400): print('x' * 80)\nraise SystemExit(1)"
     with controller.changed:
-        keys = [controller.launch(sys.executable, "-S", "-c", code, job=f"job{number}") for number in range(40)]
+        keys = [
+            controller.launch(sys.executable, "-S", "-c", code, job=f"job{number}")
+            for number in range(40)
+        ]
     for key in keys:
         assert controller.wait_end(key, 30).exit_code == 1
         controller.wait_logs(key, 30)

@@ -1,4 +1,5 @@
-"""Watchdogs end to end on one host: a trip, its forensics, the kill, and the facts, with and without a controller."""
+"""Watchdogs end to end on one host: a trip, its forensics, the kill, and the facts, with and
+without a controller."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ def beat(**fields):
     s.sendto(json.dumps({"task": os.environ["HOLDFAST_TASK"], **fields}).encode(), os.environ["HOLDFAST_BEAT_SOCKET"])
 """
 QUICK = WatchSettings(
-    stall_timeout_seconds=0.6, stall_sample_interval_seconds=0.1, stall_samples=2, forensics_seconds=5.0
+    stall_timeout_seconds=0.6,
+    stall_sample_interval_seconds=0.1,
+    stall_samples=2,
+    forensics_seconds=5.0,
 )
 
 
@@ -37,7 +41,9 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", BEAT + code]
 
 
-def test_hang_that_holds_the_gil_is_examined_and_killed(controller: FakeController, host: Host) -> None:
+def test_hang_that_holds_the_gil_is_examined_and_killed(
+    controller: FakeController, host: Host
+) -> None:
     code = """
 def wedge_here():
     print("about to wedge", os.environ["KEY"], flush=True)
@@ -76,7 +82,9 @@ def test_loading_without_a_beat_is_left_alone(controller: FakeController, host: 
     assert controller.wait_end(key, 20).exit_code == 0
 
 
-def test_time_limit_with_the_controller_gone(controller: FakeController, make_host: MakeHost) -> None:
+def test_time_limit_with_the_controller_gone(
+    controller: FakeController, make_host: MakeHost
+) -> None:
     """The kill needs nobody: the report waits until somebody listens."""
     with serve(controller) as address:
         make_host(address).start()
@@ -129,7 +137,9 @@ def test_watch_goes_on_after_the_agent_died(controller: FakeController, host: Ho
     assert facts.trip.exit_code == 76
 
 
-def test_lease_deadline_with_the_controller_gone(controller: FakeController, make_host: MakeHost) -> None:
+def test_lease_deadline_with_the_controller_gone(
+    controller: FakeController, make_host: MakeHost
+) -> None:
     with serve(controller) as address:
         host = make_host(address).start()
         # It says itself until when it lived: whoever watches it may look late.
@@ -154,7 +164,9 @@ def test_lease_deadline_with_the_controller_gone(controller: FakeController, mak
     assert 0.5 < lived_until - cut_at < controller.ttl_seconds
 
 
-def test_scripted_probe_is_loud_and_decides(controller: FakeController, make_host: MakeHost, tmp_path: Path) -> None:
+def test_scripted_probe_is_loud_and_decides(
+    controller: FakeController, make_host: MakeHost, tmp_path: Path
+) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text(json.dumps({"tree": {"cpu_seconds": 1.0, "io_bytes": 0, "rss_bytes": 1000}}))
     host = make_host(probe=f"scripted:{script}").start()
@@ -181,7 +193,9 @@ time.sleep(1)
     assert host.said("dropped so far")
 
 
-def test_big_log_is_shipped_with_a_gap_and_stays_whole_at_its_ends(controller: FakeController, host: Host) -> None:
+def test_big_log_is_shipped_with_a_gap_and_stays_whole_at_its_ends(
+    controller: FakeController, host: Host
+) -> None:
     code = """
 line = b"x" * 99 + b"\\n"
 out = sys.stdout.buffer
@@ -220,7 +234,8 @@ def test_logs_wait_for_a_controller_that_is_away(controller: FakeController, hos
 
 
 def test_black_hole_is_survived(controller: FakeController, host: Host) -> None:
-    """Answers that take longer than anybody waits; the task ends meanwhile and is reported when the hole closes."""
+    """Answers that take longer than anybody waits; the task ends meanwhile and is reported when the
+    hole closes."""
     key = controller.launch("/bin/sleep", "1")
     controller.wait_running(key)
     controller.delay_seconds = 4.0

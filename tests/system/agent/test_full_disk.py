@@ -1,4 +1,5 @@
-"""A host whose disk is full, and files that broke off: ends arrive, starts are the host's failure, nothing half-written is believed."""
+"""A host whose disk is full, and files that broke off: ends arrive, starts are the host's failure,
+nothing half-written is believed."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ class SmallDisk:
         self.path = path
 
     def fill(self) -> None:
-        with (self.path / "ballast").open("ab", buffering=0) as ballast, contextlib.suppress(OSError):
+        with (
+            (self.path / "ballast").open("ab", buffering=0) as ballast,
+            contextlib.suppress(OSError),
+        ):
             for size in (1 << 16, 1 << 12, 1):
                 with contextlib.suppress(OSError):
                     while True:
@@ -56,7 +60,9 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     path = tmp_path / "disk"
     path.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)],
+        capture_output=True,
+        check=False,
     )
     if made.returncode != 0:
         pytest.skip("no filesystem can be mounted here")
@@ -83,7 +89,9 @@ def test_a_full_disk_costs_no_end_and_no_agent(
     keys = {}
     for code in (7, 8, 0):
         go = tmp_path / f"go{code}"
-        keys[code] = controller.launch("sh", "-c", WAIT_FOR.format(go=go, code=code), job=f"job{code}")
+        keys[code] = controller.launch(
+            "sh", "-c", WAIT_FOR.format(go=go, code=code), job=f"job{code}"
+        )
     for key in keys.values():
         controller.wait_running(key)
     disk.fill()
@@ -115,7 +123,9 @@ def test_a_full_disk_costs_no_end_and_no_agent(
 
 
 @pytest.mark.slow
-def test_a_guardian_starts_on_a_full_disk(controller: FakeController, full_host: Host, disk: SmallDisk) -> None:
+def test_a_guardian_starts_on_a_full_disk(
+    controller: FakeController, full_host: Host, disk: SmallDisk
+) -> None:
     """It must: somebody has to end what the last one left and say so (GUARD-5)."""
     host = full_host.start()
     key = controller.launch("sh", "-c", "setsid sleep 600 & sleep 600")
@@ -138,7 +148,8 @@ def test_a_guardian_starts_on_a_full_disk(controller: FakeController, full_host:
 def test_a_task_whose_output_cannot_be_opened_is_the_hosts_failure(
     controller: FakeController, full_host: Host, disk: SmallDisk
 ) -> None:
-    """The folder is there, the file is not, and no inode is left for it: found between fork and exec, by the child."""
+    """The folder is there, the file is not, and no inode is left for it: found between fork and
+    exec, by the child."""
     full_host.start()
     controller.wait(lambda: controller.registrations)
     facts = controller.wait_end(controller.launch("true", job="first"))
@@ -154,11 +165,20 @@ def test_a_task_whose_output_cannot_be_opened_is_the_hosts_failure(
 # ---- files that broke off
 
 
-ORDER = LaunchOrder(key=TaskKey("job", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"], env={"A": "b"})
+ORDER = LaunchOrder(
+    key=TaskKey("job", 0, 1),
+    attempt=1,
+    name="n",
+    queue="q",
+    project="p",
+    argv=["x"],
+    env={"A": "b"},
+)
 
 
 def cut(data: bytes) -> Iterator[bytes]:
-    """Every way in which a file can have broken off, or been filled with zeros by a disk that lost power."""
+    """Every way in which a file can have broken off, or been filled with zeros by a disk that lost
+    power."""
     for length in range(len(data)):
         yield data[:length]
         yield data[:length] + b"\0" * (len(data) - length)
@@ -181,19 +201,26 @@ def test_no_part_of_a_tasks_files_is_believed(tmp_path: Path) -> None:
                 assert (found.order, found.saved) == (ORDER, Saved())
         (task.folder / name).write_bytes(whole)
     found = TaskTable(tmp_path).restore(ORDER.key, 2.0)
-    assert (found.order, found.saved.shipped, found.saved.stop_asked) == (ORDER, {"stdout": 123}, True)
+    assert (found.order, found.saved.shipped, found.saved.stop_asked) == (
+        ORDER,
+        {"stdout": 123},
+        True,
+    )
 
 
 def test_no_part_of_a_hosts_files_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "host.json"
-    whole = msgspec.json.encode(HostIdentity(url="http://c", host_id="h", host_key="k", incarnation="i"))
+    whole = msgspec.json.encode(
+        HostIdentity(url="http://c", host_id="h", host_key="k", incarnation="i")
+    )
     for part in cut(whole):
         path.write_bytes(part)
         assert read_identity(path) == HostIdentity()
 
 
 def test_no_part_of_a_mark_is_a_mark(tmp_path: Path) -> None:
-    """Two hosts on one machine whose marks broke off to the same few letters would sweep each other's tasks."""
+    """Two hosts on one machine whose marks broke off to the same few letters would sweep each
+    other's tasks."""
     mark = read_mark(tmp_path)
     assert read_mark(tmp_path) == mark
     for part in [*cut(mark.encode()), b"\xff" * 16, b"../../../../../.."]:
@@ -204,7 +231,8 @@ def test_no_part_of_a_mark_is_a_mark(tmp_path: Path) -> None:
 
 
 def test_no_part_of_a_record_of_groups_is_swept(tmp_path: Path) -> None:
-    """SWEEP-2: a path that broke off names a folder above, and what lies in that is everybody else's."""
+    """SWEEP-2: a path that broke off names a folder above, and what lies in that is everybody
+    else's."""
     mark = "0123456789abcdef"
     home = tmp_path / "cgroup" / "memory" / name_group_folder(mark)
     for group in (home / "t1", home.parent / "system.slice", home.parent.parent / "memory2"):
@@ -235,9 +263,13 @@ def test_a_guardian_opens_its_folder_whatever_broke_off_in_it(tmp_path: Path) ->
     assert tmp_path.is_dir()
 
 
-def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_lost(tmp_path: Path) -> None:
+def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_lost(
+    tmp_path: Path,
+) -> None:
     mark = os.urandom(8).hex()
-    with subprocess.Popen(["sleep", "600"], env={HOST_VARIABLE: mark, "PATH": os.environ["PATH"]}) as left:
+    with subprocess.Popen(
+        ["sleep", "600"], env={HOST_VARIABLE: mark, "PATH": os.environ["PATH"]}
+    ) as left:
         (tmp_path / GROUP_RECORD).write_bytes(b"/sys")
         assert sweep(mark, group_homes=read_group_homes(tmp_path)) == []
         assert left.wait(10) == -signal.SIGKILL
@@ -246,13 +278,19 @@ def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_los
 def test_an_order_that_cannot_be_deleted_is_said_and_costs_no_agent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disk that has become read-only: whoever ships logs puts tasks away, too, and must live through it."""
+    """A disk that has become read-only: whoever ships logs puts tasks away, too, and must live
+    through it."""
     table = TaskTable(tmp_path)
     table.open()
     task = table.add(
-        LaunchOrder(key=TaskKey("job", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"]), 0.0
+        LaunchOrder(
+            key=TaskKey("job", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"]
+        ),
+        0.0,
     )
-    task.saved.shipped = {"stdout": task.keep_bytes + 1}  # kept only in part: its files stay here for a while
+    task.saved.shipped = {
+        "stdout": task.keep_bytes + 1
+    }  # kept only in part: its files stay here for a while
     (task.folder / "order.json").unlink()
     (task.folder / "order.json").mkdir()  # not to be unlinked
     keeper = Housekeeper(table, tmp_path / "work")

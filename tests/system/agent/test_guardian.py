@@ -16,7 +16,18 @@ from holdfast.agent.guardian.tasks import LEFTOVER_GRACE_SECONDS
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
 from holdfast.process.groups import open_group_home
-from holdfast.wire.guardian import Ack, Alive, Ended, Extend, Hello, Launch, Snapshot, Started, Stop, Stopping
+from holdfast.wire.guardian import (
+    Ack,
+    Alive,
+    Ended,
+    Extend,
+    Hello,
+    Launch,
+    Snapshot,
+    Started,
+    Stop,
+    Stopping,
+)
 from tests.system.agent.guardian_rig import SPARED_WORD, Rig, find_marked, is_alive, wait_until
 
 RUNAWAY = """
@@ -64,7 +75,13 @@ def test_exit_codes_signals_and_output_come_back(either_rig: Rig) -> None:
     rig = either_rig
     assert serve(rig).tasks == []
     ended = rig.run_task(["sh", "-c", "echo out; echo err >&2; exit 3"])
-    assert (ended.exit_code, ended.signal, ended.stopped, ended.oom, ended.start_error) == (3, None, False, False, None)
+    assert (ended.exit_code, ended.signal, ended.stopped, ended.oom, ended.start_error) == (
+        3,
+        None,
+        False,
+        False,
+        None,
+    )
     assert (rig.read("job.out"), rig.read("job.err")) == ("out\n", "err\n")
     assert 0 < ended.runtime_seconds < 10
     assert ended.max_memory_bytes > 0
@@ -87,9 +104,19 @@ def test_a_start_is_announced_before_its_end(rig: Rig) -> None:
 def test_the_mark_is_the_guardians_word(rig: Rig) -> None:
     serve(rig)
     rig.run_task(
-        ["env"], env={"PATH": os.environ["PATH"], "HOLDFAST_HOST": "forged", "HOLDFAST_TASK": "forged", "A": "b"}
+        ["env"],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOLDFAST_HOST": "forged",
+            "HOLDFAST_TASK": "forged",
+            "A": "b",
+        },
     )
-    assert set(rig.read("job.out").split()) >= {f"HOLDFAST_HOST={rig.host}", "HOLDFAST_TASK=job:0:1", "A=b"}
+    assert set(rig.read("job.out").split()) >= {
+        f"HOLDFAST_HOST={rig.host}",
+        "HOLDFAST_TASK=job:0:1",
+        "A=b",
+    }
     assert "forged" not in rig.read("job.out")
 
 
@@ -133,7 +160,12 @@ def test_an_acknowledgement_of_a_running_task_forgets_nothing(rig: Rig) -> None:
 
 def test_ten_thousand_lines_are_whole(rig: Rig) -> None:
     serve(rig)
-    assert rig.run_task(["sh", "-c", "i=0; while [ $i -lt 10000 ]; do echo line $i; i=$((i+1)); done"]).exit_code == 0
+    assert (
+        rig.run_task(
+            ["sh", "-c", "i=0; while [ $i -lt 10000 ]; do echo line $i; i=$((i+1)); done"]
+        ).exit_code
+        == 0
+    )
     assert rig.read("job.out") == "".join(f"line {number}\n" for number in range(10_000))
 
 
@@ -147,7 +179,12 @@ def test_stop_is_idempotent_and_takes_the_whole_tree(either_rig: Rig) -> None:
     child = int(rig.wait_word("job.out"))
     rig.say(*[Stop(key=key, grace_seconds=30)] * 3)
     ended = rig.expect(Ended, key)
-    assert (ended.signal, ended.stopped, ended.lapsed, ended.unkillable) == (signal.SIGTERM, True, False, False)
+    assert (ended.signal, ended.stopped, ended.lapsed, ended.unkillable) == (
+        signal.SIGTERM,
+        True,
+        False,
+        False,
+    )
     assert not is_alive(pid)
     assert not is_alive(child)
     rig.say(Stop(key=key, grace_seconds=0), Stop(key=TaskKey("nobody", 0, 0), grace_seconds=0))
@@ -156,7 +193,9 @@ def test_stop_is_idempotent_and_takes_the_whole_tree(either_rig: Rig) -> None:
 
 def test_a_task_may_finish_its_work_in_the_grace(rig: Rig) -> None:
     serve(rig)
-    key, _ = rig.start_task(["sh", "-c", "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.02; done"])
+    key, _ = rig.start_task(
+        ["sh", "-c", "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.02; done"]
+    )
     rig.wait_word("job.out")
     rig.say(Stop(key=key, grace_seconds=30))
     ended = rig.expect(Ended, key)
@@ -176,7 +215,11 @@ def test_what_ignores_term_is_killed_and_a_sooner_kill_wins(either_rig: Rig) -> 
     key, _ = rig.start_task(stubborn, job="second")
     rig.wait_word("second.out")
     began = time.monotonic()
-    rig.say(Stop(key=key, grace_seconds=3600), Stop(key=key, grace_seconds=0.1), Stop(key=key, grace_seconds=3600))
+    rig.say(
+        Stop(key=key, grace_seconds=3600),
+        Stop(key=key, grace_seconds=0.1),
+        Stop(key=key, grace_seconds=3600),
+    )
     assert rig.expect(Ended, key).signal == signal.SIGKILL
     assert time.monotonic() - began < 10
 
@@ -189,11 +232,13 @@ def test_a_stopped_task_still_takes_its_term(rig: Rig) -> None:
     assert rig.expect(Ended, key).signal == signal.SIGTERM
 
 
-# Every process forks a successor in a new session and goes; the family never rests. The memory makes each exit long:
-# between its last fork and its becoming a zombie it shows no mark, and its child is not yet the guardian's. After two minutes it ends by
+# Every process forks a successor in a new session and goes; the family never rests. The memory
+# makes each exit long: between its last fork and its becoming a zombie it shows no mark, and its
+# child is not yet the guardian's. After two minutes it ends by
 # itself: one that a failed test could not end must not have the machine for ever.
 RESTLESS = (
-    "import os, signal, time\nballast = bytearray(b'x') * (int('%d') << 20)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "import os, signal, time\nballast = bytearray(b'x') * (int('%d') << "
+    "20)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     "end = time.monotonic() + 120\n"
     "print('ready', flush=True)\n"
     "if os.fork() == 0:\n"
@@ -224,7 +269,8 @@ def test_forks_do_not_outrun_the_kill(either_rig: Rig, ballast: int) -> None:
 
 
 def test_families_that_fork_without_rest_keep_the_guardian_from_nothing(either_rig: Rig) -> None:
-    """While several of them race the kill, each end comes, and a bystander's launch and end come in between."""
+    """While several of them race the kill, each end comes, and a bystander's launch and end come in
+    between."""
     rig = either_rig
     serve(rig)
     jobs = ["first", "second", "third"]
@@ -242,10 +288,17 @@ def test_what_survives_sigkill_is_given_up_and_named(tmp_path: Path) -> None:
     rig = Rig(tmp_path, kill_limit_seconds=0.3)
     try:
         serve(rig)
-        key, pid = rig.start_task([sys.executable, "-c", "import time; time.sleep(600)", SPARED_WORD.decode()])
+        key, pid = rig.start_task(
+            [sys.executable, "-c", "import time; time.sleep(600)", SPARED_WORD.decode()]
+        )
         rig.say(Stop(key=key, grace_seconds=0))
         ended = rig.expect(Ended, key)
-        assert (ended.unkillable, ended.survivors, ended.exit_code, ended.signal) == (True, [pid], None, None)
+        assert (ended.unkillable, ended.survivors, ended.exit_code, ended.signal) == (
+            True,
+            [pid],
+            None,
+            None,
+        )
         assert is_alive(pid)
         assert rig.run_task(["true"], job="next").exit_code == 0
     finally:
@@ -257,7 +310,8 @@ def test_what_survives_sigkill_is_given_up_and_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clear", ["clear", "marked"])
 def test_a_runaway_grandchild_ends_with_its_task(either_rig: Rig, clear: str) -> None:
-    """Double fork, own session, dead parent; with a cleared environment it is found by group or by elimination."""
+    """Double fork, own session, dead parent; with a cleared environment it is found by group or by
+    elimination."""
     rig = either_rig
     serve(rig)
     key = rig.launch([sys.executable, "-c", RUNAWAY, "0", clear])
@@ -313,7 +367,10 @@ def test_orphans_that_end_are_reaped_while_their_task_runs(rig: Rig) -> None:
     )
     _, pid = rig.start_task([sys.executable, "-c", code])
     rig.wait_word("job.out")
-    wait_until(lambda: set(table.read_children(rig.guardian.pid) or []) == {pid, rig.agent_pid}, "the zombies to go")
+    wait_until(
+        lambda: set(table.read_children(rig.guardian.pid) or []) == {pid, rig.agent_pid},
+        "the zombies to go",
+    )
 
 
 def test_an_end_is_said_after_what_was_left_behind_is_gone(either_rig: Rig) -> None:
@@ -323,7 +380,8 @@ def test_an_end_is_said_after_what_was_left_behind_is_gone(either_rig: Rig) -> N
         [
             "sh",
             "-c",
-            "(trap '' TERM; echo ready; while :; do sleep 0.05; done) & until [ -s job.out ]; do sleep 0.01; done; exit 4",
+            "(trap '' TERM; echo ready; while :; do sleep 0.05; done) & until [ -s job.out ]; do "
+            "sleep 0.01; done; exit 4",
         ]
     )
     started = rig.expect(Started, key)
@@ -342,7 +400,15 @@ def test_a_deadline_is_kept_while_no_agent_can_live(rig: Rig) -> None:
     serve(rig)
     key, pid = rig.start_task(["sleep", "600"], deadline=boottime() + 1.0)
     other, _ = rig.start_task(["sleep", "600"], job="other", deadline=boottime() + 1.0)
-    rig.say(Extend(deadlines=[(other, boottime() + 600), (other, boottime() + 300), (TaskKey("nobody", 0, 0), 1.0)]))
+    rig.say(
+        Extend(
+            deadlines=[
+                (other, boottime() + 600),
+                (other, boottime() + 300),
+                (TaskKey("nobody", 0, 0), 1.0),
+            ]
+        )
+    )
     rig.say(Hello(pid=0))
     status = {task.key: task for task in rig.expect(Snapshot).tasks}
     assert status[other].deadline > boottime() + 500
@@ -374,7 +440,11 @@ def test_an_oom_kill_is_told_from_a_kill(rig: Rig) -> None:
         pytest.skip("no memory control group can be made here")
     home.close()
     serve(rig)
-    greedy = [sys.executable, "-c", "b = bytearray(512 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1"]
+    greedy = [
+        sys.executable,
+        "-c",
+        "b = bytearray(512 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1",
+    ]
     ended = rig.run_task(greedy, memory_bytes=64 << 20)
     assert (ended.oom, ended.signal) == (True, signal.SIGKILL)
     assert 32 << 20 < ended.max_memory_bytes <= 64 << 20
@@ -400,8 +470,11 @@ def test_the_guardian_is_shielded_and_its_tasks_are_not(
 
 
 @pytest.mark.parametrize(("inherited", "expected"), [(-900, 0), (-300, 0), (250, 250)])
-def test_a_task_is_not_shielded_from_the_oom_killer(rig: Rig, inherited: int, expected: int) -> None:
-    """A service manager may have started the guardian behind a shield (`OOMScoreAdjust`) as well as it may make its own."""
+def test_a_task_is_not_shielded_from_the_oom_killer(
+    rig: Rig, inherited: int, expected: int
+) -> None:
+    """A service manager may have started the guardian behind a shield (`OOMScoreAdjust`) as well as
+    it may make its own."""
     own = Path("/proc/self/oom_score_adj")
     before = own.read_text()
     try:
@@ -425,7 +498,9 @@ def test_groups_are_removed_with_their_tasks(rig: Rig) -> None:
     assert [path for path in folder.iterdir() if path.is_dir()] != []
     rig.say(Stop(key=key, grace_seconds=0))
     rig.expect(Ended, key)
-    wait_until(lambda: not any(path.is_dir() for path in folder.iterdir()), "the group to be removed")
+    wait_until(
+        lambda: not any(path.is_dir() for path in folder.iterdir()), "the group to be removed"
+    )
 
 
 # ---- logs
@@ -437,7 +512,9 @@ def test_a_log_over_its_limit_loses_its_middle(rig: Rig) -> None:
     rig.start_task([sys.executable, "-c", code], log_disk_bytes=8 << 20)
     path = rig.folder / "job.out"
     wait_until(lambda: path.exists() and path.stat().st_size == 40 << 20, "the output")
-    wait_until(lambda: path.stat().st_blocks * 512 <= 9 << 20 or "no holes" in rig.notes(), "the hole")
+    wait_until(
+        lambda: path.stat().st_blocks * 512 <= 9 << 20 or "no holes" in rig.notes(), "the hole"
+    )
     data = path.read_bytes()
     assert (data[:10], data[-10:]) == (b"A" * 10, b"N" * 10)
 
@@ -483,10 +560,15 @@ def test_many_launches_and_a_stop_among_them_are_done_in_order(rig: Rig) -> None
         key = TaskKey(f"j{number}", 0, 1)
         requests.append(
             Launch(
-                key=key, argv=["sleep", "600"], env={"PATH": os.environ["PATH"]}, cwd="/", stdout="/dev/null",
-                stderr="/dev/null", deadline=now + 600,
+                key=key,
+                argv=["sleep", "600"],
+                env={"PATH": os.environ["PATH"]},
+                cwd="/",
+                stdout="/dev/null",
+                stderr="/dev/null",
+                deadline=now + 600,
             )
-        )  # fmt: skip
+        )
         requests.append(Stop(key=key, grace_seconds=0))
     rig.say(*requests)
     for number in range(40):
@@ -504,7 +586,11 @@ def test_a_second_guardian_says_so_and_goes(rig: Rig) -> None:
 
 def test_a_host_that_shuts_down_stops_its_tasks_and_waits_for_the_word(rig: Rig) -> None:
     serve(rig)
-    saving = ["sh", "-c", "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.02; done"]
+    saving = [
+        "sh",
+        "-c",
+        "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.02; done",
+    ]
     key, _ = rig.start_task(saving)
     rig.wait_word("job.out")
     rig.guardian.send_signal(signal.SIGTERM)

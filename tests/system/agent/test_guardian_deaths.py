@@ -44,7 +44,9 @@ def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 def find_tasks(host: str) -> list[int]:
     """Living marked processes that are no agents."""
-    return [pid for pid in find_marked(host) if not (table.read_marks(pid)[0] or "").startswith("agent")]
+    return [
+        pid for pid in find_marked(host) if not (table.read_marks(pid)[0] or "").startswith("agent")
+    ]
 
 
 # ---- the agent
@@ -53,7 +55,11 @@ def find_tasks(host: str) -> list[int]:
 @pytest.mark.slow
 def test_a_killed_agent_costs_its_tasks_nothing(rig: Rig) -> None:
     """GUARD-4: what ended meanwhile, exit code and output, waits for the next agent."""
-    slow = ["sh", "-c", "i=0; while [ $i -lt 200 ]; do echo line $i; sleep 0.005; i=$((i+1)); done; exit 7"]
+    slow = [
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 200 ]; do echo line $i; sleep 0.005; i=$((i+1)); done; exit 7",
+    ]
     key, pid = rig.start_task(slow)
     staying, staying_pid = rig.start_task(["sleep", "600"], job="staying")
     first = rig.agent_pid
@@ -61,7 +67,9 @@ def test_a_killed_agent_costs_its_tasks_nothing(rig: Rig) -> None:
     snapshot = rig.meet()
     assert rig.agent_pid != first
     assert {task.key: task.pid for task in snapshot.tasks} == {key: pid, staying: staying_pid}
-    ended = next((task.ended for task in snapshot.tasks if task.key == key), None) or rig.expect(Ended, key)
+    ended = next((task.ended for task in snapshot.tasks if task.key == key), None) or rig.expect(
+        Ended, key
+    )
     assert ended.exit_code == 7
     assert rig.read("job.out") == "".join(f"line {number}\n" for number in range(200))
     os.kill(rig.agent_pid, signal.SIGKILL)
@@ -69,7 +77,10 @@ def test_a_killed_agent_costs_its_tasks_nothing(rig: Rig) -> None:
     assert again == {key: ended, staying: None}
     rig.say(Ack(keys=[key]))
     os.kill(rig.agent_pid, signal.SIGKILL)
-    assert [task.key for task in rig.meet().tasks if task.ended] in ([], [key])  # the word may have died with it
+    assert [task.key for task in rig.meet().tasks if task.ended] in (
+        [],
+        [key],
+    )  # the word may have died with it
     assert is_alive(staying_pid)
 
 
@@ -101,9 +112,10 @@ def test_an_agent_that_starts_slowly_gets_ever_more_time(tmp_path: Path) -> None
         rig.start()
         wait_until(lambda: rig.notes().count("has been silent") >= 5, "five that never said a word")
         silent = [float(seconds) for seconds in re.findall(r"silent for ([0-9.]+) s", rig.notes())]
-        assert all(found >= least - 0.05 for found, least in zip(silent, [0.2, 0.4, 0.8, 1.6, 1.6], strict=False)), (
-            silent
-        )
+        assert all(
+            found >= least - 0.05
+            for found, least in zip(silent, [0.2, 0.4, 0.8, 1.6, 1.6], strict=False)
+        ), silent
     finally:
         rig.close()
 
@@ -122,12 +134,18 @@ def test_an_agent_that_keeps_dying_is_started_ever_more_slowly(tmp_path: Path) -
     program = tmp_path / "dying"
     program.write_text("#!/bin/sh\necho $$ >> starts\nexit 1\n")
     program.chmod(0o755)
-    rig = Rig(tmp_path, agent_argv=["sh", "-c", f"cd {tmp_path} && ./dying"], agent_backoff_seconds=[0.05, 0.2])
+    rig = Rig(
+        tmp_path,
+        agent_argv=["sh", "-c", f"cd {tmp_path} && ./dying"],
+        agent_backoff_seconds=[0.05, 0.2],
+    )
     try:
         rig.start()
         wait_until(lambda: rig.notes().count("the agent ended") >= 5, "five deaths")
         notes = [json.loads(line) for line in rig.notes().splitlines()]
-        delays = [note["again_in_seconds"] for note in notes if note["message"] == "the agent ended"]
+        delays = [
+            note["again_in_seconds"] for note in notes if note["message"] == "the agent ended"
+        ]
         assert delays[:5] == [0.0, 0.05, 0.1, 0.2, 0.2]
     finally:
         rig.close()
@@ -199,7 +217,9 @@ def test_the_next_guardian_sweeps_what_both_left(rig: Rig) -> None:
     rig.start_task([sys.executable, "-c", FAMILY])
     rig.wait_word("job.out")
     wait_until(lambda: len(find_tasks(rig.host)) >= 4, "the whole family")
-    os.kill(rig.agent_pid, signal.SIGSTOP)  # so that it cannot sweep in the moment between the two kills
+    os.kill(
+        rig.agent_pid, signal.SIGSTOP
+    )  # so that it cannot sweep in the moment between the two kills
     os.kill(rig.agent_pid, signal.SIGKILL)
     rig.guardian.kill()
     rig.guardian.wait()
@@ -213,7 +233,12 @@ def test_the_next_guardian_sweeps_what_both_left(rig: Rig) -> None:
 
 
 def test_every_guardian_is_a_new_incarnation(rig: Rig) -> None:
-    first = Path(f"/proc/{rig.agent_pid}/environ").read_bytes().split(b"HOLDFAST_INCARNATION=")[1].split(b"\0")[0]
+    first = (
+        Path(f"/proc/{rig.agent_pid}/environ")
+        .read_bytes()
+        .split(b"HOLDFAST_INCARNATION=")[1]
+        .split(b"\0")[0]
+    )
     rig.guardian.kill()
     rig.guardian.wait()
     rig.start()
@@ -231,7 +256,8 @@ def test_it_goes_with_its_starter(tmp_path: Path) -> None:
         }
         code = (
             "import json, subprocess, sys, time\n"
-            "p = subprocess.Popen([sys.executable, *sys.argv[1:]]); print(p.pid, flush=True); time.sleep(600)"
+            "p = subprocess.Popen([sys.executable, *sys.argv[1:]]); print(p.pid, flush=True); "
+            "time.sleep(600)"
         )
         starter = subprocess.Popen(
             [sys.executable, "-c", code, guardian_rig.__file__, "guardian", json.dumps(config)],

@@ -1,7 +1,8 @@
-"""kill -9 at any moment: of the guardian, of its agent, of both. A few rounds in every run, many in `make soak`.
+"""kill -9 at any moment: of the guardian, of its agent, of both. A few rounds in every run, many in
+`make soak`.
 
-The families do what they can to get away: own sessions, dead parents, cleared environments. They are told by a word of their
-command lines, which is nothing that Holdfast goes by.
+The families do what they can to get away: own sessions, dead parents, cleared environments. They
+are told by a word of their command lines, which is nothing that Holdfast goes by.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.agent.guardian_rig import Rig, wait_until
 
-# Who runs away leaves one behind each time: with the environment and without, with its parent and without.
+# Who runs away leaves one behind each time: with the environment and without, with its parent and
+# without.
 FAMILY = """
 import os, sys, time
 word, depth = sys.argv[1], int(sys.argv[2])
@@ -62,7 +64,9 @@ def run_rounds(rig: Rig, random: Random, rounds: int) -> None:
             argv = [sys.executable, "-SE", "-c", FAMILY, word, "2", FAMILY]
             keys.append(rig.launch(argv, job=f"r{number}-{index}"))
         if random.random() < 0.8:
-            wait_until(lambda keys=keys: all(rig.read(f"{key.job_id}.out") for key in keys), "the families")  # type: ignore[misc]  # called now
+            wait_until(
+                lambda keys=keys: all(rig.read(f"{key.job_id}.out") for key in keys), "the families"
+            )  # type: ignore[misc]  # called now
         act(rig, random, keys)
         if random.random() < 0.5:
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +77,9 @@ def run_rounds(rig: Rig, random: Random, rounds: int) -> None:
         rig.start()
         snapshot = rig.meet()
         assert snapshot.tasks == [], "an end was made up, or a task taken over that is dead"
-        assert find_family(word) == [], f"round {number}: somebody outlived his guardian; {rig.notes()[-2000:]}"
+        assert find_family(word) == [], (
+            f"round {number}: somebody outlived his guardian; {rig.notes()[-2000:]}"
+        )
 
 
 def act(rig: Rig, random: Random, keys: list[TaskKey]) -> None:
@@ -92,7 +98,9 @@ def act(rig: Rig, random: Random, keys: list[TaskKey]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [True, False])
-def test_nothing_outlives_a_guardian_that_is_killed_at_any_moment(tmp_path: Path, groups: bool) -> None:
+def test_nothing_outlives_a_guardian_that_is_killed_at_any_moment(
+    tmp_path: Path, groups: bool
+) -> None:
     """GUARD-5, GUARD-6, SWEEP-1."""
     rig = Rig(tmp_path, use_groups=groups)
     try:
@@ -105,7 +113,9 @@ def test_nothing_outlives_a_guardian_that_is_killed_at_any_moment(tmp_path: Path
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("groups", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_outlives_a_guardian_that_is_killed_often(tmp_path: Path, groups: bool, seed: int) -> None:
+def test_nothing_outlives_a_guardian_that_is_killed_often(
+    tmp_path: Path, groups: bool, seed: int
+) -> None:
     rig = Rig(tmp_path, use_groups=groups)
     try:
         run_rounds(rig, Random(100 + seed), 60)
@@ -116,7 +126,8 @@ def test_nothing_outlives_a_guardian_that_is_killed_often(tmp_path: Path, groups
 def run_jobs_under_dying_agents(
     controller: FakeController, host: Host, folder: Path, random: Random, rounds: int
 ) -> None:
-    """Real agents that are killed while they launch, report and acknowledge: each job runs once, and its own code is told."""
+    """Real agents that are killed while they launch, report and acknowledge: each job runs once,
+    and its own code is told."""
     expected: dict[TaskKey, int] = {}
     for number in range(rounds):
         for index in range(3):
@@ -131,11 +142,15 @@ def run_jobs_under_dying_agents(
     for key, code in expected.items():
         facts = controller.wait_end(key, 60)
         assert (facts.exit_code, facts.lost, facts.start_error) == (code, None, None), key
-        assert len((folder / f"ran-{key.job_id[1:]}").read_text().split()) == 1, f"{key} ran more than once"
+        assert len((folder / f"ran-{key.job_id[1:]}").read_text().split()) == 1, (
+            f"{key} ran more than once"
+        )
 
 
 @pytest.mark.slow
-def test_jobs_run_once_whenever_the_agent_is_killed(controller: FakeController, host: Host, tmp_path: Path) -> None:
+def test_jobs_run_once_whenever_the_agent_is_killed(
+    controller: FakeController, host: Host, tmp_path: Path
+) -> None:
     """AGT-1, GUARD-1, GUARD-4."""
     run_jobs_under_dying_agents(controller, host, tmp_path, Random(2), 5)
 

@@ -1,4 +1,5 @@
-"""A guardian that runs short: of descriptors, of processes; and one whose host floods it or slept."""
+"""A guardian that runs short: of descriptors, of processes; and one whose host floods it or
+slept."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def run_rig(folder: Path, **config: object) -> Iterator[Rig]:
         rig.close()
 
 
-def launch_wave(rig: Rig, prefix: str, argv: list[str]) -> tuple[dict[TaskKey, int], dict[TaskKey, Ended]]:
+def launch_wave(
+    rig: Rig, prefix: str, argv: list[str]
+) -> tuple[dict[TaskKey, int], dict[TaskKey, Ended]]:
     """Launch many; return which run, with their pids, and which were refused."""
     keys = {rig.launch(argv, job=f"{prefix}{number}") for number in range(WAVE)}
     running: dict[TaskKey, int] = {}
@@ -66,17 +69,25 @@ def stop_all(rig: Rig, keys: list[TaskKey]) -> list[Ended]:
 
 
 def check_shortage(rig: Rig, word: str) -> None:
-    """Fill the host up: what runs is held, the rest is refused as the host's fault, and all works again afterwards."""
+    """Fill the host up: what runs is held, the rest is refused as the host's fault, and all works
+    again afterwards."""
     family = ["sh", "-c", "sleep 600 & sleep 600 & wait"]
     running, refused = launch_wave(rig, "a", family)
     assert running, "nothing could be started: this test tests nothing"
     assert refused, "nothing was refused: this test tests nothing"
     for ended in refused.values():
-        assert (ended.hosts_fault, ended.exit_code, ended.signal, ended.unkillable) == (True, None, None, False)
+        assert (ended.hosts_fault, ended.exit_code, ended.signal, ended.unkillable) == (
+            True,
+            None,
+            None,
+            False,
+        )
         assert word in (ended.start_error or "")
     assert rig.guardian.poll() is None
     # Nobody runs whom nobody knows: every process of the host is of a task that was said to run.
-    wait_until(lambda: len(find_marked(rig.host)) == 1 + 3 * len(running), "the families, and nobody else")
+    wait_until(
+        lambda: len(find_marked(rig.host)) == 1 + 3 * len(running), "the families, and nobody else"
+    )
     # An agent that dies now is replaced, by what the tasks had to leave.
     os.kill(rig.agent_pid, signal.SIGKILL)
     snapshot = rig.meet()
@@ -89,7 +100,9 @@ def check_shortage(rig: Rig, word: str) -> None:
     assert rig.run_task(["true"], job="afterwards").exit_code == 0
 
 
-def test_without_descriptors_a_start_is_refused_and_nothing_else_fails(tmp_path: Path, grouped: bool) -> None:
+def test_without_descriptors_a_start_is_refused_and_nothing_else_fails(
+    tmp_path: Path, grouped: bool
+) -> None:
     """SPAWN-3, SPAWN-4, TABLE-1."""
     limit = 20 + SPARE_DESCRIPTORS + WAVE // 2
     limits = {"RLIMIT_NOFILE": [limit, limit]}
@@ -102,14 +115,17 @@ def test_a_task_has_the_descriptors_its_guardian_was_given(tmp_path: Path) -> No
     limits = {"RLIMIT_NOFILE": [200, 400]}
     with run_rig(tmp_path, limits=limits) as rig:
         own = Path(f"/proc/{rig.guardian.pid}/limits").read_text()
-        assert [line.split()[3:5] for line in own.splitlines() if line.startswith("Max open files")] == [["400", "400"]]
+        assert [
+            line.split()[3:5] for line in own.splitlines() if line.startswith("Max open files")
+        ] == [["400", "400"]]
         rig.run_task(["sh", "-c", "ulimit -Sn; ulimit -Hn"])
         assert rig.read("job.out").split() == ["200", "400"]
 
 
 @pytest.fixture
 def few_processes() -> Iterator[dict[str, object]]:
-    """What to configure so that the guardian and all below it are few: a pids group for root, whom RLIMIT_NPROC does not bind."""
+    """What to configure so that the guardian and all below it are few: a pids group for root, whom
+    RLIMIT_NPROC does not bind."""
     if os.geteuid() != 0:
         pytest.skip("the processes of an ordinary user cannot be counted apart from this test's")
     for home in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
@@ -130,23 +146,27 @@ def few_processes() -> Iterator[dict[str, object]]:
 def test_without_processes_a_start_is_refused_and_nothing_else_fails(
     tmp_path: Path, grouped: bool, few_processes: dict[str, object]
 ) -> None:
-    """A fork that fails, in the guardian, is the host's fault. In a task it is the task's own affair."""
+    """A fork that fails, in the guardian, is the host's fault. In a task it is the task's own
+    affair."""
     with run_rig(tmp_path, use_groups=grouped, **few_processes) as rig:
         running, refused = launch_wave(rig, "a", ["sleep", "600"])
         assert running
         assert refused
         assert all(
-            ended.hosts_fault and "no process can be made" in (ended.start_error or "") for ended in refused.values()
+            ended.hosts_fault and "no process can be made" in (ended.start_error or "")
+            for ended in refused.values()
         )
         assert not any(ended.unkillable for ended in stop_all(rig, list(running)))
         assert rig.run_task(["true"], job="afterwards").exit_code == 0
 
 
 def test_what_fails_for_one_task_is_done_for_the_others(tmp_path: Path, grouped: bool) -> None:
-    """GUARD-7: a bug met at every step of one ending. The others end, deadlines are kept, and a shutdown still works."""
+    """GUARD-7: a bug met at every step of one ending. The others end, deadlines are kept, and a
+    shutdown still works."""
     with run_rig(tmp_path, use_groups=grouped) as rig:
         cursed, pid = rig.start_task(
-            [sys.executable, "-c", "import time; time.sleep(600)", CURSED_WORD.decode()], job="cursed"
+            [sys.executable, "-c", "import time; time.sleep(600)", CURSED_WORD.decode()],
+            job="cursed",
         )
         lapsing, _ = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 2.0)
         others = [rig.start_task(["sleep", "600"], job=f"other{number}")[0] for number in range(5)]
@@ -173,7 +193,9 @@ def hear_ends(rig: Rig, keys: list[TaskKey]) -> float:
     rig.say(Hello(pid=rig.agent_pid))
     give_up_at = asked_at + 60
     while pending:
-        assert time.monotonic() < give_up_at, f"{len(pending)} of {len(keys)} still live; {rig.notes()}"
+        assert time.monotonic() < give_up_at, (
+            f"{len(pending)} of {len(keys)} still live; {rig.notes()}"
+        )
         rig.hear(0.1)
         worst = max(worst, time.monotonic() - asked_at)
         for answer in rig.heard:
@@ -191,12 +213,15 @@ def hear_ends(rig: Rig, keys: list[TaskKey]) -> float:
 def test_racing_families_do_not_starve_the_guardian(tmp_path: Path, grouped: bool) -> None:
     """TREE-5, URGENT-1: families that fork without a rest, killed at once.
 
-    Hunting each of forty for itself, none of two minutes was enough; sharing the cores with them, a minute was not. Who may
-    not go first is given fewer.
+    Hunting each of forty for itself, none of two minutes was enough; sharing the cores with them, a
+    minute was not. Who may not go first is given fewer.
     """
     families = 40 if os.geteuid() == 0 else 4
     with run_rig(tmp_path, use_groups=grouped) as rig:
-        keys = [rig.start_task([sys.executable, "-SE", "-c", RESTLESS % 0], job=f"j{n}")[0] for n in range(families)]
+        keys = [
+            rig.start_task([sys.executable, "-SE", "-c", RESTLESS % 0], job=f"j{n}")[0]
+            for n in range(families)
+        ]
         for number in range(families):
             rig.wait_word(f"j{number}.out")
         rig.say(*[Stop(key=key, grace_seconds=0) for key in keys])
@@ -207,7 +232,11 @@ def test_racing_families_do_not_starve_the_guardian(tmp_path: Path, grouped: boo
 
 def test_many_trees_are_ended_together(tmp_path: Path, grouped: bool) -> None:
     with run_rig(tmp_path, use_groups=grouped) as rig:
-        family = ["sh", "-c", "trap '' TERM; for i in 1 2 3 4; do sleep 600 & done; while :; do sleep 600; done"]
+        family = [
+            "sh",
+            "-c",
+            "trap '' TERM; for i in 1 2 3 4; do sleep 600 & done; while :; do sleep 600; done",
+        ]
         running, _ = launch_wave(rig, "j", family)
         wait_until(lambda: len(find_marked(rig.host)) == 1 + 6 * WAVE, "the families")
         rig.say(*[Stop(key=key, grace_seconds=0.2) for key in running])
@@ -240,10 +269,13 @@ def _is_readable(fd: int) -> bool:
 
 
 def test_what_lapsed_while_the_host_slept_is_ended_when_it_wakes(tmp_path: Path) -> None:
-    """GUARD-8, LEASE-2: ten minutes of sleep are ten minutes of lease, though no other clock of the process has moved."""
+    """GUARD-8, LEASE-2: ten minutes of sleep are ten minutes of lease, though no other clock of the
+    process has moved."""
     asleep = tmp_path / "asleep"
     with run_rig(tmp_path, asleep=str(asleep)) as rig:
-        lapsing, pid = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 300)
+        lapsing, pid = rig.start_task(
+            ["sleep", "600"], job="lapsing", deadline=read_boottime() + 300
+        )
         staying, _ = rig.start_task(["sleep", "600"], job="staying", deadline=read_boottime() + 300)
         until = read_boottime() + 7200
         rig.say(Extend(deadlines=[(staying, until)]), Hello(pid=rig.agent_pid))
@@ -254,10 +286,14 @@ def test_what_lapsed_while_the_host_slept_is_ended_when_it_wakes(tmp_path: Path)
         assert (ended.lapsed, ended.signal, is_alive(pid)) == (True, signal.SIGKILL, False)
         late = rig.launch(["sleep", "600"], job="late", deadline=read_boottime() + 300)
         refused = rig.expect(Ended, late)  # said before the sleep, heard after it
-        assert (refused.lapsed, "its lease had ended" in (refused.start_error or "")) == (True, True)
+        assert (refused.lapsed, "its lease had ended" in (refused.start_error or "")) == (
+            True,
+            True,
+        )
         rig.say(Hello(pid=rig.agent_pid))
         held = {task.key: task.ended for task in rig.expect(Snapshot).tasks}
         assert held[staying] is None
-        # The agent said nothing for "ten minutes", and was not there to: it is not taken for frozen.
+        # The agent said nothing for "ten minutes", and was not there to: it is not taken for
+        # frozen.
         assert "silent" not in rig.notes()
         assert table.read_entry(rig.agent_pid) is not None

@@ -1,7 +1,9 @@
-"""A real S3: Ceph's object gateway over a monitor and an object store of its own, on loopback and in memory.
+"""A real S3: Ceph's object gateway over a monitor and an object store of its own, on loopback and
+in memory.
 
-Three programs of Debian's packages (`tests/system/checkpoints/install.sh`), each of which dies with the tests. What is theirs lies in one
-folder. Signatures are checked, uploads have parts, listings have pages: none of it is ours.
+Three programs of Debian's packages (`tests/system/checkpoints/install.sh`), each of which dies with
+the tests. What is theirs lies in one folder. Signatures are checked, uploads have parts, listings
+have pages: none of it is ours.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ from urllib.parse import quote
 
 from tests.system.proxy import wait_until
 
-PROGRAMS = ("radosgw", "radosgw-admin", "ceph-mon", "ceph-osd", "ceph", "ceph-authtool", "monmaptool", "setpriv")
+PROGRAMS = (
+    "radosgw",
+    "radosgw-admin",
+    "ceph-mon",
+    "ceph-osd",
+    "ceph",
+    "ceph-authtool",
+    "monmaptool",
+    "setpriv",
+)
 KEY, SECRET, REGION = "holdfast-test", "holdfast-test-secret", "default"
 SECONDS = 90.0
 
@@ -79,9 +90,12 @@ class Gateway:
     def environment(self) -> dict[str, str]:
         """The variables that lead to it."""
         return {
-            "AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
-        }  # fmt: skip
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
 
     # ---- life
 
@@ -94,13 +108,33 @@ class Gateway:
         (self.folder / "ceph.conf").write_text(conf)
         everything = ["--cap", "mon", "allow *", "--cap", "osd", "allow *"]
         for n, (name, caps) in enumerate(
-            [("mon.", everything[:3]), ("client.admin", everything),
-             ("osd.0", ["--cap", "mon", "allow profile osd", "--cap", "osd", "allow *"])]
-        ):  # fmt: skip
-            words = ["ceph-authtool", *(["--create-keyring"] if n == 0 else []), "keyring", "--gen-key", "-n", name]
+            [
+                ("mon.", everything[:3]),
+                ("client.admin", everything),
+                ("osd.0", ["--cap", "mon", "allow profile osd", "--cap", "osd", "allow *"]),
+            ]
+        ):
+            words = [
+                "ceph-authtool",
+                *(["--create-keyring"] if n == 0 else []),
+                "keyring",
+                "--gen-key",
+                "-n",
+                name,
+            ]
             self._run(*words, *caps, conf=False)
         address = f"[v2:127.0.0.1:{mon_port}]"
-        self._run("monmaptool", "--create", "--fsid", str(fsid), "--addv", "a", address, "monmap", conf=False)
+        self._run(
+            "monmaptool",
+            "--create",
+            "--fsid",
+            str(fsid),
+            "--addv",
+            "a",
+            address,
+            "monmap",
+            conf=False,
+        )
         self._run("ceph-mon", "--mkfs", "-i", "a", "--monmap", "monmap", "--keyring", "keyring")
         self._serve("ceph-mon", "-i", "a")
         store = str(uuid.uuid4())
@@ -150,7 +184,11 @@ class Gateway:
     def _run(self, *words: str, conf: bool = True) -> None:
         more = ["-c", "ceph.conf"] if conf else []
         done = subprocess.run(
-            [words[0], *more, *words[1:]], cwd=self.folder, capture_output=True, check=False, timeout=SECONDS
+            [words[0], *more, *words[1:]],
+            cwd=self.folder,
+            capture_output=True,
+            check=False,
+            timeout=SECONDS,
         )
         assert done.returncode == 0, f"{words}: {done.stdout.decode()} {done.stderr.decode()}"
 
@@ -158,9 +196,11 @@ class Gateway:
         """A program that dies with the thread that calls this; call it from the main one."""
         with (self.folder / f"{words[0]}.out").open("ab") as out:
             process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", words[0], "-c", "ceph.conf", *words[1:], "-f"], cwd=self.folder,
-                stdout=out, stderr=out,
-            )  # fmt: skip
+                ["setpriv", "--pdeathsig", "KILL", words[0], "-c", "ceph.conf", *words[1:], "-f"],
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+            )
         self._stack.callback(process.wait, 20)
         self._stack.callback(process.kill)
         return process
@@ -197,9 +237,11 @@ class Gateway:
             key = hmac.new(key, word.encode(), hashlib.sha256).digest()
         signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
         words: Mapping[str, str] = {
-            "x-amz-content-sha256": digest, "x-amz-date": at,
-            "Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/{scope}, SignedHeaders={names}, Signature={signature}",
-        }  # fmt: skip
+            "x-amz-content-sha256": digest,
+            "x-amz-date": at,
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/{scope}, SignedHeaders={names}, "
+            f"Signature={signature}",
+        }
         url = self.endpoint + path + (f"?{query}" if query else "")
         request = urllib.request.Request(url, method=method, headers=dict(words))
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:

@@ -19,7 +19,9 @@ def open_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: o
     """A cluster with one controller, closed with `stack`."""
     name = server.create_database()
     stack.callback(server.drop_database, name)
-    cluster = Cluster(folder, server.dsn_of(name), settings={"blobs": str(folder / "blobs"), **settings})
+    cluster = Cluster(
+        folder, server.dsn_of(name), settings={"blobs": str(folder / "blobs"), **settings}
+    )
     stack.callback(cluster.close)
     cluster.add_controller()
     return cluster
@@ -43,7 +45,9 @@ def real_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ceph.Gateway]:
     """Ceph's object gateway, started once."""
     if ceph.missing():
         assert not ceph.wanted(), f"not installed: {ceph.missing()}"
-        pytest.skip(f"not installed: {', '.join(ceph.missing())} (tests/system/checkpoints/install.sh)")
+        pytest.skip(
+            f"not installed: {', '.join(ceph.missing())} (tests/system/checkpoints/install.sh)"
+        )
     gateway = ceph.start_gateway(tmp_path_factory.mktemp("ceph"))
     yield gateway
     gateway.stop()
@@ -74,4 +78,8 @@ def write_script(folder: Path, name: str, text: str) -> str:
 def blobs_of(cluster: Cluster, job_id: str = "") -> list[Path]:
     """The blobs there are (of one job); what is being written is none."""
     folder = cluster.folder / "blobs"
-    return sorted(p for p in folder.glob(f"{job_id or '*'}/*") if p.is_file() and not p.parent.name.startswith("."))
+    return sorted(
+        p
+        for p in folder.glob(f"{job_id or '*'}/*")
+        if p.is_file() and not p.parent.name.startswith(".")
+    )

@@ -1,4 +1,5 @@
-"""As much of S3 as the blob store uses: objects, multipart uploads, listings, deletions. Signatures are not looked at."""
+"""As much of S3 as the blob store uses: objects, multipart uploads, listings, deletions. Signatures
+are not looked at."""
 
 from __future__ import annotations
 
@@ -33,10 +34,15 @@ def make_handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
 
         def handle_one(self) -> None:
             url = urlsplit(self.path)
-            key, query = unquote(url.path).split("/", 2)[-1], parse_qs(url.query, keep_blank_values=True)
+            key, query = (
+                unquote(url.path).split("/", 2)[-1],
+                parse_qs(url.query, keep_blank_values=True),
+            )
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             with bucket.lock:
-                status, data, headers = (403, b"", {}) if bucket.failing else self.act(key, query, body)
+                status, data, headers = (
+                    (403, b"", {}) if bucket.failing else self.act(key, query, body)
+                )
             self.send_response(status)
             for name, value in {"Content-Length": str(len(data)), **headers}.items():
                 self.send_header(name, value)
@@ -46,7 +52,9 @@ def make_handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_one
 
-        def act(self, key: str, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes, dict[str, str]]:
+        def act(
+            self, key: str, query: dict[str, list[str]], body: bytes
+        ) -> tuple[int, bytes, dict[str, str]]:
             upload = query.get("uploadId", [""])[0]
             if self.command == "POST" and "uploads" in query:
                 upload = f"u{len(bucket.uploads) + bucket.aborted + 1}"
@@ -60,7 +68,9 @@ def make_handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
             if self.command == "POST" and upload:
                 parts = bucket.uploads.pop(upload)
                 bucket.objects[key] = b"".join(parts[number] for number in sorted(parts))
-                text = "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
+                text = (
+                    "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
+                )
                 return 200, text.encode(), {"ETag": '"e"'}
             if self.command == "DELETE" and upload:
                 bucket.aborted += 1
@@ -102,7 +112,9 @@ def serve_bucket(bucket: Bucket) -> Iterator[str]:
     """Serve it on loopback; yields the endpoint."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(bucket))
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

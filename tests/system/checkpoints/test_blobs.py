@@ -44,9 +44,14 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     with serve_bucket(made) as endpoint:
         use_s3(
             monkeypatch,
-            {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "here", "AWS_ACCESS_KEY_ID": "key",
-             "AWS_SECRET_ACCESS_KEY": "secret"},
-        )  # fmt: skip
+            {
+                "AWS_ENDPOINT_URL": endpoint,
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_REGION": "here",
+                "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+            },
+        )
         yield made
 
 
@@ -80,15 +85,20 @@ async def test_what_was_written_is_read_listed_and_deleted(blobs: BlobStore) -> 
 async def test_what_breaks_off_leaves_nothing(blobs: BlobStore, size: int) -> None:
     """BLOB-1: also where the error comes after the last byte, as a wrong checksum does."""
     with pytest.raises(ValidationError, match="another checksum"):
-        await blobs.write("job/0.1.a", pieces(*([b"x" * MB] * size), error=ValidationError("another checksum")))
+        await blobs.write(
+            "job/0.1.a", pieces(*([b"x" * MB] * size), error=ValidationError("another checksum"))
+        )
     assert await listed(blobs) == {}
     with pytest.raises(BlobMissing):
         await read(blobs, "job/0.1.a")
 
 
 @pytest.mark.parametrize("size", [5, 20 * MB])
-async def test_a_blob_of_another_size_is_told_before_its_first_byte(blobs: BlobStore, size: int) -> None:
-    """Its reader has promised as many bytes as are on record, and must not wait for those that never come."""
+async def test_a_blob_of_another_size_is_told_before_its_first_byte(
+    blobs: BlobStore, size: int
+) -> None:
+    """Its reader has promised as many bytes as are on record, and must not wait for those that
+    never come."""
     await blobs.write("job/0.1.a", pieces(bytes(size)))
     assert b"".join([piece async for piece in blobs.read("job/0.1.a", size=size)]) == bytes(size)
     for other in (0, size - 1, size + 1):
@@ -96,7 +106,9 @@ async def test_a_blob_of_another_size_is_told_before_its_first_byte(blobs: BlobS
             await anext(blobs.read("job/0.1.a", size=other))
 
 
-@pytest.mark.parametrize("name", ["../etc/passwd", "/etc/passwd", "a//b", ".hidden", "a/.b", "a/b/c/d/e", "", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["../etc/passwd", "/etc/passwd", "a//b", ".hidden", "a/.b", "a/b/c/d/e", "", "a\nb"]
+)
 async def test_names_cannot_leave_the_store(blobs: BlobStore, name: str) -> None:
     with pytest.raises(ValidationError):
         await blobs.write(name, pieces(b"x"))
@@ -148,7 +160,9 @@ async def test_a_full_disk_costs_the_new_blob_alone(small_disk: Path) -> None:
     with pytest.raises(BlobsUnavailable, match="No space left"):
         await blobs.write("job/0.1.b", pieces(*([b"b" * MB] * 8)))
     assert await read(blobs, "job/0.1.a") == b"a" * MB
-    wait_until(lambda: not os.listdir(small_disk / "blobs" / ".parts"), what="the part to be removed")
+    wait_until(
+        lambda: not os.listdir(small_disk / "blobs" / ".parts"), what="the part to be removed"
+    )
     await blobs.write("job/0.1.c", pieces(b"c" * MB))  # there is room again
     assert await listed(blobs) == {"job/0.1.a": MB, "job/0.1.c": MB}
     await blobs.close()

@@ -1,4 +1,5 @@
-"""Blobs and checkpoints in a real S3: signatures, parts and pages that are not ours, and a gateway that fails."""
+"""Blobs and checkpoints in a real S3: signatures, parts and pages that are not ours, and a gateway
+that fails."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def mended(real_s3: Gateway) -> Iterator[Gateway]:
         real_s3.start_gateway()
 
 
-async def test_a_torn_upload_leaves_no_object_and_no_parts(real_s3: Gateway, ceph_address: str, bucket: str) -> None:
+async def test_a_torn_upload_leaves_no_object_and_no_parts(
+    real_s3: Gateway, ceph_address: str, bucket: str
+) -> None:
     blobs = ObjectBlobs(ceph_address)
     with pytest.raises(OSError, match="torn"):
         await blobs.write("job/0.1.a", pieces(*([b"x" * MB] * 30), error=OSError("torn")))
@@ -61,14 +64,18 @@ async def test_a_listing_of_many_pages_and_a_deletion_of_all(ceph_address: str) 
     blobs, many = ObjectBlobs(ceph_address), 1100  # a page has a thousand
     names = [f"job-{n % 7}/0.{n}.a" for n in range(many)]
     for first in range(0, many, 20):
-        await asyncio.gather(*(blobs.write(name, pieces(b"x")) for name in names[first : first + 20]))
+        await asyncio.gather(
+            *(blobs.write(name, pieces(b"x")) for name in names[first : first + 20])
+        )
     assert len(await listed(blobs)) == many
     await blobs.delete(names)
     assert await listed(blobs) == {}
 
 
 @pytest.mark.parametrize("wrong", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
-async def test_a_key_that_is_not_taken(ceph_address: str, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+async def test_a_key_that_is_not_taken(
+    ceph_address: str, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     good = ObjectBlobs(ceph_address)
     await good.write("job/0.1.a", pieces(b"kept"))
     monkeypatch.setenv(wrong, "wrong-and-not-to-be-shown")
@@ -87,7 +94,8 @@ async def test_a_key_that_is_not_taken(ceph_address: str, monkeypatch: pytest.Mo
 
 
 async def test_a_bucket_that_is_not_there_is_no_missing_blob(ceph_address: str) -> None:
-    """Both are a 404. One is told once and for all; the other is somebody's mistake in a variable, and passes."""
+    """Both are a 404. One is told once and for all; the other is somebody's mistake in a variable,
+    and passes."""
     blobs = ObjectBlobs("s3://nobody-made-this/holdfast")
     for size in (1, 9):
         with pytest.raises(BlobsUnavailable, match="NoSuchBucket"):
@@ -115,7 +123,9 @@ async def test_a_gateway_that_is_away_is_told_in_time_and_comes_back(
         await blobs.write("job/0.1.b", pieces(b"meanwhile"))
     with pytest.raises(BlobsUnavailable):
         await read(blobs, "job/0.1.a")
-    assert time.monotonic() - began < SECONDS, "the library's own patience is three minutes for each"
+    assert time.monotonic() - began < SECONDS, (
+        "the library's own patience is three minutes for each"
+    )
     mended.start_gateway() if how == "down" else mended.freeze_gateway(False)
     async with asyncio.timeout(SECONDS):
         while True:
@@ -128,8 +138,11 @@ async def test_a_gateway_that_is_away_is_told_in_time_and_comes_back(
     assert await read(blobs, "job/0.1.c") == b"after"
 
 
-async def test_a_reader_that_takes_its_time_gets_every_byte(ceph_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request has a time limit, its answer included; what is larger than the buffers between is asked for again from there."""
+async def test_a_reader_that_takes_its_time_gets_every_byte(
+    ceph_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request has a time limit, its answer included; what is larger than the buffers between is
+    asked for again from there."""
     monkeypatch.setenv("AWS_TIMEOUT", "2s")
     blobs = ObjectBlobs(ceph_address)
     data = [os.urandom(MB) for _ in range(64)]
@@ -171,11 +184,14 @@ SAVES = """
 def test_a_jobs_checkpoints_live_in_the_bucket(
     cluster: Cluster, mended: Gateway, ceph_address: str, bucket: str
 ) -> None:
-    """Multi-part, the last two kept, one saved while the gateway is away, handed on, and gone with the job's success."""
+    """Multi-part, the last two kept, one saved while the gateway is away, handed on, and gone with
+    the job's success."""
     blobs, folder = ObjectBlobs(ceph_address), cluster.folder
     cluster.add_host("h")
     script = write_script(folder, "saves", SAVES)
-    job = cluster.submit(sys.executable, script, str(folder), retry={"max_retries": 1, "retry_delay": 0.0})
+    job = cluster.submit(
+        sys.executable, script, str(folder), retry={"max_retries": 1, "retry_delay": 0.0}
+    )
 
     def kept() -> list[int | None]:
         return sorted(c.step or 0 for c in cluster.client.checkpoints(job))
@@ -185,7 +201,11 @@ def test_a_jobs_checkpoints_live_in_the_bucket(
         (folder / str(step)).touch()
     wait_until(lambda: kept()[:1] == [2], SECONDS, what="the oldest to go")
     wait_until(lambda: 4 in kept(), SECONDS, what="checkpoint 4")
-    wait_until(lambda: len(asyncio.run(listed(blobs))) == 2, SECONDS, what="the blobs of those that were dropped to go")
+    wait_until(
+        lambda: len(asyncio.run(listed(blobs))) == 2,
+        SECONDS,
+        what="the blobs of those that were dropped to go",
+    )
     assert set(asyncio.run(listed(blobs)).values()) == {20 * MB}
 
     mended.kill_gateway()
@@ -201,13 +221,17 @@ def test_a_jobs_checkpoints_live_in_the_bucket(
     assert mended.uploads(bucket) == []
 
 
-def test_a_checkpoint_that_rots_in_the_bucket_gives_way_to_the_one_before(cluster: Cluster, ceph_address: str) -> None:
+def test_a_checkpoint_that_rots_in_the_bucket_gives_way_to_the_one_before(
+    cluster: Cluster, ceph_address: str
+) -> None:
     folder = cluster.folder
     cluster.add_host("h")
     job = cluster.submit(sys.executable, write_script(folder, "saves", SAVES), str(folder))
     for step in (1, 2, 3, 4):
         wait_until(
-            lambda s=step: s in [c.step for c in cluster.client.checkpoints(job)], SECONDS, what=f"number {step}"
+            lambda s=step: s in [c.step for c in cluster.client.checkpoints(job)],
+            SECONDS,
+            what=f"number {step}",
         )
         (folder / str(step)).touch()
     cluster.until(job, "failed", seconds=SECONDS)
@@ -218,7 +242,9 @@ def test_a_checkpoint_that_rots_in_the_bucket_gives_way_to_the_one_before(cluste
             if await read(blobs, name) == newest:
                 await blobs.write(name, pieces(*([b"r" * MB] * 20)))
 
-    wait_until(lambda: len(asyncio.run(listed(blobs))) == 2, SECONDS, what="only the last two to be there")
+    wait_until(
+        lambda: len(asyncio.run(listed(blobs))) == 2, SECONDS, what="only the last two to be there"
+    )
     asyncio.run(spoil())
     cluster.client.retry(job)
     cluster.until(job, "succeeded", seconds=SECONDS)

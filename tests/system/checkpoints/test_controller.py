@@ -1,4 +1,5 @@
-"""The controller's half over the real wire, its agent driven by hand: what is taken, what is refused, what is kept."""
+"""The controller's half over the real wire, its agent driven by hand: what is taken, what is
+refused, what is kept."""
 
 from __future__ import annotations
 
@@ -81,26 +82,43 @@ def was_used(blobs: FolderBlobs) -> bool:
 
 
 async def upload(
-    agent: FakeAgent, key: wire.TaskKey, data: Any, *, sha: str | None = None, step: int | None = None,
-    url: str | None = None, incarnation: str | None = None, **headers: str,
-) -> httpx.Response:  # fmt: skip
+    agent: FakeAgent,
+    key: wire.TaskKey,
+    data: Any,
+    *,
+    sha: str | None = None,
+    step: int | None = None,
+    url: str | None = None,
+    incarnation: str | None = None,
+    **headers: str,
+) -> httpx.Response:
     params: dict[str, Any] = {
-        "job": key.job_id, "rank": key.rank, "epoch": key.epoch, "incarnation": incarnation or agent.incarnation,
-    }  # fmt: skip
+        "job": key.job_id,
+        "rank": key.rank,
+        "epoch": key.epoch,
+        "incarnation": incarnation or agent.incarnation,
+    }
     if step is not None:
         params["step"] = step
     words = {**bearer(agent.key), "Holdfast-Sha256": sha or digest(data), **headers}
-    async with httpx.AsyncClient(base_url=url or agent.served.url, timeout=60, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=url or agent.served.url, timeout=60, trust_env=False
+    ) as http:
         return await http.put("/v1/agent/checkpoint", params=params, content=data, headers=words)
 
 
 async def fetch(agent: FakeAgent, order: wire.LaunchOrder) -> httpx.Response:
     assert order.checkpoint is not None
     params: dict[str, Any] = {
-        "job": order.key.job_id, "rank": order.key.rank, "epoch": order.key.epoch, "incarnation": agent.incarnation,
+        "job": order.key.job_id,
+        "rank": order.key.rank,
+        "epoch": order.key.epoch,
+        "incarnation": agent.incarnation,
         "number": order.checkpoint.number,
-    }  # fmt: skip
-    return await agent.served.http.get("/v1/agent/checkpoint", params=params, headers=bearer(agent.key))
+    }
+    return await agent.served.http.get(
+        "/v1/agent/checkpoint", params=params, headers=bearer(agent.key)
+    )
 
 
 async def start(served: Served, agent: FakeAgent, **spec: Any) -> wire.LaunchOrder:
@@ -110,7 +128,9 @@ async def start(served: Served, agent: FakeAgent, **spec: Any) -> wire.LaunchOrd
     return order
 
 
-async def test_the_newest_is_handed_to_the_next_attempt(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
+async def test_the_newest_is_handed_to_the_next_attempt(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
     order = await start(served, agent)
     assert order.checkpoint is None
     for step in (1, 2, 3):
@@ -125,7 +145,9 @@ async def test_the_newest_is_handed_to_the_next_attempt(served: Served, agent: F
     await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 2)
     await agent.end(order, exit_code=1)
     again = await agent.take()
-    assert again.checkpoint == wire.CheckpointOffer(number=3, size=7, sha256=digest(b"state 3"), step=3)
+    assert again.checkpoint == wire.CheckpointOffer(
+        number=3, size=7, sha256=digest(b"state 3"), step=3
+    )
     assert again.inline_bytes == 32 * 1024
     answer = await fetch(agent, again)
     assert (answer.content, answer.headers["holdfast-sha256"]) == (b"state 3", digest(b"state 3"))
@@ -183,8 +205,11 @@ async def test_bytes_that_are_not_those_announced_replace_nothing(
     await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 1)
 
 
-async def test_an_upload_that_is_cut_replaces_nothing(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
-    """The proxy cuts in mid-body: neither a row nor a blob nor a part of one is left (BLOB-1, CKPT-4)."""
+async def test_an_upload_that_is_cut_replaces_nothing(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
+    """The proxy cuts in mid-body: neither a row nor a blob nor a part of one is left (BLOB-1,
+    CKPT-4)."""
     order = await start(served, agent)
     assert (await upload(agent, order.key, b"good")).status_code == 200
     port = int(served.url.rsplit(":", 1)[1])
@@ -200,11 +225,19 @@ async def test_an_upload_that_is_cut_replaces_nothing(served: Served, agent: Fak
                 yield b"x" * (1 << 20)
 
         torn = asyncio.create_task(
-            upload(agent, order.key, body(), sha=digest(b"never"), url=f"http://127.0.0.1:{proxy.port}",
-                   **{"Content-Length": str(8 << 20)})
-        )  # fmt: skip
+            upload(
+                agent,
+                order.key,
+                body(),
+                sha=digest(b"never"),
+                url=f"http://127.0.0.1:{proxy.port}",
+                **{"Content-Length": str(8 << 20)},
+            )
+        )
         await asyncio.wait_for(sent.wait(), 20)
-        await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 2)  # the good one, and the part
+        await asyncio.to_thread(
+            wait_for, lambda: len(files(blobs)) == 2
+        )  # the good one, and the part
         await asyncio.to_thread(proxy.cut)
         cut.set()
         with pytest.raises(httpx.TransportError):
@@ -226,18 +259,25 @@ async def test_what_is_too_large_is_refused_before_and_while_it_comes(
         for _ in range(20):
             yield b"x" * 100
 
-    answer = await upload(agent, order.key, body(), sha=digest(b"x" * 2000))  # chunked: no length is announced
+    answer = await upload(
+        agent, order.key, body(), sha=digest(b"x" * 2000)
+    )  # chunked: no length is announced
     assert (answer.status_code, answer.json()["code"]) == (413, "checkpoint_too_large")
     assert (await upload(agent, order.key, b"x" * 1000)).status_code == 200
     await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 1)
 
 
-async def test_the_agent_hears_why_a_large_one_is_refused(served: Served, agent: FakeAgent, tmp_path: Path) -> None:
-    """The controller answers and closes while the agent still sends. What is taken for a broken line is sent again and again."""
+async def test_the_agent_hears_why_a_large_one_is_refused(
+    served: Served, agent: FakeAgent, tmp_path: Path
+) -> None:
+    """The controller answers and closes while the agent still sends. What is taken for a broken
+    line is sent again and again."""
     await served.call("PUT", "/v1/queues/small", json={"set": {"checkpoint_max_mb": 1}})
     order = await start(served, agent, queue="small")
     (tmp_path / "checkpoint").write_bytes(bytes(32 << 20))
-    transfers = Transfers(served.url, ca_file=None, incarnation=agent.incarnation, token=lambda: agent.key)
+    transfers = Transfers(
+        served.url, ca_file=None, incarnation=agent.incarnation, token=lambda: agent.key
+    )
     late = TaskKey(order.key.job_id, order.key.rank, order.key.epoch + 5)
     for key, kind in ((order.key, TooLarge), (late, Conflict)) * 10:
         saved = open_newest(tmp_path)
@@ -247,13 +287,17 @@ async def test_the_agent_hears_why_a_large_one_is_refused(served: Served, agent:
         saved.close()
 
 
-async def test_an_old_epoch_another_host_and_another_incarnation_are_refused(served: Served, agent: FakeAgent) -> None:
+async def test_an_old_epoch_another_host_and_another_incarnation_are_refused(
+    served: Served, agent: FakeAgent
+) -> None:
     """CKPT-1."""
     order = await start(served, agent)
     other = FakeAgent(served, "h2", queues=["elsewhere"])
     await other.register()
     assert (await upload(other, order.key, b"not mine")).status_code == 409
-    assert (await upload(agent, order.key, b"before", incarnation="another-incarnation")).status_code == 409
+    assert (
+        await upload(agent, order.key, b"before", incarnation="another-incarnation")
+    ).status_code == 409
     await agent.end(order, exit_code=1)
     again = await agent.take()
     answer = await upload(agent, order.key, b"late")
@@ -277,12 +321,16 @@ async def test_a_draining_attempt_may_still_save(served: Served, agent: FakeAgen
     assert (await fetch(agent, again)).content == b"last words"
 
 
-async def test_a_retry_from_scratch_forgets(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
+async def test_a_retry_from_scratch_forgets(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
     order = await start(served, agent, retry={"max_retries": 0})
     await upload(agent, order.key, b"spoilt")
     await agent.end(order, exit_code=1)
     await served.until(order.key.job_id, "failed")
-    answer = await served.call("POST", f"/v1/jobs/{order.key.job_id}/retry", json={"from_scratch": True})
+    answer = await served.call(
+        "POST", f"/v1/jobs/{order.key.job_id}/retry", json={"from_scratch": True}
+    )
     assert answer.status_code == 200
     assert "from scratch" in answer.json()["reason"]
     again = await agent.take()
@@ -291,23 +339,35 @@ async def test_a_retry_from_scratch_forgets(served: Served, agent: FakeAgent, bl
     assert files(blobs) == []
 
 
-async def test_the_same_upload_again_is_one_checkpoint(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
+async def test_the_same_upload_again_is_one_checkpoint(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
     order = await start(served, agent)
     for _ in range(3):  # the answers were lost
         assert (await upload(agent, order.key, b"once", step=5)).json() == {"number": 1}
     await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 1)
 
 
-async def test_people_leave_fetch_and_forget_checkpoints(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
+async def test_people_leave_fetch_and_forget_checkpoints(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
     order = await start(served, agent)
     path = f"/v1/jobs/{order.key.job_id}/checkpoint"
     answer = await served.call("PUT", path, "submit", content=b"by hand")
     assert answer.status_code == 409
     assert "epoch=1" in answer.json()["detail"]
-    assert (await served.call("PUT", path, "submit", params={"epoch": 9}, content=b"x")).json()["code"] == "stale_epoch"
-    assert (await served.call("PUT", path, "read", params={"epoch": 1}, content=b"x")).status_code == 403
-    assert (await served.call("PUT", path, params={"epoch": 1, "rank": 1}, content=b"x")).status_code == 404
-    answer = await served.call("PUT", path, "submit", params={"epoch": 1, "step": 4}, content=b"by hand")
+    assert (await served.call("PUT", path, "submit", params={"epoch": 9}, content=b"x")).json()[
+        "code"
+    ] == "stale_epoch"
+    assert (
+        await served.call("PUT", path, "read", params={"epoch": 1}, content=b"x")
+    ).status_code == 403
+    assert (
+        await served.call("PUT", path, params={"epoch": 1, "rank": 1}, content=b"x")
+    ).status_code == 404
+    answer = await served.call(
+        "PUT", path, "submit", params={"epoch": 1, "step": 4}, content=b"by hand"
+    )
     assert (answer.status_code, answer.json()["number"], answer.json()["step"]) == (201, 1, 4)
     await upload(agent, order.key, b"newer")
     assert (await served.call("GET", path, "read")).content == b"newer"
@@ -325,16 +385,23 @@ async def test_people_leave_fetch_and_forget_checkpoints(served: Served, agent: 
     await asyncio.to_thread(wait_for, lambda: not files(blobs))
 
 
-async def test_a_checkpoint_is_found_by_the_epoch_it_was_saved_under(served: Served, agent: FakeAgent) -> None:
+async def test_a_checkpoint_is_found_by_the_epoch_it_was_saved_under(
+    served: Served, agent: FakeAgent
+) -> None:
     order = await start(served, agent)
     await upload(agent, order.key, b"of the first")
     await agent.end(order, exit_code=1)
     again = await agent.take()
     await upload(agent, again.key, b"of the next")
     path = f"/v1/jobs/{order.key.job_id}/checkpoint"
-    found = [await served.call("GET", path, params={"epoch": key.epoch}) for key in (order.key, again.key)]
+    found = [
+        await served.call("GET", path, params={"epoch": key.epoch})
+        for key in (order.key, again.key)
+    ]
     assert [answer.content for answer in found] == [b"of the first", b"of the next"]
-    assert (await served.call("GET", path, params={"epoch": again.key.epoch + 1})).status_code == 404
+    assert (
+        await served.call("GET", path, params={"epoch": again.key.epoch + 1})
+    ).status_code == 404
 
 
 async def test_what_a_person_may_not_leave_is_refused_before_it_is_sent(
@@ -347,13 +414,19 @@ async def test_what_a_person_may_not_leave_is_refused_before_it_is_sent(
         for _ in range(4):
             yield b"x" * (1 << 20)
 
-    for params, code in (({}, "conflict"), ({"epoch": 9}, "stale_epoch"), ({"epoch": 1, "rank": 1}, "not_found")):
+    for params, code in (
+        ({}, "conflict"),
+        ({"epoch": 9}, "stale_epoch"),
+        ({"epoch": 1, "rank": 1}, "not_found"),
+    ):
         answer = await served.call("PUT", path, "submit", params=params, content=body())
         assert answer.json()["code"] == code
     assert not was_used(blobs), "some of it was written"
 
 
-async def test_a_blob_that_is_gone_is_told(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
+async def test_a_blob_that_is_gone_is_told(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
     order = await start(served, agent)
     await upload(agent, order.key, b"lost")
     (blob,) = files(blobs)
@@ -388,9 +461,17 @@ async def test_what_cannot_be_used_is_skipped_and_told_once(
 
     async def skip(number: int, **fields: Any) -> httpx.Response:
         said = wire.CheckpointSkip(
-            **{"key": again.key, "incarnation": agent.incarnation, "number": number, "reason": "rot", **fields}
+            **{
+                "key": again.key,
+                "incarnation": agent.incarnation,
+                "number": number,
+                "reason": "rot",
+                **fields,
+            }
         )
-        return await served.http.post("/v1/agent/checkpoint/skip", content=wire.encode(said), headers=bearer(agent.key))
+        return await served.http.post(
+            "/v1/agent/checkpoint/skip", content=wire.encode(said), headers=bearer(agent.key)
+        )
 
     for _ in range(2):  # an answer may be lost
         answer = await skip(2)
@@ -401,16 +482,29 @@ async def test_what_cannot_be_used_is_skipped_and_told_once(
     assert (await skip(2, key=order.key)).status_code == 409, "another epoch"
     assert (await skip(2, incarnation="incarnation-of-nobody")).status_code == 409
     assert (
-        await served.http.post("/v1/agent/checkpoint/skip", content=b"{}", headers=bearer(agent.key))
+        await served.http.post(
+            "/v1/agent/checkpoint/skip", content=b"{}", headers=bearer(agent.key)
+        )
     ).status_code == 422
-    events = (await served.call("GET", f"/v1/events?job={again.key.job_id}&tail=100")).json()["items"]
+    events = (await served.call("GET", f"/v1/events?job={again.key.job_id}&tail=100")).json()[
+        "items"
+    ]
     (skipped,) = [e for e in events if e["kind"] == "task.checkpoint_skipped"]
-    assert (skipped["rank"], skipped["attempt"], skipped["data"]) == (0, 2, {"number": 2, "older": 1, "reason": "rot"})
-    assert skipped["message"] == "rank 0 starts from checkpoint 1, of step 1: number 2 cannot be used: rot"
+    assert (skipped["rank"], skipped["attempt"], skipped["data"]) == (
+        0,
+        2,
+        {"number": 2, "older": 1, "reason": "rot"},
+    )
+    assert (
+        skipped["message"]
+        == "rank 0 starts from checkpoint 1, of step 1: number 2 cannot be used: rot"
+    )
     assert len(files(blobs)) == 2, "a person may want to look at it"
 
 
-async def test_orphans_are_swept_and_named_blobs_are_not(served: Served, agent: FakeAgent, blobs: FolderBlobs) -> None:
+async def test_orphans_are_swept_and_named_blobs_are_not(
+    served: Served, agent: FakeAgent, blobs: FolderBlobs
+) -> None:
     """CKPT-4: what a crash between the blob and its row left."""
     order = await start(served, agent)
     await upload(agent, order.key, b"named")
@@ -426,15 +520,20 @@ async def test_orphans_are_swept_and_named_blobs_are_not(served: Served, agent: 
     await blobs.write("a-job-of-another-database/0.1.a", others())
     await asyncio.to_thread(Path(blobs.place, ".parts", "torn").write_bytes, b"half")
     assert not await CheckpointsLoop(served.controller).run_once()  # all are young
-    assert await CheckpointsLoop(served.controller, orphan_seconds=-1.0).run_once() == {"cleared": 0, "swept": 2}
-    # A job nobody knows here may be known to another database that keeps its blobs in the same place.
+    assert await CheckpointsLoop(served.controller, orphan_seconds=-1.0).run_once() == {
+        "cleared": 0,
+        "swept": 2,
+    }
+    # A job nobody knows here may be known to another database that keeps its blobs in the same
+    # place.
     assert {path.read_bytes() for path in files(blobs)} == {b"named", b"of another database"}
 
 
 async def test_what_could_not_be_deleted_in_its_time_is_deleted_though_its_job_is_gone(
     served: Served, agent: FakeAgent, blobs: MoodyBlobs
 ) -> None:
-    """CKPT-4: of a job that nobody knows any more only its row leads to a blob, so the row goes last."""
+    """CKPT-4: of a job that nobody knows any more only its row leads to a blob, so the row goes
+    last."""
     blobs.stuck = True
     order = await start(served, agent)
     await upload(agent, order.key, b"kept for too long")
@@ -466,7 +565,9 @@ async def test_a_large_checkpoint_passes_in_constant_memory(
             yield piece
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    answer = await upload(agent, order.key, body(), sha=hashed.hexdigest(), **{"Content-Length": str(size)})
+    answer = await upload(
+        agent, order.key, body(), sha=hashed.hexdigest(), **{"Content-Length": str(size)}
+    )
     assert answer.status_code == 200, answer.text
     came = hashlib.sha256()
     path = f"{served.url}/v1/jobs/{order.key.job_id}/checkpoint"
@@ -489,7 +590,8 @@ async def test_a_sender_that_falls_silent_is_not_waited_for(
     host, port = served.url.removeprefix("http://").split(":")
     query = f"job={order.key.job_id}&rank=0&epoch=1&incarnation={agent.incarnation}"
     head = (
-        f"PUT /v1/agent/checkpoint?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {agent.key}\r\n"
+        f"PUT /v1/agent/checkpoint?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+        f"{agent.key}\r\n"
         f"Holdfast-Sha256: {'0' * 64}\r\nContent-Length: 1000\r\n\r\nabc"
     )
     reader, writer = await asyncio.open_connection(host, int(port), family=socket.AF_INET)

@@ -33,14 +33,18 @@ def test_what_an_attempt_saves_is_handed_to_the_next(shared: Cluster) -> None:
             sys.exit(3)
         """,
     )
-    job = cluster.submit(sys.executable, script, queue=queue, retry={"max_retries": 1, "retry_delay": 0.0})
+    job = cluster.submit(
+        sys.executable, script, queue=queue, retry={"max_retries": 1, "retry_delay": 0.0}
+    )
     cluster.until(job, "succeeded", seconds=30)
     first = json.loads(cluster.output(job, attempt=1))
     second = json.loads(cluster.output(job, attempt=2))
     assert first == [None, None, None]
     assert second == ["weights of step 7", "weights of step 7", 7]
     # CKPT: cleared on success, the bytes too
-    wait_until(lambda: not blobs_of(cluster, job), what="the blobs of a job that succeeded to be deleted")
+    wait_until(
+        lambda: not blobs_of(cluster, job), what="the blobs of a job that succeeded to be deleted"
+    )
 
 
 SAVES_AT_THE_DRAIN = """
@@ -61,7 +65,9 @@ def test_three_lines_save_at_a_cancel(shared: Cluster) -> None:
     cluster = shared
     cluster.add_host("cancel", queues=["cancel"])
     script = write_script(cluster.folder, "cancel", SAVES_AT_THE_DRAIN)
-    job = cluster.submit(sys.executable, script, queue=cluster.set_queue("cancel"), grace_seconds=15)
+    job = cluster.submit(
+        sys.executable, script, queue=cluster.set_queue("cancel"), grace_seconds=15
+    )
     wait_until(lambda: cluster.output(job), what="the job to begin")
     cluster.client.cancel(job)
     cluster.until(job, "cancelled", seconds=30)
@@ -90,7 +96,8 @@ def test_a_host_that_is_drained_hands_its_work_on(shared: Cluster) -> None:
 
 
 def test_a_killed_agent_loses_no_save(cluster: Cluster) -> None:
-    """SAVE-2: killed between the save and the upload, by a controller that cannot be reached; the next agent uploads it."""
+    """SAVE-2: killed between the save and the upload, by a controller that cannot be reached; the
+    next agent uploads it."""
     host = cluster.add_host("h", proxied=True)
     assert host.proxy is not None
     script = write_script(
@@ -123,7 +130,9 @@ def test_a_killed_agent_loses_no_save(cluster: Cluster) -> None:
     host.kill_agent()
     assert cluster.client.checkpoints(job) == []
     host.proxy.restore()
-    kept = wait_until(lambda: cluster.client.checkpoints(job), 30, what="the next agent to upload it")
+    kept = wait_until(
+        lambda: cluster.client.checkpoints(job), 30, what="the next agent to upload it"
+    )
     assert [c.step for c in kept] == [1]
     (cluster.folder / "end").touch()
     cluster.until(job, "succeeded", seconds=30)
@@ -131,7 +140,8 @@ def test_a_killed_agent_loses_no_save(cluster: Cluster) -> None:
 
 
 def test_the_end_waits_for_the_upload_while_the_controller_is_killed(cluster: Cluster) -> None:
-    """SAVE-1: the save and the end come together; the controller dies in mid-upload and is started again."""
+    """SAVE-1: the save and the end come together; the controller dies in mid-upload and is started
+    again."""
     host = cluster.add_host("h", proxied=True)
     assert host.proxy is not None
     script = write_script(
@@ -150,13 +160,19 @@ def test_the_end_waits_for_the_upload_while_the_controller_is_killed(cluster: Cl
         sys.exit(1)
         """,
     )
-    host.proxy.delay_seconds = 0.05  # a piece of 64 KiB takes that long: the upload lasts for many seconds
+    host.proxy.delay_seconds = (
+        0.05  # a piece of 64 KiB takes that long: the upload lasts for many seconds
+    )
     job = cluster.submit(sys.executable, script, retry={"max_retries": 1, "retry_delay": 0.0})
     parts = cluster.folder / "blobs" / ".parts"
     wait_until(
-        lambda: parts.is_dir() and any(p.stat().st_size > 1 << 20 for p in parts.iterdir()), 30, what="an upload"
+        lambda: parts.is_dir() and any(p.stat().st_size > 1 << 20 for p in parts.iterdir()),
+        30,
+        what="an upload",
     )
-    assert cluster.client.job(job).state == "running"  # its process has ended, and that is not told yet
+    assert (
+        cluster.client.job(job).state == "running"
+    )  # its process has ended, and that is not told yet
     cluster.controller.kill()
     cluster.controller.start()
     host.proxy.delay_seconds = 0.0
@@ -187,7 +203,9 @@ def test_a_checkpoint_that_cannot_be_had_is_a_failed_start(cluster: Cluster) -> 
     cluster.client.retry(job)
 
     def told() -> str | None:
-        return next((a.reason for a in cluster.client.attempts(job) if a.number >= 2 and a.outcome), None)
+        return next(
+            (a.reason for a in cluster.client.attempts(job) if a.number >= 2 and a.outcome), None
+        )
 
     reason = wait_until(told, 40, what="the failed start")
     assert "checkpoint could not be had" in reason
@@ -203,8 +221,11 @@ def test_a_checkpoint_that_cannot_be_had_is_a_failed_start(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("how", ["spoilt", "cut", "emptied", "gone"])
-def test_a_newest_checkpoint_that_cannot_be_used_is_skipped_by_itself(cluster: Cluster, how: str) -> None:
-    """SAVE-4: the next attempt starts from the one before, says so, and its saves go on from there."""
+def test_a_newest_checkpoint_that_cannot_be_used_is_skipped_by_itself(
+    cluster: Cluster, how: str
+) -> None:
+    """SAVE-4: the next attempt starts from the one before, says so, and its saves go on from
+    there."""
     cluster.add_host("h")
     script = write_script(
         cluster.folder,
@@ -225,7 +246,9 @@ def test_a_newest_checkpoint_that_cannot_be_used_is_skipped_by_itself(cluster: C
     job = cluster.submit(sys.executable, script, str(cluster.folder))
     newest = []
     for step in (1, 2):
-        wait_until(lambda s=step: len(cluster.client.checkpoints(job)) == s, 30, what=f"checkpoint {step}")
+        wait_until(
+            lambda s=step: len(cluster.client.checkpoints(job)) == s, 30, what=f"checkpoint {step}"
+        )
         newest = [blob for blob in blobs_of(cluster, job) if blob not in newest]
         (cluster.folder / str(step)).touch()
     cluster.until(job, "failed", seconds=30)
@@ -240,7 +263,9 @@ def test_a_newest_checkpoint_that_cannot_be_used_is_skipped_by_itself(cluster: C
     data = base64.b64encode(b"weights of step 1").decode()
     assert cluster.output(job, attempt=2).decode() == f"from 1 b'weights of step 1' {data}\n"
     (event,) = [e for e in cluster.client.events(job_id=job) if e.kind == "task.checkpoint_skipped"]
-    assert event.message.startswith("rank 0 starts from checkpoint 1, of step 1: number 2 cannot be used: ")
+    assert event.message.startswith(
+        "rank 0 starts from checkpoint 1, of step 1: number 2 cannot be used: "
+    )
     words = {
         "spoilt": "SHA-256",
         "cut": "has 7 bytes and not the 17",
@@ -252,7 +277,8 @@ def test_a_newest_checkpoint_that_cannot_be_used_is_skipped_by_itself(cluster: C
 
 
 def test_training_goes_on_to_the_same_numbers(cluster: Cluster) -> None:
-    """Descent of a polynomial, preempted by kill after kill, ends with the weights of an undisturbed run."""
+    """Descent of a polynomial, preempted by kill after kill, ends with the weights of an
+    undisturbed run."""
     cluster.add_host("h")
     script = write_script(
         cluster.folder,
@@ -280,8 +306,12 @@ def test_training_goes_on_to_the_same_numbers(cluster: Cluster) -> None:
         print(json.dumps(weights))
         """,
     )
-    plain = subprocess.run([sys.executable, script], capture_output=True, check=True, env=clean_environment()).stdout
-    job = cluster.submit(sys.executable, script, "falls", retry={"max_retries": 5, "retry_delay": 0.0})
+    plain = subprocess.run(
+        [sys.executable, script], capture_output=True, check=True, env=clean_environment()
+    ).stdout
+    job = cluster.submit(
+        sys.executable, script, "falls", retry={"max_retries": 5, "retry_delay": 0.0}
+    )
     cluster.until(job, "succeeded", seconds=60)
     assert cluster.client.job(job).attempts == 3
     assert cluster.output(job) == plain
@@ -291,8 +321,10 @@ def test_the_command_line(shared: Cluster) -> None:
     cluster = shared
     cluster.add_host("shell", queues=["shell"])
     line = (
-        f'p="$({sys.executable} -m holdfast.cli checkpoint path)"; if [ -n "$p" ]; then cat "$p"; exit 0; fi; '
-        f"echo from a shell > f; {sys.executable} -m holdfast.cli checkpoint save f --step 3; exit 1"
+        f'p="$({sys.executable} -m holdfast.cli checkpoint path)"; if [ -n "$p" ]; then cat "$p"; '
+        "exit 0; fi; "
+        f"echo from a shell > f; {sys.executable} -m holdfast.cli checkpoint save f --step 3; "
+        "exit 1"
     )
     queue = cluster.set_queue("shell")
     job = cluster.submit(shell=line, queue=queue)
@@ -314,7 +346,8 @@ def test_the_command_line(shared: Cluster) -> None:
 
 
 def test_a_host_that_shuts_down_waits_for_its_upload(cluster: Cluster) -> None:
-    """TERM to the guardian, and an upload that takes longer than the guardian waits for acknowledgements."""
+    """TERM to the guardian, and an upload that takes longer than the guardian waits for
+    acknowledgements."""
     host = cluster.add_host("slow", proxied=True)
     assert host.proxy is not None
     script = write_script(

@@ -38,21 +38,30 @@ def agent(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def run(code: str, *, cwd: Path, inside: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, *, cwd: Path, inside: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run a script, inside of a task whose spool is `inside`."""
     if inside is not None:
         env = {"HOLDFAST_TASK": TASK, "HOLDFAST_CHECKPOINT_OUT": str(inside), **env}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, env=clean_environment(**env), capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def test_a_save_is_one_whole_file_and_one_datagram(tmp_path: Path, spool: Path, agent: socket.socket) -> None:
+def test_a_save_is_one_whole_file_and_one_datagram(
+    tmp_path: Path, spool: Path, agent: socket.socket
+) -> None:
     (tmp_path / "weights").write_bytes(b"from a file")
     done = run(
         """
@@ -61,8 +70,10 @@ def test_a_save_is_one_whole_file_and_one_datagram(tmp_path: Path, spool: Path, 
               holdfast.checkpoint.save("weights", step=3))
         open("weights", "w").write("changed afterwards")
         """,
-        cwd=tmp_path, inside=spool, HOLDFAST_BEAT_SOCKET=str(tmp_path / "beats"),
-    )  # fmt: skip
+        cwd=tmp_path,
+        inside=spool,
+        HOLDFAST_BEAT_SOCKET=str(tmp_path / "beats"),
+    )
     assert done.stdout == "True True True\n", done.stderr
     assert names(spool) == ["checkpoint.3"]  # the last one wins
     assert (spool / "checkpoint.3").read_bytes() == b"from a file"
@@ -95,8 +106,9 @@ def test_a_disk_that_is_full_costs_the_save_and_not_the_job(tmp_path: Path, spoo
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         print(holdfast.checkpoint.save(b"x" * 100_000, step=2), holdfast.checkpoint.save(b"x" * 100_000, step=3))
         """,
-        cwd=tmp_path, inside=spool,
-    )  # fmt: skip
+        cwd=tmp_path,
+        inside=spool,
+    )
     assert done.stdout == "False False\n"
     assert done.stderr.count("a checkpoint could not be kept") == 1
     assert names(spool) == ["checkpoint.1"]
@@ -109,12 +121,18 @@ def test_what_is_no_checkpoint_is_said_at_once(tmp_path: Path) -> None:
 
 
 def end_by_term(code: str, cwd: Path, *, terms: int = 1) -> tuple[int, str]:
-    """Run a script in a session of its own, TERM its whole group once it said "ready"; its exit status and output."""
+    """Run a script in a session of its own, TERM its whole group once it said "ready"; its exit
+    status and output."""
     env = clean_environment(HOLDFAST_TASK=TASK, HOLDFAST_CHECKPOINT_OUT=str(cwd))
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", textwrap.dedent(code)], cwd=cwd, env=env, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-u", "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -144,7 +162,9 @@ def test_the_hook_runs_once_and_the_signal_ends_the_process(tmp_path: Path) -> N
         """
     status, output = end_by_term(code, tmp_path, terms=3)
     assert status == -signal.SIGTERM
-    lines = [line for line in output.splitlines() if line in ("first", "third", "the handler before")]
+    lines = [
+        line for line in output.splitlines() if line in ("first", "third", "the handler before")
+    ]
     assert lines == ["first", "third", "the handler before"]
     assert "of the user's own" in output
 
@@ -188,11 +208,13 @@ def test_a_thread_is_told_that_it_cannot_be_called_there(tmp_path: Path, spool: 
         thread.start()
         thread.join()
         """,
-        cwd=tmp_path, inside=spool,
-    )  # fmt: skip
-    assert done.stdout == "call holdfast.on_drain in the main thread: only there does Python take signals\n", (
-        done.stderr
+        cwd=tmp_path,
+        inside=spool,
     )
+    assert (
+        done.stdout
+        == "call holdfast.on_drain in the main thread: only there does Python take signals\n"
+    ), done.stderr
 
 
 def test_children_do_not_save(tmp_path: Path) -> None:

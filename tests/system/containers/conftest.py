@@ -1,4 +1,5 @@
-"""Real containers and a real registry on this machine: podman, docker's engine, docker-registry, one static program."""
+"""Real containers and a real registry on this machine: podman, docker's engine, docker-registry,
+one static program."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Registry:
             self.port = probe.getsockname()[1]
         self._config = folder / "registry.yml"
         self._config.write_text(
-            f"version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {folder}/registry\n"
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: "
+            f"{folder}/registry\n"
             f"http:\n  addr: 127.0.0.1:{self.port}\n"
         )
         self._log = folder / "registry.log"
@@ -53,7 +55,9 @@ class Registry:
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(["docker-registry", "serve", str(self._config)], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                ["docker-registry", "serve", str(self._config)], stdout=log, stderr=log
+            )
         poll(self._answers)
 
     def _answers(self) -> bool:
@@ -79,15 +83,28 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def podman(program: Path) -> Iterator[Podman]:
-    missing = [tool for tool in ("podman", "docker-registry", "catatonit") if shutil.which(tool) is None]
+    missing = [
+        tool for tool in ("podman", "docker-registry", "catatonit") if shutil.which(tool) is None
+    ]
     if missing:
         skip(f"{', '.join(missing)} not installed (`make tools` does it)")
-    if os.getuid() != 0 and subprocess.run(["podman", "unshare", "true"], capture_output=True, check=False).returncode:
-        skip("podman cannot run here without root (it needs sub-ids, newuidmap and XDG_RUNTIME_DIR)")
-    folder = Path(tempfile.mkdtemp(prefix="hf-podman-"))  # podman takes no --runroot of more than 50 characters
+    if (
+        os.getuid() != 0
+        and subprocess.run(
+            ["podman", "unshare", "true"], capture_output=True, check=False
+        ).returncode
+    ):
+        skip(
+            "podman cannot run here without root (it needs sub-ids, newuidmap and XDG_RUNTIME_DIR)"
+        )
+    folder = Path(
+        tempfile.mkdtemp(prefix="hf-podman-")
+    )  # podman takes no --runroot of more than 50 characters
     made = Podman(folder)
     os.environ["CONTAINERS_REGISTRIES_CONF"] = str(folder / "registries.conf")
-    (folder / "registries.conf").write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
+    (folder / "registries.conf").write_text(
+        '[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n'
+    )
     made.make_image(IMAGE, program)
     yield made
     del os.environ["CONTAINERS_REGISTRIES_CONF"]
@@ -96,13 +113,20 @@ def podman(program: Path) -> Iterator[Podman]:
 
 @pytest.fixture(scope="session")
 def docker(program: Path) -> Iterator[Docker]:
-    """Skips where no engine can run: docker is not what these tests need, and not every machine lets a daemon mount and clone."""
-    missing = [tool for tool in ("dockerd", "docker", "docker-init", "docker-registry") if shutil.which(tool) is None]
+    """Skips where no engine can run: docker is not what these tests need, and not every machine
+    lets a daemon mount and clone."""
+    missing = [
+        tool
+        for tool in ("dockerd", "docker", "docker-init", "docker-registry")
+        if shutil.which(tool) is None
+    ]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed (`make tools` does it)")
     if os.getuid() != 0:
         pytest.skip("docker's engine is started by root alone")
-    made = Docker(Path(tempfile.mkdtemp(prefix="hf-docker-")))  # a path of a socket has at most 107 characters
+    made = Docker(
+        Path(tempfile.mkdtemp(prefix="hf-docker-"))
+    )  # a path of a socket has at most 107 characters
     try:
         made.start()
     except CannotServe as error:
@@ -161,7 +185,9 @@ def controller() -> BoxController:
 
 
 @pytest.fixture
-def make_host(tmp_path: Path, controller: BoxController, engine: Engine) -> Iterator[Callable[..., Host]]:
+def make_host(
+    tmp_path: Path, controller: BoxController, engine: Engine
+) -> Iterator[Callable[..., Host]]:
     hosts: list[Host] = []
     controller.runtime = engine.kind
 
@@ -179,7 +205,11 @@ def make_host(tmp_path: Path, controller: BoxController, engine: Engine) -> Iter
                 host.stop()
             if os.environ.get("SHOW_JOURNAL"):
                 print(host.journal.read_text())
-            left = engine.containers(mark_of(host)) if Path(host.config.state_dir, MARK_FILE).exists() else []
+            left = (
+                engine.containers(mark_of(host))
+                if Path(host.config.state_dir, MARK_FILE).exists()
+                else []
+            )
             engine.run("rm", "--force", *left) if left else None
             host.end()
             assert not orderly or not left, f"left behind: {left}"

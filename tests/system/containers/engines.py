@@ -1,4 +1,5 @@
-"""The two runtimes under test, each with a storage of its own: podman, and an engine of docker's that is started here and ended here."""
+"""The two runtimes under test, each with a storage of its own: podman, and an engine of docker's
+that is started here and ended here."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ from holdfast.process.table import read_table
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
-KEY = Path("/etc/docker/key.json")  # written by engines before 24 wherever they are told to keep the rest
+KEY = Path(
+    "/etc/docker/key.json"
+)  # written by engines before 24 wherever they are told to keep the rest
 
 
 class Engine:
-    """One storage for all tests of a session, none of them the machine's own. `args`: the global options that lead to it."""
+    """One storage for all tests of a session, none of them the machine's own. `args`: the global
+    options that lead to it."""
 
     kind: Kind
     args: list[str]
@@ -37,8 +41,12 @@ class Engine:
 
     def run(self, *words: str, check: bool = True, data: bytes | None = None) -> str:
         """A command against this storage; what it printed."""
-        done = subprocess.run(self.runtime.call(*words), capture_output=True, check=False, input=data, timeout=60)
-        assert not check or done.returncode == 0, f"{self.kind} {' '.join(words)}: {done.stderr.decode()}"
+        done = subprocess.run(
+            self.runtime.call(*words), capture_output=True, check=False, input=data, timeout=60
+        )
+        assert not check or done.returncode == 0, (
+            f"{self.kind} {' '.join(words)}: {done.stderr.decode()}"
+        )
         return done.stdout.decode()
 
     def make_image(self, name: str, *files: Path) -> None:
@@ -51,11 +59,17 @@ class Engine:
 
     def import_image(self, name: str, layer: bytes, *entrypoint: str) -> None:
         """Make an image of one layer, a tar archive."""
-        self.run("import", "--change", f"ENTRYPOINT {json.dumps(entrypoint)}", "-", name, data=layer)
+        self.run(
+            "import", "--change", f"ENTRYPOINT {json.dumps(entrypoint)}", "-", name, data=layer
+        )
 
     def containers(self, mark: str = "") -> list[str]:
         """Names of all containers (of one host)."""
-        return [name for name in self.run("ps", "--all", "--format", "{{.Names}}").split() if mark in name]
+        return [
+            name
+            for name in self.run("ps", "--all", "--format", "{{.Names}}").split()
+            if mark in name
+        ]
 
     def forget(self, image: str) -> None:
         """Remove an image, so that it has to be pulled."""
@@ -73,10 +87,20 @@ class Engine:
         own = self._own_pids()
         for entry in read_table().values():
             try:
-                words = Path(f"/proc/{entry.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                words = (
+                    Path(f"/proc/{entry.pid}/cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                )
             except OSError:
                 continue
-            if str(self.folder) in words and entry.alive and entry.pid not in own and "registry serve" not in words:
+            if (
+                str(self.folder) in words
+                and entry.alive
+                and entry.pid not in own
+                and "registry serve" not in words
+            ):
                 found.append(f"{entry.pid} {words[:200]}")
         return found + self._list_mounts()
 
@@ -102,11 +126,23 @@ class Podman(Engine):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
-            folder, ["--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+            folder,
+            [
+                "--root",
+                f"{folder}/storage",
+                "--runroot",
+                f"{folder}/run",
+                "--storage-driver",
+                "vfs",
+            ],
         )
 
     def _list_mounts(self) -> list[str]:
-        return [line for line in _read_mounts() if f"{self.folder}/storage/" in line and "/vfs-containers/" in line]
+        return [
+            line
+            for line in _read_mounts()
+            if f"{self.folder}/storage/" in line and "/vfs-containers/" in line
+        ]
 
     def close(self) -> None:
         self.run("rm", "--force", "--all", check=False)
@@ -118,12 +154,15 @@ class CannotServe(Exception):
 
 
 class Docker(Engine):
-    """docker's engine: a daemon of this session alone, that touches neither the machine's network nor its storage."""
+    """docker's engine: a daemon of this session alone, that touches neither the machine's network
+    nor its storage."""
 
     kind = "docker"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, ["--config", f"{folder}/client", "--host", f"unix://{folder}/socket"])
+        super().__init__(
+            folder, ["--config", f"{folder}/client", "--host", f"unix://{folder}/socket"]
+        )
         self._log = folder / "dockerd.log"
         self._had_key = KEY.exists()
         self._process: subprocess.Popen[bytes] | None = None
@@ -145,13 +184,18 @@ class Docker(Engine):
                 env={**os.environ, "PATH": path or os.environ["PATH"]},
             )  # fmt: skip
         give_up_at = time.monotonic() + START_SECONDS
-        while subprocess.run(self.runtime.call("info"), capture_output=True, check=False).returncode:
+        while subprocess.run(
+            self.runtime.call("info"), capture_output=True, check=False
+        ).returncode:
             if self._process.poll() is not None or time.monotonic() > give_up_at:
-                raise CannotServe(" ".join(self._log.read_text(errors="replace").strip().splitlines()[-1:])[:500])
+                raise CannotServe(
+                    " ".join(self._log.read_text(errors="replace").strip().splitlines()[-1:])[:500]
+                )
             time.sleep(0.05)
 
     def _write_config(self) -> Path:
-        """One try for each layer instead of five: between them it waits, five seconds longer each time."""
+        """One try for each layer instead of five: between them it waits, five seconds longer each
+        time."""
         path = self.folder / "daemon.json"
         path.write_text('{"max-download-attempts": 1}')
         return path
@@ -161,7 +205,8 @@ class Docker(Engine):
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)
-        # Where the first process of a machine reaps nobody, a zombie's pid makes the next daemon wait for the old containerd.
+        # Where the first process of a machine reaps nobody, a zombie's pid makes the next daemon
+        # wait for the old containerd.
         (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
     def _own_pids(self) -> list[int]:
@@ -173,7 +218,11 @@ class Docker(Engine):
     def _list_mounts(self) -> list[str]:
         """All but the two that the daemon makes for itself."""
         own = (f" {self.folder}/data ", f" {self.folder}/exec/netns/default ")
-        return [line for line in _read_mounts() if str(self.folder) in line and not any(word in line for word in own)]
+        return [
+            line
+            for line in _read_mounts()
+            if str(self.folder) in line and not any(word in line for word in own)
+        ]
 
     def stop(self) -> None:
         """TERM to the daemon, which ends its containers."""

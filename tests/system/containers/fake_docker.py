@@ -1,7 +1,9 @@
-"""A stand-in for docker where there is no engine: a client that keeps what it was called with, and an engine that runs programs.
+"""A stand-in for docker where there is no engine: a client that keeps what it was called with, and
+an engine that runs programs.
 
-`fake_docker.py engine FOLDER` is the engine: as docker's, it and not the client is the parent of what runs. Otherwise this is
-the client, and FAKE_DOCKER names the folder. An image whose name has "gone" in it is in no registry, "slow" takes for ever.
+`fake_docker.py engine FOLDER` is the engine: as docker's, it and not the client is the parent of
+what runs. Otherwise this is the client, and FAKE_DOCKER names the folder. An image whose name has
+"gone" in it is in no registry, "slow" takes for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-TAKES_VALUE = ("--name", "--label", "--env", "--env-file", "--volume", "--filter", "--format", "--type", "--signal")
+TAKES_VALUE = (
+    "--name",
+    "--label",
+    "--env",
+    "--env-file",
+    "--volume",
+    "--filter",
+    "--format",
+    "--type",
+    "--signal",
+)
 
 
 def serve(folder: Path) -> None:
@@ -28,8 +40,12 @@ def serve(folder: Path) -> None:
             state = read(folder, name)
             with (folder / f"{name}.out").open("wb") as out:
                 running[name] = subprocess.Popen(
-                    [state["program"], *state["command"]], env=state["env"], stdout=out, stderr=out, start_new_session=True
-                )  # fmt: skip
+                    [state["program"], *state["command"]],
+                    env=state["env"],
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
             request.unlink()
             state["State"] |= {
                 "Status": "running",
@@ -95,11 +111,17 @@ def find_image(folder: Path, image: str) -> int:
 
 
 def pull(folder: Path, image: str) -> int:
-    print(f"v1: Pulling from {image}\n0123456789ab: Pulling fs layer\nba9876543210: Pulling fs layer", flush=True)
+    print(
+        f"v1: Pulling from {image}\n0123456789ab: Pulling fs layer\nba9876543210: Pulling fs layer",
+        flush=True,
+    )
     if "slow" in image:
         time.sleep(600)
     if "gone" in image:
-        sys.exit(f"Error response from daemon: manifest for {image} not found: manifest unknown: manifest unknown")
+        sys.exit(
+            f"Error response from daemon: manifest for {image} not found: manifest unknown: "
+            "manifest unknown"
+        )
     print("0123456789ab: Pull complete", flush=True)
     image_path(folder, image).touch()
     return 0
@@ -154,7 +176,10 @@ def run(folder: Path, words: list[str]) -> int:
     with (folder / "calls").open("a") as calls:
         calls.write(json.dumps(words) + "\n")
     if (folder / "down").exists():
-        sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?")
+        sys.exit(
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker "
+            "daemon running?"
+        )
     if words[0] == "image":
         return find_image(folder, words[-1])
     options, rest = split(words[1:])

@@ -1,4 +1,5 @@
-"""An image with Python and the job library in it, as `pip install holdfast` leaves it, made from this machine's files without a network."""
+"""An image with Python and the job library in it, as `pip install holdfast` leaves it, made from
+this machine's files without a network."""
 
 from __future__ import annotations
 
@@ -15,8 +16,19 @@ from pathlib import Path
 import holdfast
 
 IMAGE = "localhost/python:latest"
-_LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "pydoc_data", "site-packages",
-             "dist-packages", "__pycache__"}  # fmt: skip
+_LEFT_OUT = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "pydoc_data",
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+}
 SITE = sysconfig.get_path("purelib", vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
 
 
@@ -27,7 +39,8 @@ def find_python() -> str:
 
 
 def make_layer() -> bytes:
-    """The interpreter, its standard library, the C library, a shell, and Holdfast. Everything has the path it has here."""
+    """The interpreter, its standard library, the C library, a shell, and Holdfast. Everything has
+    the path it has here."""
     out = io.BytesIO()
     shell = os.path.realpath(shutil.which("sh") or "/bin/sh")
     stdlib = Path(sysconfig.get_path("stdlib"))
@@ -35,7 +48,11 @@ def make_layer() -> bytes:
         for program in (find_python(), shell):
             tar.add(program)
         tar.add(shell, "/bin/sh")
-        modules = [str(path) for path in (stdlib / "lib-dynload").glob("*.so") if "tkinter" not in path.name]
+        modules = [
+            str(path)
+            for path in (stdlib / "lib-dynload").glob("*.so")
+            if "tkinter" not in path.name
+        ]
         for library in find_libraries(find_python(), shell, *modules):
             tar.add(library)
         tar.add(stdlib, filter=_leave_out)

@@ -1,4 +1,5 @@
-"""What a user in a container does to go on where the last attempt was: the job library, inside an image, against the whole of Holdfast."""
+"""What a user in a container does to go on where the last attempt was: the job library, inside an
+image, against the whole of Holdfast."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine) -> Iterator[Cluster]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine
+) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield open_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
     assert engine.containers() == []
@@ -44,7 +47,8 @@ def python(engine: Engine, layer: bytes) -> Iterator[str]:
 
 
 def make_project(cluster: Cluster) -> Path:
-    """A working folder that has nothing of the hosts' own state below it: it is mounted, and would bring that inside."""
+    """A working folder that has nothing of the hosts' own state below it: it is mounted, and would
+    bring that inside."""
     folder = cluster.folder / "project"
     folder.mkdir(exist_ok=True)
     return folder
@@ -68,8 +72,8 @@ SAVES_AT_THE_DRAIN = """
 def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     cluster: Cluster, engine: Engine, python: str, form: str
 ) -> None:
-    """On another host, in another container. As the main program, with the library in the image; and with
-    the library lent to it, below a shell that has another line to run (TELL-1)."""
+    """On another host, in another container. As the main program, with the library in the image;
+    and with the library lent to it, below a shell that has another line to run (TELL-1)."""
     queue = cluster.set_queue(f"drain-{form}")
     before, after = f"before-{form}", f"after-{form}"
     cluster.add_host(before, queues=[queue], environment=engine.environment)
@@ -77,24 +81,46 @@ def test_a_container_saves_at_the_drain_and_the_next_goes_on_elsewhere(
     script = write_script(project, f"drain-{form}", SAVES_AT_THE_DRAIN)
     line = f"{python_image.find_python()} {script} && echo the next line"
     package = Path(holdfast.__file__).parent
-    lent = {"shell": line, "volumes": [f"{package}:/lent/holdfast:ro"], "env": {"PYTHONPATH": "/lent"}}
+    lent = {
+        "shell": line,
+        "volumes": [f"{package}:/lent/holdfast:ro"],
+        "env": {"PYTHONPATH": "/lent"},
+    }
     command = {"argv": [script]} if form == "program" else lent
-    job = cluster.submit(image=python, runtime=engine.kind, queue=queue, cwd=str(project), grace_seconds=15, **command)
+    job = cluster.submit(
+        image=python,
+        runtime=engine.kind,
+        queue=queue,
+        cwd=str(project),
+        grace_seconds=15,
+        **command,
+    )
     wait_until(lambda: cluster.output(job), SECONDS, what="the job to begin")
     cluster.add_host(after, queues=[queue], environment=engine.environment)
     cluster.client.act_on_host(before, "drain", hard=True)
     cluster.until(job, "succeeded", seconds=SECONDS)
     first, second = cluster.client.attempts(job)
-    assert (first.host, first.cause, first.charged_to, second.host) == (before, "host_drained", "nothing", after)
+    assert (first.host, first.cause, first.charged_to, second.host) == (
+        before,
+        "host_drained",
+        "nothing",
+        after,
+    )
     where = f"in {python_image.SITE}/holdfast" if form == "program" else "in /lent/holdfast"
-    assert cluster.output(job, attempt=1).decode() == f"began at 0 with None {where}\n", "and nothing after its end"
+    assert cluster.output(job, attempt=1).decode() == f"began at 0 with None {where}\n", (
+        "and nothing after its end"
+    )
     said = cluster.output(job, attempt=2).decode()
     assert said.splitlines()[0] == f"began at 10 with b'of step 10' {where}"
     assert ("the next line" in said) == (form == "shell")
-    wait_until(lambda: not blobs_of(cluster, job), what="the bytes of a job that succeeded to be deleted")
+    wait_until(
+        lambda: not blobs_of(cluster, job), what="the bytes of a job that succeeded to be deleted"
+    )
 
 
-def test_an_image_without_python_saves_by_renaming_a_file(cluster: Cluster, engine: Engine, image: str) -> None:
+def test_an_image_without_python_saves_by_renaming_a_file(
+    cluster: Cluster, engine: Engine, image: str
+) -> None:
     queue = cluster.set_queue("plain")
     cluster.add_host("plain", queues=[queue], environment=engine.environment)
     retry = {"max_retries": 1, "retry_delay": 0.0}
@@ -103,7 +129,9 @@ def test_an_image_without_python_saves_by_renaming_a_file(cluster: Cluster, engi
     first, second = cluster.client.attempts(job)
     assert (first.exit_code, second.outcome) == (3, "succeeded")
     wait_until(
-        lambda: cluster.output(job, attempt=2) == b"goes on from step 7 with all of it\n", SECONDS, what="its output"
+        lambda: cluster.output(job, attempt=2) == b"goes on from step 7 with all of it\n",
+        SECONDS,
+        what="its output",
     )
 
 
@@ -146,26 +174,45 @@ MEMBER = """
     """
 
 
-def test_a_gang_of_containers_meets_falls_together_and_goes_on(cluster: Cluster, engine: Engine, python: str) -> None:
-    """Two agents, a rank each; rank 1 is killed. Rank 0 saves at the drain, and rank 1 has what it saved on its way."""
+def test_a_gang_of_containers_meets_falls_together_and_goes_on(
+    cluster: Cluster, engine: Engine, python: str
+) -> None:
+    """Two agents, a rank each; rank 1 is killed. Rank 0 saves at the drain, and rank 1 has what it
+    saved on its way."""
     queue = cluster.set_queue("gang")
     for name in ("left", "right"):
         cluster.add_host(name, queues=[queue], cpu_slots=1, environment=engine.environment)
     project = make_project(cluster)
     script = write_script(project, "member", MEMBER)
     job = cluster.submit(
-        script, image=python, runtime=engine.kind, queue=queue, tasks=2, cwd=str(project), grace_seconds=15,
+        script,
+        image=python,
+        runtime=engine.kind,
+        queue=queue,
+        tasks=2,
+        cwd=str(project),
+        grace_seconds=15,
         retry={"max_retries": 1, "retry_delay": 0.0},
-    )  # fmt: skip
-    wait_until(lambda: tell(cluster, job, 1), SECONDS, what="both ranks of the first attempt to have met")
-    wait_until(lambda: len(cluster.client.checkpoints(job)) == 2, SECONDS, what="both saves to be on record")
+    )
+    wait_until(
+        lambda: tell(cluster, job, 1), SECONDS, what="both ranks of the first attempt to have met"
+    )
+    wait_until(
+        lambda: len(cluster.client.checkpoints(job)) == 2,
+        SECONDS,
+        what="both saves to be on record",
+    )
     host = next(task.host_name for task in cluster.client.tasks(job) if task.rank == 1)
     assert host is not None
     os.kill(find_member(cluster, job, host), signal.SIGKILL)
     cluster.until(job, "succeeded", seconds=SECONDS)
     first, second = cluster.client.attempts(job)
     assert (first.trigger_rank, first.cause, first.exit_code) == (1, "nonzero_exit", 137)
-    assert {member.host for member in first.members} == {member.host for member in second.members} == {"left", "right"}
+    assert (
+        {member.host for member in first.members}
+        == {member.host for member in second.members}
+        == {"left", "right"}
+    )
     once, again = tell(cluster, job, 1), tell(cluster, job, 2)
     assert [said["begins"] for said in once.values()] == [{"0": 0, "1": 0}] * 2
     assert [said["begins"] for said in again.values()] == [{"0": 50, "1": 6}] * 2
@@ -186,7 +233,8 @@ def tell(cluster: Cluster, job: str, attempt: int) -> dict[int, dict[str, object
 
 
 def find_member(cluster: Cluster, job: str, host: str) -> int:
-    """The pid of the program inside, on this host: not the small init, nor the runner or a client of the runtime."""
+    """The pid of the program inside, on this host: not the small init, nor the runner or a client
+    of the runtime."""
     for pid in cluster.hosts[host].task_pids(job):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:

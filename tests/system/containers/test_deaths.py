@@ -1,4 +1,5 @@
-"""What dies around a running container: the agent, the guardian, the runner, its monitor, the controller. BOX-1, BOX-2, DESK-1."""
+"""What dies around a running container: the agent, the guardian, the runner, its monitor, the
+controller. BOX-1, BOX-2, DESK-1."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_a_killed_agent_costs_a_container_nothing(
     assert controller.log_of(key) == b"".join(b"line %d\n" % number for number in range(150))
 
 
-def test_an_end_that_no_agent_saw_is_reported_by_the_next(controller: FakeController, host: Host, image: str) -> None:
+def test_an_end_that_no_agent_saw_is_reported_by_the_next(
+    controller: FakeController, host: Host, image: str
+) -> None:
     key = controller.launch("count", "60", "3", image=image)
     pid = controller.wait_running(key)
     agent = host.agent_pid()
@@ -67,7 +70,9 @@ def test_a_killed_guardian_s_container_is_gone_before_the_host_takes_work_again(
         os.kill(agent, signal.SIGKILL)
     kill_guardian(host)
     if together:
-        assert any(is_running(p) for p in family), "nothing was left behind: this test tests nothing"
+        assert any(is_running(p) for p in family), (
+            "nothing was left behind: this test tests nothing"
+        )
     else:
         poll(lambda: not any(is_running(p) for p in family))
         poll(lambda: not is_running(agent))
@@ -144,7 +149,10 @@ def test_a_lost_client_does_not_end_its_container(
     pid = controller.wait_running(key)
     (client,) = find_clients(host, "start")
     os.kill(client, signal.SIGKILL)
-    controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
+    controller.wait(
+        lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
+        SECONDS,
+    )
     assert is_running(pid)
     poll(lambda: find_clients(host, "attach"))
     controller.preempt(key, grace_seconds=60.0)
@@ -152,13 +160,18 @@ def test_a_lost_client_does_not_end_its_container(
     assert (facts.exit_code, facts.stopped) == (5, True)
 
 
-def test_what_is_said_after_a_client_was_lost_is_not_lost(controller: FakeController, host: Host, image: str) -> None:
+def test_what_is_said_after_a_client_was_lost_is_not_lost(
+    controller: FakeController, host: Host, image: str
+) -> None:
     """Another client takes its place; only what was said between the two is gone."""
     key = controller.launch("count", "100000", "3", image=image)
     controller.wait(lambda: b"line 5\n" in controller.log_of(key), SECONDS)
     (client,) = find_clients(host, "start")
     os.kill(client, signal.SIGKILL)
-    controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
+    controller.wait(
+        lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
+        SECONDS,
+    )
     heard = len(controller.log_of(key))
     controller.wait(lambda: len(controller.log_of(key)) > heard + 1500, SECONDS)
     controller.preempt(key, grace_seconds=60.0)
@@ -178,7 +191,8 @@ def find_clients(host: Host, verb: str) -> list[int]:
 def test_a_container_that_somebody_removes_has_not_succeeded(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    """`rm --force` by hand kills and then removes. Who looks in between sees the kill, who looks later sees nothing."""
+    """`rm --force` by hand kills and then removes. Who looks in between sees the kill, who looks
+    later sees nothing."""
     key = controller.launch("saver", image=image)
     pid = controller.wait_running(key)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
@@ -186,7 +200,9 @@ def test_a_container_that_somebody_removes_has_not_succeeded(
     engine.run("rm", "--force", name)
     facts = controller.wait_end(key, SECONDS)
     assert not facts.succeeded
-    assert facts.exit_code == 137 or "removed by somebody else" in (facts.runtime_error or ""), facts
+    assert facts.exit_code == 137 or "removed by somebody else" in (facts.runtime_error or ""), (
+        facts
+    )
     assert not is_running(pid)
 
 
@@ -221,7 +237,8 @@ def test_a_host_that_shuts_down_stops_its_containers_in_order(
 def test_the_container_of_another_task_is_left_alone(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    """A plain task without a group is the only suspect for orphans nobody knows: podman's monitors must not be among them."""
+    """A plain task without a group is the only suspect for orphans nobody knows: podman's monitors
+    must not be among them."""
     boxed = controller.launch("plain", job="boxed", image=image)
     pid = controller.wait_running(boxed)
     for number in range(3):

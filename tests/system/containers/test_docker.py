@@ -1,6 +1,8 @@
-"""docker's road through the runner, with a stand-in for docker: what it is asked, in which order, and what is made of its answers.
+"""docker's road through the runner, with a stand-in for docker: what it is asked, in which order,
+and what is made of its answers.
 
-It runs where no engine can, and does at will what a real one (the other files here) does rarely: not to answer.
+It runs where no engine can, and does at will what a real one (the other files here) does rarely:
+not to answer.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ def engine(tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.fixture
-def make_host(tmp_path: Path, controller: FakeController, engine: Engine) -> Iterator[Callable[..., Host]]:
+def make_host(
+    tmp_path: Path, controller: FakeController, engine: Engine
+) -> Iterator[Callable[..., Host]]:
     hosts: list[Host] = []
     with serve(controller) as url:
 
@@ -88,9 +92,16 @@ def make_host(tmp_path: Path, controller: FakeController, engine: Engine) -> Ite
         assert engine.containers == []
 
 
-def test_the_calls_of_one_task_in_their_order(controller: FakeController, host: Host, engine: Engine) -> None:
+def test_the_calls_of_one_task_in_their_order(
+    controller: FakeController, host: Host, engine: Engine
+) -> None:
     key = controller.launch(
-        "exit", "7", image="registry.test/some:v1", runtime="docker", env={"MINE": "1"}, secrets={"PATH": "s3cret-path"}
+        "exit",
+        "7",
+        image="registry.test/some:v1",
+        runtime="docker",
+        env={"MINE": "1"},
+        secrets={"PATH": "s3cret-path"},
     )
     facts = controller.wait_end(key, SECONDS)
     assert (facts.exit_code, facts.runtime_error) == (7, None), facts
@@ -99,30 +110,53 @@ def test_the_calls_of_one_task_in_their_order(controller: FakeController, host: 
     name = f"holdfast-{mark_of(host)}-job.0.1"
     verbs = [call[0] for call in engine.calls]
     order = list(dict.fromkeys(verbs))
-    # The client that starts it stays with it, and beside that the engine is asked for its state: either may be first.
-    assert (order[:3], sorted(order[3:5]), order[5:]) == (["image", "pull", "create"], ["inspect", "start"], ["rm"])
+    # The client that starts it stays with it, and beside that the engine is asked for its state:
+    # either may be first.
+    assert (order[:3], sorted(order[3:5]), order[5:]) == (
+        ["image", "pull", "create"],
+        ["inspect", "start"],
+        ["rm"],
+    )
     (create,) = [call for call in engine.calls if call[0] == "create"]
     assert create[1:4] == ["--name", name, "--pull=never"]
     assert create[-4:] == ["--", "sha256:registry.test/some:v1", "exit", "7"]
-    assert {"--init", "--network=host", "--ipc=host", "--log-driver=none", "--no-healthcheck"} <= set(create)
+    assert {
+        "--init",
+        "--network=host",
+        "--ipc=host",
+        "--log-driver=none",
+        "--no-healthcheck",
+    } <= set(create)
     assert "s3cret-path" not in " ".join(create)
-    assert not [word for word in create if word.startswith(("--userns", "--ulimit", "--pidfile", "--init-path"))]
+    assert not [
+        word
+        for word in create
+        if word.startswith(("--userns", "--ulimit", "--pidfile", "--init-path"))
+    ]
     assert engine.calls[-1] == ["rm", "--force", "--volumes", name]
 
 
 def test_a_pull_s_progress_and_its_failure(controller: FakeController, host: Host) -> None:
     gone = controller.launch("exit", "0", image="registry.test/gone:v1", runtime="docker")
     facts = controller.wait_end(gone, SECONDS)
-    assert "manifest for registry.test/gone:v1 not found: manifest unknown" in (facts.pull_error or "")
-    slow = controller.launch("exit", "0", job="slow", image="registry.test/slow:v1", runtime="docker", pull_seconds=4.0)
+    assert "manifest for registry.test/gone:v1 not found: manifest unknown" in (
+        facts.pull_error or ""
+    )
+    slow = controller.launch(
+        "exit", "0", job="slow", image="registry.test/slow:v1", runtime="docker", pull_seconds=4.0
+    )
     controller.wait(lambda: b"layer 0 of 2 done" in controller.log_of(slow, "stderr"), SECONDS)
     assert "timed out after 4 s" in (controller.wait_end(slow, SECONDS).pull_error or "")
 
 
-def test_term_and_kill_reach_what_the_engine_started(controller: FakeController, host: Host) -> None:
+def test_term_and_kill_reach_what_the_engine_started(
+    controller: FakeController, host: Host
+) -> None:
     polite = controller.launch("polite", job="polite", image="a", runtime="docker")
     deaf = controller.launch("deaf", job="deaf", image="a", runtime="docker")
-    controller.wait(lambda: controller.log_of(polite) == controller.log_of(deaf) == b"up\n", SECONDS)
+    controller.wait(
+        lambda: controller.log_of(polite) == controller.log_of(deaf) == b"up\n", SECONDS
+    )
     pid = controller.wait_running(deaf)
     controller.preempt(polite, grace_seconds=60.0)
     facts = controller.wait_end(polite, SECONDS)
@@ -159,9 +193,13 @@ def kill_clients(folder: Path, verb: str) -> None:
     assert found == 1
 
 
-def test_an_engine_that_does_not_answer_is_named(controller: FakeController, host: Host, engine: Engine) -> None:
+def test_an_engine_that_does_not_answer_is_named(
+    controller: FakeController, host: Host, engine: Engine
+) -> None:
     (engine.folder / "down").touch()
-    facts = controller.wait_end(controller.launch("exit", "0", image="a", runtime="docker"), SECONDS)
+    facts = controller.wait_end(
+        controller.launch("exit", "0", image="a", runtime="docker"), SECONDS
+    )
     assert "Cannot connect to the Docker daemon" in (facts.lost or "")
     assert (facts.pull_error, facts.runtime_error) == (None, None)
     assert classify(facts).rule == "host-start", "the job is not to blame"
@@ -197,6 +235,9 @@ def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
 
 def test_only_podman_is_told_to_leave_signals_alone() -> None:
     """`docker start` refuses the option: a real engine's client said "unknown flag"."""
-    podman, docker = Runtime(kind="podman", program="podman"), Runtime(kind="docker", program="docker")
+    podman, docker = (
+        Runtime(kind="podman", program="podman"),
+        Runtime(kind="docker", program="docker"),
+    )
     assert podman.start("c") == ["podman", "start", "--attach", "--sig-proxy=false", "c"]
     assert docker.start("c") == ["docker", "start", "--attach", "c"]

@@ -1,4 +1,5 @@
-"""docker's daemon itself: it dies and comes back under a running container, hangs, and hands GPUs on by its own way."""
+"""docker's daemon itself: it dies and comes back under a running container, hangs, and hands GPUs
+on by its own way."""
 
 from __future__ import annotations
 
@@ -41,13 +42,17 @@ def fresh(engine: Docker) -> Iterator[Docker]:
 def test_a_daemon_that_goes_takes_its_containers_along_and_none_of_them_has_succeeded(
     controller: BoxController, host: Host, image: str, fresh: Docker, how: str
 ) -> None:
-    """It ends them when it is stopped, or what it finds running when it is back. This one takes TERM, and leaves with 0."""
+    """It ends them when it is stopped, or what it finds running when it is back. This one takes
+    TERM, and leaves with 0."""
     key = controller.launch("saver", image=image)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
     pid = controller.wait_running(key)
     if how == "kill":
         fresh.kill()
-        controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
+        controller.wait(
+            lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
+            SECONDS,
+        )
         assert is_running(pid)
     else:
         fresh.stop()
@@ -57,7 +62,9 @@ def test_a_daemon_that_goes_takes_its_containers_along_and_none_of_them_has_succ
     facts = controller.wait_end(key, SECONDS)
     assert not facts.succeeded
     assert (facts.exit_code, facts.stopped, facts.runtime_error) == (None, False, None)
-    assert "docker's engine was stopped under its container, which ended then, with 0" in (facts.lost or "")
+    assert "docker's engine was stopped under its container, which ended then, with 0" in (
+        facts.lost or ""
+    )
     assert classify(facts).cause is Cause.AGENT_TRANSIENT
     assert not is_running(pid)
     assert fresh.containers(mark_of(host)) == []
@@ -72,7 +79,9 @@ def test_a_daemon_that_is_not_there_is_the_host_s_failure(
     assert "Cannot connect to the Docker daemon" in (facts.lost or "")
     assert classify(facts).rule == "host-start"
     fresh.start()
-    assert controller.wait_end(controller.launch("exit", "0", job="late", image=image), SECONDS).succeeded
+    assert controller.wait_end(
+        controller.launch("exit", "0", job="late", image=image), SECONDS
+    ).succeeded
 
 
 def test_a_daemon_with_live_restore_costs_a_container_nothing(
@@ -84,13 +93,18 @@ def test_a_daemon_with_live_restore_costs_a_container_nothing(
     pid = controller.wait_running(key)
     fresh.kill()
     fresh.start("--live-restore")
-    controller.wait(lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"), SECONDS)
+    controller.wait(
+        lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
+        SECONDS,
+    )
     assert is_running(pid)
     heard = len(controller.log_of(key))
     controller.wait(lambda: len(controller.log_of(key)) > heard + 1500, SECONDS)
     os.kill(find_main(pid), signal.SIGTERM)
     facts = controller.wait_end(key, SECONDS)
-    assert (facts.exit_code, facts.stopped, facts.lost) == (143, False, None), "its own end, whoever was away meanwhile"
+    assert (facts.exit_code, facts.stopped, facts.lost) == (143, False, None), (
+        "its own end, whoever was away meanwhile"
+    )
 
 
 def find_main(init: int) -> int:
@@ -102,7 +116,8 @@ def find_main(init: int) -> int:
 def test_a_daemon_that_hangs_keeps_no_container_alive(
     controller: BoxController, host: Host, image: str, fresh: Docker
 ) -> None:
-    """BOX-1: the guardian ends what carries the host's mark, asking nobody. The end is told when its record is gone, too."""
+    """BOX-1: the guardian ends what carries the host's mark, asking nobody. The end is told when
+    its record is gone, too."""
     key = controller.launch("deaf", image=image)
     pid = controller.wait_running(key)
     os.kill(fresh.pid, signal.SIGSTOP)
@@ -120,7 +135,8 @@ def test_a_daemon_that_hangs_keeps_no_container_alive(
 def test_gpus_are_asked_for_by_number_and_a_missing_toolkit_is_named(
     controller: BoxController, make_host: MakeHost, image: str, fresh: Docker, tmp_path: Path
 ) -> None:
-    """NVIDIA's toolkit hooks into the engine under a name; a stand-in of that name shows which devices it is told of."""
+    """NVIDIA's toolkit hooks into the engine under a name; a stand-in of that name shows which
+    devices it is told of."""
     make_host(gpus=GPUS).start()
     bare = controller.launch("show", job="bare", image=image, gpus=[1, 3])
     facts = controller.wait_end(bare, SECONDS)

@@ -1,4 +1,5 @@
-"""GPUs for podman, by a description (CDI) that stands for NVIDIA's: no test here has a GPU. docker's way is in test_engine.py."""
+"""GPUs for podman, by a description (CDI) that stands for NVIDIA's: no test here has a GPU.
+docker's way is in test_engine.py."""
 
 from __future__ import annotations
 
@@ -30,16 +31,23 @@ def engine(podman: Podman) -> Podman:
 
 @pytest.fixture
 def describe() -> Iterator[Callable[[], None]]:
-    """Describes devices 0 to 2 of the host, as `nvidia-ctk cdi generate` would. podman looks in two fixed folders alone."""
+    """Describes devices 0 to 2 of the host, as `nvidia-ctk cdi generate` would. podman looks in two
+    fixed folders alone."""
     if os.getuid() != 0 or any(folder.exists() and any(folder.iterdir()) for folder in FOLDERS):
-        pytest.skip("/var/run/cdi cannot be written, or this machine's devices are described already")
+        pytest.skip(
+            "/var/run/cdi cannot be written, or this machine's devices are described already"
+        )
     file = FOLDERS[1] / "nvidia-stand-in.json"
     made = not file.parent.exists()
 
     def write() -> None:
         file.parent.mkdir(exist_ok=True)
-        devices = [{"name": str(n), "containerEdits": {"env": [f"STAND_IN_{n}=here"]}} for n in range(3)]
-        file.write_text(json.dumps({"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": devices}))
+        devices = [
+            {"name": str(n), "containerEdits": {"env": [f"STAND_IN_{n}=here"]}} for n in range(3)
+        ]
+        file.write_text(
+            json.dumps({"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": devices})
+        )
 
     yield write
     file.unlink(missing_ok=True)
@@ -50,7 +58,8 @@ def describe() -> Iterator[Callable[[], None]]:
 def test_podman_is_given_the_task_s_devices_and_says_which_is_missing(
     controller: BoxController, make_host: MakeHost, image: str, describe: Callable[[], None]
 ) -> None:
-    """Without a description nothing is started, and neither failure is one that costs no budget: there is no loop."""
+    """Without a description nothing is started, and neither failure is one that costs no budget:
+    there is no loop."""
     host = make_host(gpus=GPUS).start()
     bare = controller.launch("show", job="bare", image=image, gpus=[1])
     facts = controller.wait_end(bare, SECONDS)
@@ -62,8 +71,13 @@ def test_podman_is_given_the_task_s_devices_and_says_which_is_missing(
     assert facts.exit_code == 0, facts
     controller.wait_logs(key)
     lines = controller.log_of(key).decode().splitlines()
-    assert sorted(line for line in lines if "STAND_IN" in line) == ["env STAND_IN_0=here", "env STAND_IN_2=here"]
-    assert "env CUDA_VISIBLE_DEVICES=1,0" in lines, "counted from 0 inside, in the order of the ranks"
+    assert sorted(line for line in lines if "STAND_IN" in line) == [
+        "env STAND_IN_0=here",
+        "env STAND_IN_2=here",
+    ]
+    assert "env CUDA_VISIBLE_DEVICES=1,0" in lines, (
+        "counted from 0 inside, in the order of the ranks"
+    )
     gone = controller.launch("show", job="gone", image=image, gpus=[3])
     facts = controller.wait_end(gone, SECONDS)
     assert "unresolvable CDI devices nvidia.com/gpu=3" in (facts.runtime_error or "")

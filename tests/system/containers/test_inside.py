@@ -1,4 +1,5 @@
-"""Who inside a container is told to stop, and in which order, shown on plain processes that stand for one."""
+"""Who inside a container is told to stop, and in which order, shown on plain processes that stand
+for one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from holdfast.process.table import ProcessEntry, read_entry
 from tests.system.agent.conftest import is_running, poll
 
 KEY = TaskKey("job", 0, 1)
-# A first process that does nothing, with a main program that has a child. What handles TERM takes a second of its own over it.
+# A first process that does nothing, with a main program that has a child. What handles TERM takes a
+# second of its own over it.
 FAMILY = """
 import os, signal, sys, time
 def slowly(*_):
@@ -47,9 +49,12 @@ class Family:
 
     def __init__(self, marks: dict[str, str], *handle: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-S", "-c", FAMILY, *handle], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-S", "-c", FAMILY, *handle],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, **marks},
-        )  # fmt: skip
+        )
         self.first = self.process.pid
         pids = [self.read("up") for _ in range(3)]
         (self.main,) = [pid for pid in pids if find_parent(pid) == self.first]
@@ -91,7 +96,9 @@ def inside(family: Family) -> Inside:
     return Inside(name_container("abcd", KEY), family.first, with_init=True)
 
 
-def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(make_family: Callable[..., Family]) -> None:
+def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(
+    make_family: Callable[..., Family],
+) -> None:
     """TELL-1."""
     family = make_family(None, "child")
     box = inside(family)
@@ -103,7 +110,9 @@ def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(make_famil
     assert is_running(family.main), "it is the runtime that tells it"
 
 
-def test_a_main_program_that_handles_it_is_told_with_the_others(make_family: Callable[..., Family]) -> None:
+def test_a_main_program_that_handles_it_is_told_with_the_others(
+    make_family: Callable[..., Family],
+) -> None:
     """TELL-1."""
     family = make_family(None, "main", "child")
     box = inside(family)
@@ -139,7 +148,16 @@ def entry(pid: int, parent: int, start: int) -> ProcessEntry:
 
 def test_the_main_program_is_the_init_s_oldest_child() -> None:
     """Pids wrap; an orphan that the init took in may have a lower one."""
-    table = {e.pid: e for e in (entry(90, 1, 5), entry(95, 90, 6), entry(3, 90, 8), entry(7, 95, 9), entry(60, 1, 1))}
+    table = {
+        e.pid: e
+        for e in (
+            entry(90, 1, 5),
+            entry(95, 90, 6),
+            entry(3, 90, 8),
+            entry(7, 95, 9),
+            entry(60, 1, 1),
+        )
+    }
     others, main = find_others(table, 90, with_init=True)
     assert main == 95
     assert sorted(e.pid for e in others) == [3, 7]

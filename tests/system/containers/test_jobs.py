@@ -20,7 +20,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine) -> Iterator[Cluster]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine
+) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
     assert engine.containers() == []
@@ -41,12 +43,19 @@ def lane(cluster: Cluster, engine: Engine, name: str, **settings: object) -> str
     return name
 
 
-def test_a_wedged_container_is_run_again_to_its_end(cluster: Cluster, engine: Engine, image: str) -> None:
+def test_a_wedged_container_is_run_again_to_its_end(
+    cluster: Cluster, engine: Engine, image: str
+) -> None:
     queue = lane(cluster, engine, "wedged", stall_timeout_seconds=1.5)
     job = cluster.submit("wedge-once", image=image, runtime=engine.kind, queue=queue)
     cluster.until(job, "succeeded", seconds=60)
     first, second = cluster.client.attempts(job)
-    assert (first.outcome, first.cause, first.exit_code, first.charged_to) == ("requeued", "stalled", 76, "watchdog")
+    assert (first.outcome, first.cause, first.exit_code, first.charged_to) == (
+        "requeued",
+        "stalled",
+        76,
+        "watchdog",
+    )
     assert (second.outcome, second.number) == ("succeeded", 2)
     wait_until(lambda: cluster.output(job, attempt=2) == b"whole\n", what="its output")
 
@@ -58,7 +67,12 @@ def test_a_missing_tag_is_retried_as_the_policy_says(
     queue = lane(cluster, engine, "tagless")
     late = f"127.0.0.1:{registry.port}/late:v1"
     job = cluster.submit(
-        "exit", "0", image=late, runtime=engine.kind, queue=queue, retry={"max_retries": 3, "retry_delay": 1.0}
+        "exit",
+        "0",
+        image=late,
+        runtime=engine.kind,
+        queue=queue,
+        retry={"max_retries": 3, "retry_delay": 1.0},
     )
     cluster.until_attempt(job, 1, "ended", seconds=40)
     engine.push(image, late)
@@ -78,18 +92,35 @@ def test_why_says_that_it_pulls_and_a_cancel_ends_that(
         proxy.black_hole = True
         held = f"127.0.0.1:{proxy.port}/held:v1"
         job = cluster.submit("exit", "0", image=held, runtime=engine.kind, queue=queue)
-        wait_until(lambda: cluster.output(job, "stderr") == f"holdfast: pulling {held}\n".encode(), 30, what="its pull")
+        wait_until(
+            lambda: cluster.output(job, "stderr") == f"holdfast: pulling {held}\n".encode(),
+            30,
+            what="its pull",
+        )
         assert cluster.client.job(job).state == "reserved"
         assert f"pulls its image {held}" in cluster.client.why(job).summary
         cluster.client.cancel(job)
         cluster.until(job, "cancelled", seconds=30)
 
 
-def test_a_shell_s_own_variables_stay_out_of_an_image(cluster: Cluster, engine: Engine, image: str) -> None:
-    """`run` brings the shell's PATH along for a plain job; inside an image that would name folders of another machine."""
+def test_a_shell_s_own_variables_stay_out_of_an_image(
+    cluster: Cluster, engine: Engine, image: str
+) -> None:
+    """`run` brings the shell's PATH along for a plain job; inside an image that would name folders
+    of another machine."""
     queue = lane(cluster, engine, "typed")
     done = cluster.cli(
-        "run", "--queue", queue, "--image", image, "--runtime", engine.kind, "--env", "MINE=1", "--", "show"
+        "run",
+        "--queue",
+        queue,
+        "--image",
+        image,
+        "--runtime",
+        engine.kind,
+        "--env",
+        "MINE=1",
+        "--",
+        "show",
     )
     assert done.returncode == 0, done.stderr.decode()
     text = done.stdout.decode()
@@ -102,7 +133,9 @@ def test_a_shell_s_own_variables_stay_out_of_an_image(cluster: Cluster, engine: 
 
 def test_an_image_that_is_nowhere_names_the_host_s_lack(cluster: Cluster, engine: Engine) -> None:
     queue = lane(cluster, engine, "never")
-    job = cluster.submit("exit", "0", image="localhost/nowhere:v1", pull="never", runtime=engine.kind, queue=queue)
+    job = cluster.submit(
+        "exit", "0", image="localhost/nowhere:v1", pull="never", runtime=engine.kind, queue=queue
+    )
     ended = cluster.until(job, "failed", seconds=30)
     assert ended.cause == "image_pull_failure"
     assert "localhost/nowhere:v1 is not on this host" in ended.reason
@@ -112,7 +145,9 @@ def test_a_container_over_its_memory_fails_with_the_evidence(
     cluster: Cluster, engine: Engine, image: str, limits_memory: None
 ) -> None:
     queue = lane(cluster, engine, "greedy")
-    job = cluster.submit("eat", image=image, runtime=engine.kind, queue=queue, memory_bytes=48 << 20)
+    job = cluster.submit(
+        "eat", image=image, runtime=engine.kind, queue=queue, memory_bytes=48 << 20
+    )
     ended = cluster.until(job, "failed", seconds=60)
     (attempt,) = cluster.client.attempts(job)
     assert (ended.cause, attempt.cause, attempt.exit_code) == ("oom_killed", "oom_killed", 137)
@@ -137,6 +172,10 @@ def test_a_killed_guardian_s_container_runs_again_and_the_next_incarnation_tells
     host.start()
     cluster.until(job, "succeeded", seconds=60)
     first, second = cluster.client.attempts(job)
-    assert (first.outcome, first.cause, first.charged_to) == ("requeued", "agent_transient", "infra")
+    assert (first.outcome, first.cause, first.charged_to) == (
+        "requeued",
+        "agent_transient",
+        "infra",
+    )
     assert (second.outcome, second.number) == ("succeeded", 2)
     assert engine.containers(host.mark) == []

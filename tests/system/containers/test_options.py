@@ -20,20 +20,35 @@ from holdfast.wire.agent import CheckpointOffer, LaunchOrder
 
 KEY = TaskKey("j1", 3, 2)
 AROUND = Surroundings(
-    mark="abcd", task_folder="/state/tasks/j1.3.2", work_folder="/state/work/j1", beat_socket="/state/beat.sock",
+    mark="abcd",
+    task_folder="/state/tasks/j1.3.2",
+    work_folder="/state/work/j1",
+    beat_socket="/state/beat.sock",
     gpus=[Gpu(index=index) for index in range(4)],
-)  # fmt: skip
+)
 ROOT = Traits(uid=0, gid=0, init="/usr/bin/catatonit")
 
 
 def make(
-    kind: Kind = "podman", traits: Traits = ROOT, environment: dict[str, str] | None = None, *, around: Surroundings = AROUND,
+    kind: Kind = "podman",
+    traits: Traits = ROOT,
+    environment: dict[str, str] | None = None,
+    *,
+    around: Surroundings = AROUND,
     **fields: Any,
-) -> Box:  # fmt: skip
+) -> Box:
     order = LaunchOrder(
-        key=KEY, attempt=1, name="job", queue="q", project="p", image="some/image", **{"argv": ["run"], **fields}
+        key=KEY,
+        attempt=1,
+        name="job",
+        queue="q",
+        project="p",
+        image="some/image",
+        **{"argv": ["run"], **fields},
     )
-    return make_box(order, Runtime(kind=kind, program=f"/usr/bin/{kind}"), traits, environment or {}, around)
+    return make_box(
+        order, Runtime(kind=kind, program=f"/usr/bin/{kind}"), traits, environment or {}, around
+    )
 
 
 def test_a_container_is_found_by_its_task_and_its_host() -> None:
@@ -66,15 +81,27 @@ def test_the_host_s_shared_memory_or_as_much_of_its_own() -> None:
 def test_memory_and_limits_only_where_they_can_be_set() -> None:
     assert {"--memory=64", "--memory-swap=64"} <= set(make(memory_bytes=64).options)
     assert not [
-        w for w in make(traits=Traits(uid=5, gid=5, memory_limits=False), memory_bytes=64).options if "memory" in w
+        w
+        for w in make(traits=Traits(uid=5, gid=5, memory_limits=False), memory_bytes=64).options
+        if "memory" in w
     ]
     limited = make(traits=Traits(uid=0, gid=0, limits={"nofile": 100, "nproc": 7})).options
-    assert [word for word in limited if "ulimit" in word] == ["--ulimit=nofile=100:100", "--ulimit=nproc=7:7"]
+    assert [word for word in limited if "ulimit" in word] == [
+        "--ulimit=nofile=100:100",
+        "--ulimit=nproc=7:7",
+    ]
 
 
 def test_nvidia_devices_by_cdi_or_by_docker_and_counted_from_0_inside() -> None:
-    box = make(traits=Traits(uid=0, gid=0, cdi=True), gpus=[1, 3], environment={"CUDA_VISIBLE_DEVICES": "1,3"})
-    assert [word for word in box.options if "gpu" in word] == ["--device=nvidia.com/gpu=1", "--device=nvidia.com/gpu=3"]
+    box = make(
+        traits=Traits(uid=0, gid=0, cdi=True),
+        gpus=[1, 3],
+        environment={"CUDA_VISIBLE_DEVICES": "1,3"},
+    )
+    assert [word for word in box.options if "gpu" in word] == [
+        "--device=nvidia.com/gpu=1",
+        "--device=nvidia.com/gpu=3",
+    ]
     assert box.variables["CUDA_VISIBLE_DEVICES"] == "0,1"
     box = make("docker", gpus=[1, 3], environment={"CUDA_VISIBLE_DEVICES": "1,3"})
     assert '--gpus="device=1,3"' in box.options
@@ -85,9 +112,17 @@ def test_nvidia_devices_by_cdi_or_by_docker_and_counted_from_0_inside() -> None:
 
 def test_amd_devices_keep_their_numbers_and_no_device_means_none() -> None:
     around = Surroundings(
-        **{**{f: getattr(AROUND, f) for f in AROUND.__struct_fields__}, "gpus": [Gpu(index=0, vendor="amd")]}
+        **{
+            **{f: getattr(AROUND, f) for f in AROUND.__struct_fields__},
+            "gpus": [Gpu(index=0, vendor="amd")],
+        }
     )
-    box = make(around=around, gpus=[0], environment={"HIP_VISIBLE_DEVICES": "0"}, traits=Traits(uid=9, gid=9))
+    box = make(
+        around=around,
+        gpus=[0],
+        environment={"HIP_VISIBLE_DEVICES": "0"},
+        traits=Traits(uid=9, gid=9),
+    )
     assert {"--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups"} <= set(box.options)
     assert box.variables["HIP_VISIBLE_DEVICES"] == "0"
     box = make("docker")
@@ -109,7 +144,9 @@ def test_a_working_folder_is_mounted_where_it_hides_nothing(tmp_path: Path) -> N
 
 
 def test_a_volume_on_one_of_our_paths_replaces_ours(tmp_path: Path) -> None:
-    options = make(cwd=str(tmp_path), volumes=[f"/data:{tmp_path}/:ro", "/fast:/state/work/j1"]).options
+    options = make(
+        cwd=str(tmp_path), volumes=[f"/data:{tmp_path}/:ro", "/fast:/state/work/j1"]
+    ).options
     volumes = [options[place + 1] for place, word in enumerate(options) if word == "--volume"]
     saves = "/state/tasks/j1.3.2/checkpoint-out"
     ours = ["/state/beat.sock:/state/beat.sock:rw", f"{saves}:{saves}:rw"]
@@ -144,9 +181,13 @@ def test_what_the_attempt_before_saved_is_there_to_be_read() -> None:
 
 def test_the_list_of_its_peers_is_there_to_be_read() -> None:
     path = "/state/tasks/j1.3.2/peers.json"
-    assert f"{path}:{path}:ro" in make(environment={"HOLDFAST_PEERS_FILE": path}, world_size=2).options
+    assert (
+        f"{path}:{path}:ro" in make(environment={"HOLDFAST_PEERS_FILE": path}, world_size=2).options
+    )
     alone = make(environment={"HOLDFAST_PEERS_FILE": "/etc/shadow"}).options
-    assert not [word for word in alone if "shadow" in word], "a variable of the user's own mounts nothing"
+    assert not [word for word in alone if "shadow" in word], (
+        "a variable of the user's own mounts nothing"
+    )
 
 
 def test_a_shell_line_replaces_the_entrypoint_and_argv_follows_it() -> None:
@@ -160,16 +201,23 @@ def test_a_shell_line_replaces_the_entrypoint_and_argv_follows_it() -> None:
 
 @given(
     st.dictionaries(
-        st.from_regex(r"[A-Z_][A-Z0-9_]{0,12}", fullmatch=True), st.text(alphabet="ab =#\"'$\\é"), max_size=12
+        st.from_regex(r"[A-Z_][A-Z0-9_]{0,12}", fullmatch=True),
+        st.text(alphabet="ab =#\"'$\\é"),
+        max_size=12,
     )
 )
 def test_every_variable_goes_in_and_no_value_is_an_option(environment: dict[str, str]) -> None:
     """BOX-4."""
     box = make(environment=environment)
-    assert {**box.variables, **box.file_variables} == {"NVIDIA_VISIBLE_DEVICES": "void", **environment}
+    assert {**box.variables, **box.file_variables} == {
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        **environment,
+    }
     named = [box.options[place + 1] for place, word in enumerate(box.options) if word == "--env"]
     assert sorted(named) == sorted(box.variables)
-    assert not [name for name in box.variables if name.startswith(("LD_", "DOCKER_", "XDG_", "CONTAINER"))]
+    assert not [
+        name for name in box.variables if name.startswith(("LD_", "DOCKER_", "XDG_", "CONTAINER"))
+    ]
 
 
 def test_what_would_change_the_client_goes_by_file_and_takes_one_line() -> None:
@@ -184,7 +232,20 @@ def test_the_image_and_what_follows_are_never_options() -> None:
     argv = Runtime(kind="podman", program="podman", options=["--root", "/r"]).create(
         "n", ["--x"], "sha", ["-rm", "--y"]
     )
-    assert argv == ["podman", "--root", "/r", "create", "--name", "n", "--pull=never", "--x", "--", "sha", "-rm", "--y"]
+    assert argv == [
+        "podman",
+        "--root",
+        "/r",
+        "create",
+        "--name",
+        "n",
+        "--pull=never",
+        "--x",
+        "--",
+        "sha",
+        "-rm",
+        "--y",
+    ]
 
 
 def test_the_runtime_is_the_one_asked_for_else_podman_else_docker(tmp_path: Path) -> None:
@@ -194,7 +255,12 @@ def test_the_runtime_is_the_one_asked_for_else_podman_else_docker(tmp_path: Path
     environ = {"PATH": str(tmp_path)}
     options = {"podman": ["--runtime", "crun"], "docker": ["--host", "h"]}
     assert find_runtime(None, options, environ).options == ["--runtime", "crun"]
-    assert find_runtime("docker", options, environ).call("ps") == [f"{tmp_path}/docker", "--host", "h", "ps"]
+    assert find_runtime("docker", options, environ).call("ps") == [
+        f"{tmp_path}/docker",
+        "--host",
+        "h",
+        "ps",
+    ]
     (tmp_path / "podman").unlink()
     assert find_runtime(None, options, environ).kind == "docker"
     with pytest.raises(ValidationError, match="podman is not installed on this host"):
@@ -213,7 +279,10 @@ def test_a_hybrid_layout_of_control_groups_is_told_from_the_others(tmp_path: Pat
 
 
 def test_options_come_from_the_environment() -> None:
-    environ = {"HOLDFAST_DOCKER_ARGS": "--host 'a b'", "HOLDFAST_CONTAINER_ARGS": "--cap-add=IPC_LOCK"}
+    environ = {
+        "HOLDFAST_DOCKER_ARGS": "--host 'a b'",
+        "HOLDFAST_CONTAINER_ARGS": "--cap-add=IPC_LOCK",
+    }
     found = read_options(environ)
     assert found.runtimes == {"podman": [], "docker": ["--host", "a b"]}
     assert found.extra == ["--cap-add=IPC_LOCK"]

@@ -1,4 +1,5 @@
-"""Pulls from a real registry that is there, gone, slow, cut off, and from under which things are killed."""
+"""Pulls from a real registry that is there, gone, slow, cut off, and from under which things are
+killed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ CHUNK_DELAY = 0.03  # for each 64 KiB: the large image then takes about four sec
 
 
 class Shelf:
-    """An image of 8 MiB in a registry behind a proxy, not on this machine unless a test brought it."""
+    """An image of 8 MiB in a registry behind a proxy, not on this machine unless a test brought
+    it."""
 
     def __init__(self, engine: Engine, registry: Registry, proxy: Proxy) -> None:
         self.engine, self.registry, self.proxy = engine, registry, proxy
@@ -62,13 +64,19 @@ def shelf(engine: Engine, registry: Registry) -> Iterator[Shelf]:
         engine.forget(made.image)
 
 
-def test_a_pull_is_told_shared_and_no_watchdog_counts_it(controller: FakeController, host: Host, shelf: Shelf) -> None:
-    """Two tasks, one pull; leases far shorter than it are renewed meanwhile, and the time limit begins after it."""
+def test_a_pull_is_told_shared_and_no_watchdog_counts_it(
+    controller: FakeController, host: Host, shelf: Shelf
+) -> None:
+    """Two tasks, one pull; leases far shorter than it are renewed meanwhile, and the time limit
+    begins after it."""
     shelf.proxy.delay_seconds = CHUNK_DELAY
     controller.ttl_seconds = 3.5
     watch = WatchSettings(time_limit_seconds=2.5)
     with controller.changed:
-        keys = [controller.launch("exit", "4", job=f"job{n}", image=shelf.image, watch=watch) for n in range(2)]
+        keys = [
+            controller.launch("exit", "4", job=f"job{n}", image=shelf.image, watch=watch)
+            for n in range(2)
+        ]
     shelf.wait_pulling()
     controller.wait(lambda: all(b"pull" in controller.log_of(key, "stderr") for key in keys))
     assert [controller.states[key] for key in keys] == ["starting", "starting"]
@@ -85,7 +93,9 @@ def test_a_pull_is_told_shared_and_no_watchdog_counts_it(controller: FakeControl
     assert f"holdfast: pulled {shelf.image} in " in said[1]
 
 
-def test_an_image_that_is_here_needs_no_registry(controller: FakeController, host: Host, shelf: Shelf) -> None:
+def test_an_image_that_is_here_needs_no_registry(
+    controller: FakeController, host: Host, shelf: Shelf
+) -> None:
     first = controller.launch("exit", "0", job="first", image=shelf.image)
     assert controller.wait_end(first, SECONDS).succeeded
     shelf.registry.stop()
@@ -109,13 +119,20 @@ def test_a_tag_that_is_missing_and_one_that_may_not_be_pulled(
         never = controller.launch("exit", "0", job="never", image=shelf.image, pull="never")
     facts = controller.wait_end(tag, SECONDS)
     assert "manifest unknown" in (facts.pull_error or "")
-    assert (facts.exit_code, facts.signal, facts.start_error, facts.runtime_error) == (None, None, None, None)
+    assert (facts.exit_code, facts.signal, facts.start_error, facts.runtime_error) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert "not on this host" in (controller.wait_end(never, SECONDS).pull_error or "")
     controller.wait_logs(tag)
     assert b"manifest unknown" in controller.log_of(tag, "stderr")
 
 
-def test_a_registry_that_is_down(controller: FakeController, host: Host, engine: Engine, registry: Registry) -> None:
+def test_a_registry_that_is_down(
+    controller: FakeController, host: Host, engine: Engine, registry: Registry
+) -> None:
     registry.stop()
     try:
         key = controller.launch("exit", "0", image=f"127.0.0.1:{registry.port}/large:v1")
@@ -124,7 +141,9 @@ def test_a_registry_that_is_down(controller: FakeController, host: Host, engine:
         registry.start()
 
 
-def test_a_slow_registry_hits_the_pull_s_own_limit(controller: FakeController, host: Host, shelf: Shelf) -> None:
+def test_a_slow_registry_hits_the_pull_s_own_limit(
+    controller: FakeController, host: Host, shelf: Shelf
+) -> None:
     shelf.proxy.delay_seconds = 1.0
     key = controller.launch("exit", "0", image=shelf.image, pull_seconds=2.0)
     facts = controller.wait_end(key, SECONDS)
@@ -135,7 +154,9 @@ def test_a_slow_registry_hits_the_pull_s_own_limit(controller: FakeController, h
     assert controller.wait_end(again, SECONDS).succeeded
 
 
-def test_a_registry_cut_off_in_mid_blob(controller: FakeController, host: Host, shelf: Shelf) -> None:
+def test_a_registry_cut_off_in_mid_blob(
+    controller: FakeController, host: Host, shelf: Shelf
+) -> None:
     shelf.proxy.delay_seconds = CHUNK_DELAY
     key = controller.launch("exit", "0", image=shelf.image)
     shelf.wait_pulling(2)
@@ -163,7 +184,9 @@ def test_cancelled_while_pulling(controller: FakeController, host: Host, shelf: 
     assert controller.wait_end(second, SECONDS).succeeded
 
 
-def test_the_agent_killed_while_pulling(controller: FakeController, host: Host, shelf: Shelf) -> None:
+def test_the_agent_killed_while_pulling(
+    controller: FakeController, host: Host, shelf: Shelf
+) -> None:
     """The pull is the guardian's to hold: it goes on, and the next agent finds it."""
     shelf.proxy.delay_seconds = CHUNK_DELAY
     key = controller.launch("exit", "4", image=shelf.image)

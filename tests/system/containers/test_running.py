@@ -1,4 +1,5 @@
-"""Tasks in real containers, under a real guardian and agent: what goes in, what comes out, how they end."""
+"""Tasks in real containers, under a real guardian and agent: what goes in, what comes out, how they
+end."""
 
 from __future__ import annotations
 
@@ -27,14 +28,21 @@ def find_parent(pid: int) -> int:
     return entry.ppid if entry is not None else 0
 
 
-def test_success_exit_codes_and_signals_come_out(controller: FakeController, host: Host, image: str) -> None:
+def test_success_exit_codes_and_signals_come_out(
+    controller: FakeController, host: Host, image: str
+) -> None:
     with controller.changed:
         whole = controller.launch("exit", "0", job="whole", image=image)
         seven = controller.launch("exit", "7", job="seven", image=image)
         abort = controller.launch("signal", "6", job="abort", image=image)
     assert controller.wait_end(whole, SECONDS).succeeded
     facts = controller.wait_end(seven, SECONDS)
-    assert (facts.exit_code, facts.signal, facts.stopped, facts.runtime_error) == (7, None, False, None)
+    assert (facts.exit_code, facts.signal, facts.stopped, facts.runtime_error) == (
+        7,
+        None,
+        False,
+        None,
+    )
     facts = controller.wait_end(abort, SECONDS)
     assert (facts.exit_code, facts.signal, facts.stopped) == (128 + 6, None, False)
     controller.wait_logs(seven)
@@ -43,19 +51,36 @@ def test_success_exit_codes_and_signals_come_out(controller: FakeController, hos
 
 
 def test_what_reaches_the_inside(
-    controller: FakeController, make_host: MakeHost, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    controller: FakeController,
+    make_host: MakeHost,
+    image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """argv, variables of every awkward kind, secrets, the working folder, the job's folder, volumes. BOX-4, BOX-5."""
+    """argv, variables of every awkward kind, secrets, the working folder, the job's folder,
+    volumes. BOX-4, BOX-5."""
     monkeypatch.setenv("ONLY_OF_THE_HOST", "yes")
     host = make_host(gpus=2).start()
     project, data = tmp_path / "a, project", tmp_path / "data"
     project.mkdir()
     data.mkdir()
     key = controller.launch(
-        "show", "two words", "--flag=$HOME", "", image=image, cwd=str(project),
-        env={"MINE": " spaced ", "LINES": "first\nsecond", "PATH": "/mine", "EMPTY": "", "EQUAL": "a=b#c"},
-        secrets={"KEY": "s3cret-value\nits second line"}, volumes=[f"{data}:/data:ro"],
-    )  # fmt: skip
+        "show",
+        "two words",
+        "--flag=$HOME",
+        "",
+        image=image,
+        cwd=str(project),
+        env={
+            "MINE": " spaced ",
+            "LINES": "first\nsecond",
+            "PATH": "/mine",
+            "EMPTY": "",
+            "EQUAL": "a=b#c",
+        },
+        secrets={"KEY": "s3cret-value\nits second line"},
+        volumes=[f"{data}:/data:ro"],
+    )
     facts = controller.wait_end(key, SECONDS)
     assert facts.exit_code == 0, facts
     controller.wait_logs(key)
@@ -78,16 +103,26 @@ def test_what_reaches_the_inside(
         ("/data/new", [f"{data}:/data"], 0),
     ):
         key = controller.launch(
-            "write", path, "text", job=f"w{len(controller.ends)}", image=image, cwd=str(project), volumes=volumes
+            "write",
+            path,
+            "text",
+            job=f"w{len(controller.ends)}",
+            image=image,
+            cwd=str(project),
+            volumes=volumes,
         )
         assert controller.wait_end(key, SECONDS).exit_code == code
     assert (project / "new").read_text() == (data / "new").read_text() == "text"
 
 
 def test_no_value_of_a_variable_is_on_a_command_line_or_left_in_a_file(
-    controller: FakeController, make_host: MakeHost, engine: Engine, image: str, tmp_path: Path,
+    controller: FakeController,
+    make_host: MakeHost,
+    engine: Engine,
+    image: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """BOX-4. A client that writes down what it is called with stands before the real one."""
     tools, calls = tmp_path / "tools", tmp_path / "calls"
     tools.mkdir()
@@ -124,13 +159,18 @@ def test_beats_arrive_and_the_process_is_the_container_s(
     key = controller.launch("wedge", image=image)
     controller.wait(lambda: controller.beats.get(key) and controller.beats[key].step == 3, SECONDS)
     pid = controller.wait_running(key)
-    if engine.kind == "podman":  # docker's containers are below its engine, and found by the host's mark
+    if (
+        engine.kind == "podman"
+    ):  # docker's containers are below its engine, and found by the host's mark
         above = [pid]
         while above[-1] not in (host.guardian_pid, 0):
             above.append(find_parent(above[-1]))
-        assert b"containers.runner" in Path(f"/proc/{above[-2]}/cmdline").read_bytes(), "BOX-1: the runner is above it"
+        assert b"containers.runner" in Path(f"/proc/{above[-2]}/cmdline").read_bytes(), (
+            "BOX-1: the runner is above it"
+        )
     ours, inside = (
-        {kind: os.readlink(f"/proc/{whose}/ns/{kind}") for kind in ("net", "ipc", "pid")} for whose in ("self", pid)
+        {kind: os.readlink(f"/proc/{whose}/ns/{kind}") for kind in ("net", "ipc", "pid")}
+        for whose in ("self", pid)
     )
     assert inside["net"] == ours["net"], "BOX-6"
     assert inside["ipc"] == ours["ipc"] or os.getuid() != 0
@@ -138,7 +178,9 @@ def test_beats_arrive_and_the_process_is_the_container_s(
     (name,) = engine.containers(mark_of(host))
     assert engine.run("inspect", "--format", "{{.State.Pid}}", name).strip() == str(pid)
     assert name.endswith(".0.1")
-    assert engine.run("inspect", "--format", '{{index .Config.Labels "holdfast.task"}}', name).strip() == str(key)
+    assert engine.run(
+        "inspect", "--format", '{{index .Config.Labels "holdfast.task"}}', name
+    ).strip() == str(key)
     controller.preempt(key, hard=True)
     controller.wait_end(key, SECONDS)
 
@@ -157,8 +199,11 @@ def test_term_reaches_the_inside_once_and_its_answer_comes_out(
     assert controller.log_of(key) == b"up\ntook TERM\n"
 
 
-def test_term_ends_a_program_that_handles_nothing(controller: FakeController, host: Host, image: str) -> None:
-    """As the first process of its namespace it would be deaf to TERM; a small init stands before it."""
+def test_term_ends_a_program_that_handles_nothing(
+    controller: FakeController, host: Host, image: str
+) -> None:
+    """As the first process of its namespace it would be deaf to TERM; a small init stands before
+    it."""
     key = controller.launch("plain", image=image)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
     controller.preempt(key, grace_seconds=60.0)
@@ -169,7 +214,8 @@ def test_term_ends_a_program_that_handles_nothing(controller: FakeController, ho
 def test_term_reaches_the_program_below_a_shell_and_leaves_it_its_grace(
     controller: FakeController, host: Host, image: str
 ) -> None:
-    """TELL-1. The first process would die of it, and everything else inside with it, before anything is saved."""
+    """TELL-1. The first process would die of it, and everything else inside with it, before
+    anything is saved."""
     key = controller.launch("script", image=image)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
     controller.preempt(key, grace_seconds=20.0)
@@ -206,7 +252,9 @@ def test_a_container_that_eats_too_much_memory(
 def test_a_wedged_container_trips_the_stall_watchdog_with_forensics(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    watch = WatchSettings(stall_timeout_seconds=1.5, stall_sample_interval_seconds=0.2, forensics_seconds=6.0)
+    watch = WatchSettings(
+        stall_timeout_seconds=1.5, stall_sample_interval_seconds=0.2, forensics_seconds=6.0
+    )
     key = controller.launch("wedge", image=image, watch=watch)
     facts = controller.wait_end(key, SECONDS)
     assert facts.trip is not None
@@ -227,15 +275,23 @@ wedge_here()
 """
 
 
-def test_python_stacks_are_read_across_the_wall(controller: FakeController, host: Host, image: str) -> None:
-    """The machine's own Python, lent to the container: no image with one can be had without a network."""
+def test_python_stacks_are_read_across_the_wall(
+    controller: FakeController, host: Host, image: str
+) -> None:
+    """The machine's own Python, lent to the container: no image with one can be had without a
+    network."""
     python = os.path.realpath("/usr/bin/python3")
     if not os.path.exists(python) or find_py_spy() is None:
         pytest.skip("no system Python, or no py-spy")
-    watch = WatchSettings(stall_timeout_seconds=1.5, stall_sample_interval_seconds=0.2, forensics_seconds=8.0)
+    watch = WatchSettings(
+        stall_timeout_seconds=1.5, stall_sample_interval_seconds=0.2, forensics_seconds=8.0
+    )
     lent = [f"{path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if os.path.isdir(path)]
     key = controller.launch(
-        image=image, shell=f"exec {python} -c '{WEDGED_PYTHON}'", volumes=[*lent, "/bin:/bin:ro"], watch=watch
+        image=image,
+        shell=f"exec {python} -c '{WEDGED_PYTHON}'",
+        volumes=[*lent, "/bin:/bin:ro"],
+        watch=watch,
     )
     facts = controller.wait_end(key, SECONDS)
     assert facts.trip is not None, facts
@@ -250,7 +306,9 @@ def test_what_cannot_be_started_says_so(
     host = make_host().start()
     with controller.changed:
         shell = controller.launch(job="shell", image=image, shell="echo no shell in there")
-        volume = controller.launch("exit", "0", job="volume", image=image, volumes=[f"{tmp_path}/none:/data"])
+        volume = controller.launch(
+            "exit", "0", job="volume", image=image, volumes=[f"{tmp_path}/none:/data"]
+        )
     facts = controller.wait_end(shell, SECONDS)
     assert facts.exit_code is None
     assert "in its container" in (facts.start_error or ""), facts
@@ -262,18 +320,26 @@ def test_what_cannot_be_started_says_so(
 
 
 def test_a_host_without_a_runtime_names_what_to_install(
-    controller: FakeController, make_host: MakeHost, engine: Engine, image: str, monkeypatch: pytest.MonkeyPatch,
+    controller: FakeController,
+    make_host: MakeHost,
+    engine: Engine,
+    image: str,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     make_host().start()
     facts = controller.wait_end(controller.launch("exit", "0", image=image, runtime=None), SECONDS)
     assert "install podman (or docker)" in (facts.start_error or "")
     asked = controller.launch("exit", "0", job="asked", image=image)
-    assert f"{engine.kind} is not installed" in (controller.wait_end(asked, SECONDS).start_error or "")
+    assert f"{engine.kind} is not installed" in (
+        controller.wait_end(asked, SECONDS).start_error or ""
+    )
 
 
-def test_all_output_arrives_and_nothing_stays_on_disk(controller: FakeController, host: Host, image: str) -> None:
+def test_all_output_arrives_and_nothing_stays_on_disk(
+    controller: FakeController, host: Host, image: str
+) -> None:
     key = controller.launch("count", "60", "3", image=image)
     assert controller.wait_end(key, SECONDS).exit_code == 3
     controller.wait_logs(key)

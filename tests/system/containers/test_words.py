@@ -51,7 +51,10 @@ cccccccccccc: Pulling fs layer
         ("", ""),
         ("Trying to pull x...\n", ""),
         (PODMAN, "2 layers, copying"),
-        (PODMAN + "Copying config sha256:ff\nWriting manifest to image destination\n", "2 layers, all of them copied"),
+        (
+            PODMAN + "Copying config sha256:ff\nWriting manifest to image destination\n",
+            "2 layers, all of them copied",
+        ),
         (DOCKER, "layer 2 of 3 done"),
         (REFUSED, "try 2"),
     ],
@@ -74,7 +77,9 @@ def test_last_words(text: str, words: str) -> None:
 
 
 def test_words_hold_no_credentials_and_have_an_end() -> None:
-    text = clean_words("https://me:pass@reg.test/v2 Bearer abcdefgh.ijkl x token=abcdefghijk\n\x1b[1m" + "y" * 5000)
+    text = clean_words(
+        "https://me:pass@reg.test/v2 Bearer abcdefgh.ijkl x token=abcdefghijk\n\x1b[1m" + "y" * 5000
+    )
     assert "pass" not in text
     assert "abcdefgh" not in text
     assert "\x1b" not in text
@@ -86,18 +91,26 @@ def test_an_image_that_is_not_here_is_told_from_a_runtime_that_fails() -> None:
     assert is_missing("Error: inspecting object: x: image not known")
     assert is_missing("[]\nError response from daemon: No such image: x:latest")
     assert not is_missing(
-        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+        "running?"
     )
     assert not is_missing("Error: mount /var/lib/containers/storage/overlay: permission denied")
 
 
 def test_an_engine_that_is_away_is_told_from_one_that_refuses() -> None:
-    assert is_engine_away("Cannot connect to the Docker daemon at unix:///d.sock. Is the docker daemon running?")
     assert is_engine_away(
-        "failed to connect to the docker API at unix:///d.sock; check if the path is correct and if the daemon is running"
+        "Cannot connect to the Docker daemon at unix:///d.sock. Is the docker daemon running?"
     )
-    assert not is_engine_away("permission denied while trying to connect to the Docker daemon socket at unix:///d.sock")
-    assert not is_engine_away("Error response from daemon: dial tcp 127.0.0.1:1: connect: connection refused")
+    assert is_engine_away(
+        "failed to connect to the docker API at unix:///d.sock; check if the path is correct and "
+        "if the daemon is running"
+    )
+    assert not is_engine_away(
+        "permission denied while trying to connect to the Docker daemon socket at unix:///d.sock"
+    )
+    assert not is_engine_away(
+        "Error response from daemon: dial tcp 127.0.0.1:1: connect: connection refused"
+    )
 
 
 def test_a_short_name_is_docker_hub_s_where_podman_knows_no_other() -> None:
@@ -139,7 +152,9 @@ def test_so_many_pulls_at_once_and_no_more(tmp_path: Path) -> None:
 KEY = TaskKey("j", 0, 1)
 
 
-def facts_of(status: Status, ended: Ended, *, unkillable: bool = False, **fields: object) -> TaskFacts:
+def facts_of(
+    status: Status, ended: Ended, *, unkillable: bool = False, **fields: object
+) -> TaskFacts:
     order = LaunchOrder(
         key=KEY,
         attempt=1,
@@ -152,28 +167,51 @@ def facts_of(status: Status, ended: Ended, *, unkillable: bool = False, **fields
         memory_bytes=64,
     )
     task = AgentTask(KEY, Path("/nowhere"), order, 0.0)
-    plain = TaskFacts(exit_code=ended.exit_code, signal=ended.signal, stopped=ended.stopped, **fields)  # type: ignore[arg-type]  # as the test says
+    plain = TaskFacts(
+        exit_code=ended.exit_code, signal=ended.signal, stopped=ended.stopped, **fields
+    )  # type: ignore[arg-type]  # as the test says
     return add_container_facts(plain, ended, status, task, unkillable=unkillable)
 
 
 def test_the_runner_s_own_end_is_no_task_s() -> None:
-    ran = Status(phase="ended", exit_code=137, oom=True, runtime_seconds=3.0, max_memory_bytes=60, removed=True)
-    found = facts_of(ran, Ended(key=KEY, exit_code=137))
-    assert (found.exit_code, found.oom, found.runtime_seconds, found.max_memory_bytes, found.memory_limit_bytes) == (
-        137,
-        True,
-        3.0,
-        60,
-        64,
+    ran = Status(
+        phase="ended",
+        exit_code=137,
+        oom=True,
+        runtime_seconds=3.0,
+        max_memory_bytes=60,
+        removed=True,
     )
-    found = facts_of(Status(phase="ended", pull_error="hush-hush is no password"), Ended(key=KEY, exit_code=125))
+    found = facts_of(ran, Ended(key=KEY, exit_code=137))
+    assert (
+        found.exit_code,
+        found.oom,
+        found.runtime_seconds,
+        found.max_memory_bytes,
+        found.memory_limit_bytes,
+    ) == (137, True, 3.0, 60, 64)
+    found = facts_of(
+        Status(phase="ended", pull_error="hush-hush is no password"), Ended(key=KEY, exit_code=125)
+    )
     assert (found.exit_code, found.pull_error) == (None, "*** is no password")
     found = facts_of(
-        Status(phase="ended", lost="the engine of hush-hush went", removed=True), Ended(key=KEY, exit_code=125)
+        Status(phase="ended", lost="the engine of hush-hush went", removed=True),
+        Ended(key=KEY, exit_code=125),
     )
-    assert (found.exit_code, found.lost, found.runtime_error) == (None, "the engine of *** went", None)
-    found = facts_of(Status(phase="ended", stopped=True), Ended(key=KEY, exit_code=143, stopped=True))
+    assert (found.exit_code, found.lost, found.runtime_error) == (
+        None,
+        "the engine of *** went",
+        None,
+    )
+    found = facts_of(
+        Status(phase="ended", stopped=True), Ended(key=KEY, exit_code=143, stopped=True)
+    )
     assert (found.stopped, found.pull_error, found.runtime_error) == (True, None, None)
     found = facts_of(Status(phase="running", pid=4), Ended(key=KEY, exit_code=1))
-    assert (found.exit_code, found.runtime_error) == (None, "the container's runner ended by itself with exit code 1")
-    assert facts_of(Status(phase="running"), Ended(key=KEY, signal=9, stopped=True), unkillable=True).unkillable
+    assert (found.exit_code, found.runtime_error) == (
+        None,
+        "the container's runner ended by itself with exit code 1",
+    )
+    assert facts_of(
+        Status(phase="running"), Ended(key=KEY, signal=9, stopped=True), unkillable=True
+    ).unkillable

@@ -1,8 +1,10 @@
-"""A rank of a supervised job, as plain as can be: it lives until it is told otherwise. Standard library only.
+"""A rank of a supervised job, as plain as can be: it lives until it is told otherwise. Standard
+library only.
 
     host_member.py JOURNAL FILE
 
-Rank 0, in the script's place, ends with 0 once FILE is there. Any other ends with 72 on SIGUSR1: its host was given up.
+Rank 0, in the script's place, ends with 0 once FILE is there. Any other ends with 72 on SIGUSR1:
+its host was given up.
 """
 
 from __future__ import annotations

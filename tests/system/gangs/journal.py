@@ -1,6 +1,8 @@
-"""One file into which every rank of a gang writes its life, and the check that no two attempts were ever alive at once.
+"""One file into which every rank of a gang writes its life, and the check that no two attempts were
+ever alive at once.
 
-Every line is `word job rank epoch attempt pid boottime`, appended by one write, so that lines of many ranks never mix.
+Every line is `word job rank epoch attempt pid boottime`, appended by one write, so that lines of
+many ranks never mix.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class Journal:
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.job, self.rank = os.environ["HOLDFAST_JOB_ID"], int(os.environ["HOLDFAST_RANK"])
-        self.epoch, self.attempt = int(os.environ["HOLDFAST_EPOCH"]), int(os.environ["HOLDFAST_ATTEMPT"])
+        self.epoch, self.attempt = (
+            int(os.environ["HOLDFAST_EPOCH"]),
+            int(os.environ["HOLDFAST_ATTEMPT"]),
+        )
 
     def write(self, word: str) -> None:
         """Append a line."""
@@ -59,11 +64,14 @@ def ranks_started(path: Path, job: str, attempt: int) -> set[int]:
 def find_pid(path: Path, job: str, rank: int, attempt: int) -> int:
     """The pid of a rank's own process, 0 where it has not started."""
     lines = read_journal(path, job)
-    return next((n.pid for n in lines if (n.rank, n.attempt, n.word) == (rank, attempt, "start")), 0)
+    return next(
+        (n.pid for n in lines if (n.rank, n.attempt, n.word) == (rank, attempt, "start")), 0
+    )
 
 
 def check_one_at_a_time(path: Path, job: str) -> dict[int, tuple[float, float]]:
-    """Fail where two epochs of the job overlap, an epoch ran twice, or a rank was started twice in one.
+    """Fail where two epochs of the job overlap, an epoch ran twice, or a rank was started twice in
+    one.
 
     Returns the first and last sign of life of every epoch.
     """
@@ -76,11 +84,14 @@ def check_one_at_a_time(path: Path, job: str) -> dict[int, tuple[float, float]]:
         attempts.setdefault(line.attempt, set()).add(line.epoch)
         if line.word == "start":
             starts[line.rank, line.epoch] = starts.get((line.rank, line.epoch), 0) + 1
-    assert all(len(epochs) == 1 for epochs in attempts.values()), f"an attempt under several epochs: {attempts}"
+    assert all(len(epochs) == 1 for epochs in attempts.values()), (
+        f"an attempt under several epochs: {attempts}"
+    )
     twice = {who: count for who, count in starts.items() if count > 1}
     assert not twice, f"ranks that were started twice in one epoch: {twice}"
     for before, after in itertools.pairwise(sorted(lives)):
         assert lives[before][1] < lives[after][0], (
-            f"epoch {before} of {job} was alive until {lives[before][1]:.3f}, epoch {after} from {lives[after][0]:.3f}"
+            f"epoch {before} of {job} was alive until {lives[before][1]:.3f}, epoch {after} from "
+            f"{lives[after][0]:.3f}"
         )
     return lives

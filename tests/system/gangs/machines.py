@@ -1,13 +1,15 @@
-"""Several machines on one box: a network namespace each, joined by a bridge, with a cable that can be pulled.
+"""Several machines on one box: a network namespace each, joined by a bridge, with a cable that can
+be pulled.
 
     switch (a namespace, too: bridge, controller, the test itself)     10.77.1.1
     ├── machine 2: eth0                                                10.77.1.2   and 10.77.2.2
     ├── machine 3: eth0                                                10.77.1.3   and 10.77.2.3
     └── …
 
-The first network leads to the controller. The second is for the ranks among themselves, so that an address that was advertised
-is another one than an agent would find by itself. No name or address of it is seen outside of these namespaces; the file
-system and the process ids are the box's own, so that a test can look at every rank. Needs root and iproute2.
+The first network leads to the controller. The second is for the ranks among themselves, so that an
+address that was advertised is another one than an agent would find by itself. No name or address of
+it is seen outside of these namespaces; the file system and the process ids are the box's own, so
+that a test can look at every rank. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -56,12 +58,25 @@ class Network:
             if made.returncode:
                 pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
             _ip("-n", namespace, "link", "set", "lo", "up")
-        if (bridge := _ip("-n", self.switch, "link", "add", "bridge", "type", "bridge", check=False)).returncode:
+        if (
+            bridge := _ip("-n", self.switch, "link", "add", "bridge", "type", "bridge", check=False)
+        ).returncode:
             pytest.skip(f"bridges cannot be made here: {bridge.stderr.strip()}")
         _ip("-n", self.switch, "address", "add", f"{CONTROL}.1/24", "dev", "bridge")
         _ip("-n", self.switch, "link", "set", "bridge", "up")
         for number, namespace in enumerate(self.machines, FIRST):
-            pair = ("link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0", "netns", namespace)
+            pair = (
+                "link",
+                "add",
+                f"port{number}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                namespace,
+            )
             if (cable := _ip("-n", self.switch, *pair, check=False)).returncode:
                 pytest.skip(f"pairs of veth cannot be made here: {cable.stderr.strip()}")
             for prefix in (CONTROL, DATA):
@@ -70,7 +85,8 @@ class Network:
             _ip("-n", self.switch, "link", "set", f"port{number}", "master", "bridge", "up")
 
     def plug(self, number: int, state: str) -> None:
-        """Pull the cable at the switch (`down`) or put it back (`up`): what is sent meanwhile goes nowhere, without a word."""
+        """Pull the cable at the switch (`down`) or put it back (`up`): what is sent meanwhile goes
+        nowhere, without a word."""
         _ip("-n", self.switch, "link", "set", f"port{number}", state)
 
     @contextlib.contextmanager
@@ -118,31 +134,54 @@ class BridgeController(Controller):
                 stdout=log, stderr=log, env=clean_environment(HOLDFAST_DSN=self.dsn, **self._environment),
             )  # fmt: skip
         if wait:
-            self.port = wait_until(lambda: self._find_port(0), 60, what=f"the controller to serve: {self.log()}")
+            self.port = wait_until(
+                lambda: self._find_port(0), 60, what=f"the controller to serve: {self.log()}"
+            )
         return self
 
 
 class Machine(Host):
-    """A host that is started as an operator does it, by `holdfast agent` in a namespace of its own."""
+    """A host that is started as an operator does it, by `holdfast agent` in a namespace of its
+    own."""
 
-    def __init__(self, cluster: MachineCluster, number: int, namespace: str, *, advertise: bool, slots: int) -> None:
+    def __init__(
+        self, cluster: MachineCluster, number: int, namespace: str, *, advertise: bool, slots: int
+    ) -> None:
         super().__init__(cluster.folder, f"machine{number}", {}, None)
         self.number = number
         self.address = f"{DATA if advertise else CONTROL}.{number}"
         self._token = cluster.client.create_token("join").secret
-        words = ["--join", cluster.controller.url, "--name", self.name, "--state", str(self.state), "--gpus", "0"]
+        words = [
+            "--join",
+            cluster.controller.url,
+            "--name",
+            self.name,
+            "--state",
+            str(self.state),
+            "--gpus",
+            "0",
+        ]
         words += ["--slots", str(slots), *(["--advertise", self.address] if advertise else [])]
         agent = [sys.executable, "-P", "-m", "holdfast.cli", "agent", *words]
-        self._argv = [_IP, "netns", "exec", namespace, *agent]  # `ip` becomes the guardian: the pid is the same
+        self._argv = [
+            _IP,
+            "netns",
+            "exec",
+            namespace,
+            *agent,
+        ]  # `ip` becomes the guardian: the pid is the same
 
     def start(self) -> Host:
         with self.log_path.open("ab") as log:
             self.guardians.append(
                 subprocess.Popen(
-                    self._argv, stdout=log, stderr=log, env=clean_environment(HOLDFAST_JOIN_TOKEN=self._token),
+                    self._argv,
+                    stdout=log,
+                    stderr=log,
+                    env=clean_environment(HOLDFAST_JOIN_TOKEN=self._token),
                     start_new_session=True,
                 )
-            )  # fmt: skip
+            )
         return self
 
 
@@ -155,7 +194,9 @@ class MachineCluster(Cluster):
         self.machines: dict[str, Machine] = {}
 
     def add_controller(self, *, wait: bool = True) -> Controller:
-        self.controllers.append(BridgeController(self.folder, "controller0", self.dsn, self._environment))
+        self.controllers.append(
+            BridgeController(self.folder, "controller0", self.dsn, self._environment)
+        )
         return self.controllers[-1].start(wait=wait)
 
     def add_machines(self, slots: int) -> None:

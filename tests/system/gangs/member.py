@@ -1,9 +1,12 @@
-"""A rank of a gang that lives until a file is there, and misbehaves where it is told to. Standard library only.
+"""A rank of a gang that lives until a file is there, and misbehaves where it is told to. Standard
+library only.
 
-    member.py JOURNAL --until FILE [--fail RANK:ATTEMPTS:CODE]… [--done RANK] [--ignore-term RANK] [--fork RANK] [--train …]
+    member.py JOURNAL --until FILE [--fail RANK:ATTEMPTS:CODE]… [--done RANK] [--ignore-term RANK]
+    [--fork RANK] [--train …]
 
-`--fail 3:1,2:9` lets rank 3 exit with 9 in attempts 1 and 2, `--fail 3:*:9` in every one; it waits until all ranks of the
-attempt have written to the journal (and, with `--done`, until that rank is gone), so that every run of a test is the same.
+`--fail 3:1,2:9` lets rank 3 exit with 9 in attempts 1 and 2, `--fail 3:*:9` in every one; it waits
+until all ranks of the attempt have written to the journal (and, with `--done`, until that rank is
+gone), so that every run of a test is the same.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ def _may_end(journal: Journal, world: int, done: int) -> bool:
 
 
 def _leave_a_grandchild(journal: Journal) -> None:
-    """A process of a session of its own whose parent is gone: no group and no parent leads to it."""
+    """A process of a session of its own whose parent is gone: no group and no parent leads to
+    it."""
     if os.fork():
         os.wait()
         return

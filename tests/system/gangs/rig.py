@@ -7,7 +7,13 @@ from typing import Any
 
 from holdfast.core.records import AttemptRecord, JobRecord
 from tests.system.cluster import Cluster
-from tests.system.gangs.journal import Line, check_one_at_a_time, find_pid, ranks_started, read_journal
+from tests.system.gangs.journal import (
+    Line,
+    check_one_at_a_time,
+    find_pid,
+    ranks_started,
+    read_journal,
+)
 from tests.system.gangs.member import CODE
 from tests.system.proxy import wait_until
 
@@ -30,9 +36,10 @@ class Gang:
         """Wait until every rank of that attempt has written."""
         try:
             wait_until(
-                lambda: len(ranks_started(self.journal, self.id, attempt)) == self.tasks, seconds,
+                lambda: len(ranks_started(self.journal, self.id, attempt)) == self.tasks,
+                seconds,
                 what=f"all ranks of attempt {attempt}",
-            )  # fmt: skip
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.cluster.tell(self.id)}") from None
 

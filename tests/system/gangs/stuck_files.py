@@ -1,7 +1,9 @@
-"""A folder whose files nobody can open, nor be killed while they try: a FUSE file system that takes requests and never answers.
+"""A folder whose files nobody can open, nor be killed while they try: a FUSE file system that takes
+requests and never answers.
 
-`stuck_files.py FOLDER` mounts it, says "ready" and waits. Whoever looks a file up in it is in an uninterruptible wait of the
-kernel, as in a driver that hangs, until this program ends. It speaks the kernel's protocol by itself (include/uapi/linux/fuse.h).
+`stuck_files.py FOLDER` mounts it, says "ready" and waits. Whoever looks a file up in it is in an
+uninterruptible wait of the kernel, as in a driver that hangs, until this program ends. It speaks
+the kernel's protocol by itself (include/uapi/linux/fuse.h).
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ import sys
 
 CODE = os.path.abspath(__file__)
 LOOKUP, FORGET, GETATTR, INIT, INTERRUPT, BATCH_FORGET = 1, 2, 3, 26, 36, 42
-SILENT = (LOOKUP, FORGET, INTERRUPT, BATCH_FORGET)  # the first is the point; the others want no answer
+SILENT = (
+    LOOKUP,
+    FORGET,
+    INTERRUPT,
+    BATCH_FORGET,
+)  # the first is the point; the others want no answer
 MNT_DETACH = 2
 _HEADER = struct.Struct("<IIQQIIIHH")
 _ANSWER = struct.Struct("<IiQ")
@@ -49,7 +56,9 @@ def serve(device: int) -> None:
         if opcode == INIT:
             answer(device, unique, struct.pack("<IIIIHHIIHH32x", 7, 31, 0, 0, 12, 9, 4096, 1, 0, 0))
         elif opcode == GETATTR:
-            attributes = struct.pack("<6Q10I", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
+            attributes = struct.pack(
+                "<6Q10I", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0
+            )
             answer(device, unique, struct.pack("<QII", 3600, 0, 0) + attributes)
         elif opcode not in SILENT:
             answer(device, unique, error=errno.ENOSYS)

@@ -1,4 +1,5 @@
-"""A real PyTorch DDP script, the same file and unchanged, under torchrun and under Holdfast. `make ddp` brings torch."""
+"""A real PyTorch DDP script, the same file and unchanged, under torchrun and under Holdfast. `make
+ddp` brings torch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ WORLD = 4
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not TORCH.exists(), reason=f"no torch: {TORCH} is not there; run `make ddp`"),
+    pytest.mark.skipif(
+        not TORCH.exists(), reason=f"no torch: {TORCH} is not there; run `make ddp`"
+    ),
 ]
 
 
@@ -34,20 +37,38 @@ def find_loss(output: str) -> str:
 @pytest.fixture(scope="module")
 def loss_of_torchrun() -> str:
     """The loss the script reaches under torchrun."""
-    environment = {k: v for k, v in clean_environment().items() if not k.startswith(("MASTER_", "OMP_"))}
+    environment = {
+        k: v for k, v in clean_environment().items() if not k.startswith(("MASTER_", "OMP_"))
+    }
     done = subprocess.run(
-        [str(TORCH), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), str(SCRIPT)],
-        capture_output=True, text=True, timeout=300, env=environment, check=False,
-    )  # fmt: skip
+        [
+            str(TORCH),
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(WORLD),
+            str(SCRIPT),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return find_loss(done.stdout)
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_it_reaches_the_loss_it_reaches_under_torchrun(cluster: Cluster, loss_of_torchrun: str, hosts: int) -> None:
+def test_it_reaches_the_loss_it_reaches_under_torchrun(
+    cluster: Cluster, loss_of_torchrun: str, hosts: int
+) -> None:
     for number in range(hosts):
         cluster.add_host(f"host{number}", cpu_slots=WORLD // hosts)
-    done = cluster.cli("run", "--tasks", str(WORLD), "--name", "ddp", "--", str(TORCH), str(SCRIPT), seconds=250)
+    done = cluster.cli(
+        "run", "--tasks", str(WORLD), "--name", "ddp", "--", str(TORCH), str(SCRIPT), seconds=250
+    )
     assert done.returncode == 0, done.stderr
     assert find_loss(done.stdout.decode()) == loss_of_torchrun
     (job,) = [job for job in cluster.client.jobs() if job.name == "ddp"]
@@ -66,20 +87,34 @@ def test_its_ranks_see_what_torchrun_lets_them_see(cluster: Cluster) -> None:
     """Every variable that torchrun sets for its workers is there, and counts in the same way."""
     words = (
         "import json, os; print('SEEN' + json.dumps({k: v for k, v in os.environ.items() if "
-        "k.split('_')[0] in ('RANK', 'WORLD', 'LOCAL', 'GROUP', 'ROLE', 'MASTER', 'TORCHELASTIC', 'OMP')}), flush=True)"
+        "k.split('_')[0] in ('RANK', 'WORLD', 'LOCAL', 'GROUP', 'ROLE', 'MASTER', 'TORCHELASTIC', "
+        "'OMP')}), flush=True)"
     )
     program = cluster.folder / "look.py"
     program.write_text(words)
     done = subprocess.run(
-        [str(TORCH), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)],
-        capture_output=True, text=True, timeout=200, env=clean_environment(), check=False,
-    )  # fmt: skip
+        [
+            str(TORCH),
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(program),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=clean_environment(),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     cluster.add_host("one", cpu_slots=2)
     job = cluster.submit(str(TORCH), str(program), tasks=2)
     cluster.until(job, "succeeded", seconds=60)
     theirs, ours = (read_seen(text) for text in (done.stdout, cluster.output(job).decode()))
-    # Between torchrun's agent and its own workers: the error file, the limit of restarts, the store, signals, NCCL's switch.
+    # Between torchrun's agent and its own workers: the error file, the limit of restarts, the
+    # store, signals, NCCL's switch.
     words = ("ERROR_FILE", "MAX_RESTARTS", "USE_AGENT_STORE", "SIGNALS_TO_HANDLE")
     private = {f"TORCHELASTIC_{word}" for word in words}
     for rank in ("0", "1"):

@@ -1,4 +1,5 @@
-"""Drains of gangs when hosts, the network, the controller or its database fail in the middle of them."""
+"""Drains of gangs when hosts, the network, the controller or its database fail in the middle of
+them."""
 
 from __future__ import annotations
 
@@ -35,9 +36,14 @@ def test_a_cancelled_gang_is_gone_everywhere(cluster: Cluster) -> None:
 
 def test_hosts_that_are_silent_during_a_drain(cluster: Cluster) -> None:
     """One agent is frozen and wakes, another sits in a black hole until its leases are over."""
-    frozen = [cluster.add_host(f"frozen{n}", queues=[cluster.set_queue("frozen")], cpu_slots=1) for n in range(2)]
+    frozen = [
+        cluster.add_host(f"frozen{n}", queues=[cluster.set_queue("frozen")], cpu_slots=1)
+        for n in range(2)
+    ]
     queue = cluster.set_queue("hole")
-    hole = [cluster.add_host(f"hole{n}", queues=[queue], cpu_slots=1, proxied=True) for n in range(2)]
+    hole = [
+        cluster.add_host(f"hole{n}", queues=[queue], cpu_slots=1, proxied=True) for n in range(2)
+    ]
     gangs = {
         name: Gang(cluster, name, 2, queue=name, lease_ttl=300.0 if name == "frozen" else TTL)
         for name in ("frozen", "hole")
@@ -56,7 +62,8 @@ def test_hosts_that_are_silent_during_a_drain(cluster: Cluster) -> None:
         os.kill(gang.pid(0), signal.SIGKILL)
         gang.until("draining")
 
-    # Nobody takes the silent ones for dead: their ranks run, so the drain waits, whatever else there is to do.
+    # Nobody takes the silent ones for dead: their ranks run, so the drain waits, whatever else
+    # there is to do.
     assert is_alive(gangs["frozen"].pid(1))
     assert cluster.client.job(gangs["frozen"].id).state == "draining"
     signal_all([agent], signal.SIGCONT)
@@ -68,9 +75,19 @@ def test_hosts_that_are_silent_during_a_drain(cluster: Cluster) -> None:
     before = cluster.snapshot(gangs["hole"].id)
     gangs["hole"].check()
     silent["hole"].proxy.restore()  # type: ignore[union-attr]  # it was started above
-    wait_until(lambda: not cluster.client.host(silent["hole"].name).running, SECONDS, what="its leases to be given up")
-    wait_until(lambda: cluster.controller.messages("a stale report was refused"), SECONDS, what="the stale report")
-    assert cluster.snapshot(gangs["hole"].id) == before, "a late report of an old epoch changed something"
+    wait_until(
+        lambda: not cluster.client.host(silent["hole"].name).running,
+        SECONDS,
+        what="its leases to be given up",
+    )
+    wait_until(
+        lambda: cluster.controller.messages("a stale report was refused"),
+        SECONDS,
+        what="the stale report",
+    )
+    assert cluster.snapshot(gangs["hole"].id) == before, (
+        "a late report of an old epoch changed something"
+    )
     for gang in gangs.values():
         gang.finish()
         attempts = gang.attempts()
@@ -101,13 +118,17 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_drain(cluster: Cluster) 
 def own_database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server of this test's own, to be killed."""
     with ExitStack() as stack:
-        server = EmbeddedPostgres(tmp_path / "pg", settings={**FAST_SETTINGS, "synchronous_commit": "on"})
+        server = EmbeddedPostgres(
+            tmp_path / "pg", settings={**FAST_SETTINGS, "synchronous_commit": "on"}
+        )
         server.start()
         stack.callback(server.stop)
         yield server
 
 
-def test_a_database_that_is_killed_in_the_middle_of_a_drain(own_database: EmbeddedPostgres, tmp_path: Path) -> None:
+def test_a_database_that_is_killed_in_the_middle_of_a_drain(
+    own_database: EmbeddedPostgres, tmp_path: Path
+) -> None:
     with ExitStack() as stack:
         cluster = Cluster(tmp_path, own_database.dsn())
         stack.callback(cluster.close)
@@ -124,5 +145,8 @@ def test_a_database_that_is_killed_in_the_middle_of_a_drain(own_database: Embedd
         own_database.start()
         gang.wait_all(2)
         gang.finish()
-        assert [(a.trigger_rank, a.outcome) for a in gang.attempts()] == [(3, "requeued"), (None, "succeeded")]
+        assert [(a.trigger_rank, a.outcome) for a in gang.attempts()] == [
+            (3, "requeued"),
+            (None, "succeeded"),
+        ]
         assert gang.kinds().count("job.requeued") == 1

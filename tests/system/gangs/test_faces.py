@@ -1,4 +1,5 @@
-"""A gang as a person sees it, with real processes: its output, who began its fall, and a host that is drained by a deadline."""
+"""A gang as a person sees it, with real processes: its output, who began its fall, and a host that
+is drained by a deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ FALLS = "import os, sys, time\nprint('hello', flush=True)\nif os.environ['RANK']
 def test_run_shows_all_ranks_and_show_who_began_the_fall(cluster: Cluster) -> None:
     for name in ("left", "right"):
         cluster.add_host(name, cpu_slots=2)
-    done = cluster.cli("run", "--tasks", "4", "--placement", "spread", "--", sys.executable, "-c", FALLS)
+    done = cluster.cli(
+        "run", "--tasks", "4", "--placement", "spread", "--", sys.executable, "-c", FALLS
+    )
     said = done.stderr.decode()
     assert done.returncode == 9, said
     assert sorted(done.stdout.decode().splitlines()) == [f"[{rank}] hello" for rank in range(4)]
@@ -48,6 +51,10 @@ def test_a_host_is_drained_at_its_deadline_and_the_whole_gang_moves(cluster: Clu
     (first, _) = cluster.client.attempts(job)
     assert (first.cause, first.charged_to) == ("host_drained", "nothing"), first.reason
     assert leaving not in {task.host_name for task in cluster.client.tasks(job)}
-    wait_until(lambda: cluster.client.host(leaving).slots["cpu"]["busy"] == 0, 20, what="the host to be empty")
+    wait_until(
+        lambda: cluster.client.host(leaving).slots["cpu"]["busy"] == 0,
+        20,
+        what="the host to be empty",
+    )
     assert cluster.cli("hosts", "undrain", leaving).returncode == 0
     assert cluster.client.host(leaving).state == "active"

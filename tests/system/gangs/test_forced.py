@@ -1,4 +1,5 @@
-"""A drain that nobody confirms is forced, by the defaults and in real time: the one test that waits for the 45 s themselves."""
+"""A drain that nobody confirms is forced, by the defaults and in real time: the one test that waits
+for the 45 s themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_a_host_that_answers_too_late(cluster: Cluster) -> None:
-    """Its drain is forced once, its devices stay held; when it wakes, its rank has no grace left, and the gang goes on."""
+    """Its drain is forced once, its devices stay held; when it wakes, its rank has no grace left,
+    and the gang goes on."""
     limit = SETTINGS["drain_force_seconds"].default
     assert isinstance(limit, float)
     hosts = [cluster.add_host(f"host{n}", cpu_slots=1) for n in range(2)]
@@ -30,12 +32,16 @@ def test_a_host_that_answers_too_late(cluster: Cluster) -> None:
     os.kill(gang.pid(0), signal.SIGKILL)
     gang.until("draining")
 
-    wait_until(lambda: "task.force_drained" in gang.kinds(), limit + SECONDS, what="the drain to be forced")
+    wait_until(
+        lambda: "task.force_drained" in gang.kinds(), limit + SECONDS, what="the drain to be forced"
+    )
     events = {event.kind: event for event in cluster.client.events(job_id=gang.id)}
     waited = events["task.force_drained"].at - events["job.draining"].at
     assert waited >= timedelta(seconds=limit), waited
     assert is_alive(gang.pid(1))
-    assert cluster.client.job(gang.id).state == "draining", "forced is not confirmed: its rank may still be at work"
+    assert cluster.client.job(gang.id).state == "draining", (
+        "forced is not confirmed: its rank may still be at work"
+    )
     assert cluster.client.host(silent.name).running == 1
     shown = cluster.cli("why", gang.id).stdout.decode()
     assert "rank 1" in shown, shown
@@ -49,4 +55,6 @@ def test_a_host_that_answers_too_late(cluster: Cluster) -> None:
     assert (first.trigger_rank, first.cause, second.outcome) == (0, "nonzero_exit", "succeeded")
     kinds = gang.kinds()
     assert (kinds.count("task.force_drained"), kinds.count("job.requeued")) == (1, 1), kinds
-    assert {rank: charge.retries for rank, charge in cluster.client.job(gang.id).rank_charges.items()} == {"0": 1}
+    assert {
+        rank: charge.retries for rank, charge in cluster.client.job(gang.id).rank_charges.items()
+    } == {"0": 1}

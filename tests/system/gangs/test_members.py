@@ -1,6 +1,8 @@
-"""Members of a supervised job on real hosts: lost and replaced one by one while the script and the others run on (MEMBER-1…4).
+"""Members of a supervised job on real hosts: lost and replaced one by one while the script and the
+others run on (MEMBER-1…4).
 
-The controller sees exit codes alone, so the ranks are plain processes that write their lives into one journal.
+The controller sees exit codes alone, so the ranks are plain processes that write their lives into
+one journal.
 """
 
 from __future__ import annotations
@@ -69,34 +71,44 @@ class Supervised:
         pids = {line.pid for line in self.lines()}
         self.go.touch()
         job = self.cluster.until(self.id, "succeeded", seconds=SECONDS)
-        assert [pid for pid in pids if is_alive(pid)] == [], "succeeded means that nothing of it runs"
+        assert [pid for pid in pids if is_alive(pid)] == [], (
+            "succeeded means that nothing of it runs"
+        )
         assert self.cluster.client.tasks(self.id) == []
         self.check()
         return job
 
     def check(self) -> None:
-        """No two lives of one rank overlap, each has a later epoch than the one before, and the script has one alone."""
+        """No two lives of one rank overlap, each has a later epoch than the one before, and the
+        script has one alone."""
         lives: dict[tuple[int, int], list[Line]] = {}
         for line in self.lines():
             lives.setdefault((line.rank, line.epoch), []).append(line)
         for lines in lives.values():
-            assert [line.word for line in lines].count("start") == 1, f"started twice under one epoch: {lines[:3]}"
+            assert [line.word for line in lines].count("start") == 1, (
+                f"started twice under one epoch: {lines[:3]}"
+            )
         for (before, mine), (after, next_) in itertools.pairwise(sorted(lives.items())):
             if before[0] == after[0]:
-                assert mine[-1].at < next_[0].at, f"{before} lived until {mine[-1].at}, {after} from {next_[0].at}"
+                assert mine[-1].at < next_[0].at, (
+                    f"{before} lived until {mine[-1].at}, {after} from {next_[0].at}"
+                )
         assert sum(rank == 0 for rank, _ in lives) == 1
         assert {line.attempt for line in self.lines()} == {1}
 
 
 def test_members_are_lost_in_every_way_and_the_script_runs_on(cluster: Cluster) -> None:
-    """Killed, given up, lost with their host, and while the controller is away: the same attempt, other hosts."""
+    """Killed, given up, lost with their host, and while the controller is away: the same attempt,
+    other hosts."""
     for number in range(5):
         cluster.add_host(f"m{number}", cpu_slots=1, wait=number == 4)
     for number in range(4):
         cluster.wait_host(f"m{number}")
     job = Supervised(cluster, 4)
     script = job.pids(0)
-    spare = ({f"m{n}" for n in range(5)} - {str(job.task(rank).host_name) for rank in range(4)}).pop()
+    spare = (
+        {f"m{n}" for n in range(5)} - {str(job.task(rank).host_name) for rank in range(4)}
+    ).pop()
 
     first = job.host(1).name
     os.kill(job.pids(1)[0], signal.SIGKILL)
@@ -121,7 +133,9 @@ def test_members_are_lost_in_every_way_and_the_script_runs_on(cluster: Cluster) 
     gone = job.host(2)
     agent = gone.agent_pid()
     gone.kill_guardian()
-    job.wait(lambda: not is_alive(agent) and not is_alive(job.pids(2)[1]), "all of that host to be gone")
+    job.wait(
+        lambda: not is_alive(agent) and not is_alive(job.pids(2)[1]), "all of that host to be gone"
+    )
     gone.start()
     began = time.monotonic()
     job.wait_life(2, 3)
@@ -158,7 +172,10 @@ def test_a_member_that_cannot_be_heard_is_replaced_when_its_lease_is_over(cluste
     assert after != silent.name
     job.check()
     silent.proxy.restore()
-    job.wait(lambda: cluster.client.host(silent.name).state == "active", "the silent host to be heard again")
+    job.wait(
+        lambda: cluster.client.host(silent.name).state == "active",
+        "the silent host to be heard again",
+    )
     job.wait(lambda: not cluster.client.host(silent.name).running, "it to hold nothing")
     assert job.task(1).host_name == after
     assert [len(job.pids(rank)) for rank in range(3)] == [1, 2, 1]

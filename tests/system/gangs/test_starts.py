@@ -23,8 +23,11 @@ def claimed(cluster: Cluster, job: str) -> list[int]:
 
 
 def test_nothing_starts_until_every_rank_has_its_place(cluster: Cluster) -> None:
-    """Two hosts keep their places; the third is frozen. When it wakes, all start at once and know their peers."""
-    hosts = [cluster.add_host(f"host{n}", cpu_slots=1, advertise=f"127.0.0.{n + 1}") for n in range(3)]
+    """Two hosts keep their places; the third is frozen. When it wakes, all start at once and know
+    their peers."""
+    hosts = [
+        cluster.add_host(f"host{n}", cpu_slots=1, advertise=f"127.0.0.{n + 1}") for n in range(3)
+    ]
     pids = hosts[2].freeze()
     look = cluster.folder / "look"
     words = f"""import json, os
@@ -35,7 +38,11 @@ open('{look}', 'a').write('x')"""
     wait_until(lambda: len(claimed(cluster, job)) == 2, SECONDS, what="two claims")
     # A restart of an agent must not lose its place: the new one is asked again.
     hosts[0].kill_agent()
-    wait_until(lambda: hosts[0].log().count("a place is kept") == 2, SECONDS, what="the new agent to be asked again")
+    wait_until(
+        lambda: hosts[0].log().count("a place is kept") == 2,
+        SECONDS,
+        what="the new agent to be asked again",
+    )
     assert cluster.client.job(job).state == "reserved"
     assert not look.exists(), "a rank ran before the barrier was open"
     assert [task.barrier for task in cluster.client.tasks(job)] == [False] * 3
@@ -51,7 +58,9 @@ open('{look}', 'a').write('x')"""
     address = {host.name: f"127.0.0.{n + 1}" for n, host in enumerate(hosts)}
     assert [peer["address"] for peer in listed] == [address[peer["host"]] for peer in listed]
     first = listed[0]["address"]
-    assert {(env["MASTER_ADDR"], env["WORLD_SIZE"], env["LOCAL_RANK"]) for env in seen} == {(first, "3", "0")}
+    assert {(env["MASTER_ADDR"], env["WORLD_SIZE"], env["LOCAL_RANK"]) for env in seen} == {
+        (first, "3", "0")
+    }
     assert len({env["MASTER_PORT"] for env in seen}) == 1
     assert int(seen[0]["MASTER_PORT"]) > 1023
     assert {env["GROUP_RANK"] for env in seen} == {"0", "1", "2"}
@@ -80,14 +89,19 @@ def test_three_are_reserved_and_one_dies_before_it_claims(impatient: Cluster) ->
     cluster.until_attempt(gang.id, 1, "ended", seconds=SECONDS)
     (first, *_) = gang.attempts()
     assert (first.cause, first.outcome) == ("start_timeout", "requeued")
-    # Nothing of it is left anywhere: what was kept for it takes other work, where the gang itself cannot go on.
+    # Nothing of it is left anywhere: what was kept for it takes other work, where the gang itself
+    # cannot go on.
     other = [cluster.submit(sys.executable, "-c", "", priority=90) for _ in range(2)]
     for job in other:
         cluster.until(job, "succeeded", seconds=SECONDS)
-    assert not any(line.attempt == 1 for line in gang.lines()), "a rank of the attempt that never began has run"
+    assert not any(line.attempt == 1 for line in gang.lines()), (
+        "a rank of the attempt that never began has run"
+    )
     cluster.add_host("spare", cpu_slots=1)
     started = wait_until(
-        lambda: next((n.attempt for n in gang.lines() if n.rank == 2), 0), SECONDS, what="an attempt that runs"
+        lambda: next((n.attempt for n in gang.lines() if n.rank == 2), 0),
+        SECONDS,
+        what="an attempt that runs",
     )
     gang.wait_all(started)
     assert {line.attempt for line in gang.lines()} == {started}, "only one attempt ever ran"
@@ -113,7 +127,8 @@ def test_two_gangs_that_share_a_host_have_ports_of_their_own(cluster: Cluster) -
 
 
 def test_a_port_that_was_taken_meanwhile_is_no_failure_of_the_job(cluster: Cluster) -> None:
-    """Rank 0 finds its port in use and dies of it. Another attempt gets another port, at no charge to the retries."""
+    """Rank 0 finds its port in use and dies of it. Another attempt gets another port, at no charge
+    to the retries."""
     cluster.add_host("one", cpu_slots=2)
     words = (
         "import os, socket, sys, time\n"
@@ -130,14 +145,18 @@ def test_a_port_that_was_taken_meanwhile_is_no_failure_of_the_job(cluster: Clust
     ended = cluster.until(job, "succeeded", seconds=SECONDS)
     first, second = cluster.client.attempts(job)
     assert (first.cause, first.rule, first.charged_to, first.trigger_rank) == (
-        "agent_transient", "rendezvous-port", "infra", 0,
-    )  # fmt: skip
+        "agent_transient",
+        "rendezvous-port",
+        "infra",
+        0,
+    )
     assert (ended.attempts, ended.retries_charged) == (2, 0)
     assert second.outcome == "succeeded"
 
 
 def test_device_local_rank_is_a_ranks_own(cluster: Cluster) -> None:
-    """As under torchrun: a script that takes the device LOCAL_RANK of those it sees takes the one it was given."""
+    """As under torchrun: a script that takes the device LOCAL_RANK of those it sees takes the one
+    it was given."""
     cluster.add_host("busy", gpus=4, cpu_slots=0)
     blocker = cluster.submit(sys.executable, "-c", "import time; time.sleep(600)", gpus=1)
     cluster.until(blocker, "running", seconds=SECONDS)

@@ -1,4 +1,5 @@
-"""A rank in an uninterruptible wait of the kernel: SIGKILL does nothing to it. Its gang goes on elsewhere all the same."""
+"""A rank in an uninterruptible wait of the kernel: SIGKILL does nothing to it. Its gang goes on
+elsewhere all the same."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def stuck(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """A folder nothing in which can be opened, and the process that makes it so."""
     folder = tmp_path / "stuck"
     folder.mkdir()
-    server = subprocess.Popen([sys.executable, "-S", stuck_files.CODE, str(folder)], stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        [sys.executable, "-S", stuck_files.CODE, str(folder)], stdout=subprocess.PIPE
+    )
     try:
         assert server.stdout is not None
         if server.stdout.readline() != b"ready\n":
@@ -55,19 +58,31 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["another rank falls", "its host is scaled down"])
-def test_a_rank_that_no_signal_ends(cluster: Cluster, stuck: tuple[Path, subprocess.Popen[bytes]], asked: bool) -> None:
+@pytest.mark.parametrize(
+    "asked", [False, True], ids=["another rank falls", "its host is scaled down"]
+)
+def test_a_rank_that_no_signal_ends(
+    cluster: Cluster, stuck: tuple[Path, subprocess.Popen[bytes]], asked: bool
+) -> None:
     folder, server = stuck
     for n in range(4):
         cluster.add_host(f"host{n}", cpu_slots=1)
     cluster.client.set_config({"drain_force_seconds": 2})
     script = cluster.folder / "train.py"
-    script.write_text(SCRIPT.format(root=str(Path(__file__).resolve().parents[3]), stuck=str(folder)))
+    script.write_text(
+        SCRIPT.format(root=str(Path(__file__).resolve().parents[3]), stuck=str(folder))
+    )
     journal, go = cluster.folder / "journal", cluster.folder / "go"
     job = cluster.submit(
-        sys.executable, str(script), str(journal), str(go), tasks=3, cpus=1, grace_seconds=1,
+        sys.executable,
+        str(script),
+        str(journal),
+        str(go),
+        tasks=3,
+        cpus=1,
+        grace_seconds=1,
         retry={"max_retries": 1, "retry_delay": 0.0},
-    )  # fmt: skip
+    )
     cluster.until(job, "running", seconds=SECONDS)
     wait_until(lambda: len(ranks_started(journal, job, 1)) == 3, SECONDS, what="all ranks")
     where = {task.rank: str(task.host_name) for task in cluster.client.tasks(job)}
@@ -81,7 +96,9 @@ def test_a_rank_that_no_signal_ends(cluster: Cluster, stuck: tuple[Path, subproc
     else:
         os.kill(pids[0], signal.SIGKILL)
     wait_until(lambda: state_of(pids[1]) == "D", SECONDS, what="rank 1 to survive SIGKILL")
-    assert cluster.client.job(job).state == "draining", "nothing goes on while an end is not confirmed"
+    assert cluster.client.job(job).state == "draining", (
+        "nothing goes on while an end is not confirmed"
+    )
 
     wait_until(
         lambda: cluster.client.host(where[1]).state == "quarantined",
@@ -98,16 +115,26 @@ def test_a_rank_that_no_signal_ends(cluster: Cluster, stuck: tuple[Path, subproc
     assert members[1].state == "failed"
     assert members[1].facts is not None
     assert members[1].facts.unkillable
-    charged = {rank: (c.retries, c.infra) for rank, c in cluster.client.job(job).rank_charges.items()}
+    charged = {
+        rank: (c.retries, c.infra) for rank, c in cluster.client.job(job).rank_charges.items()
+    }
     if asked:
-        assert (first.cause, first.trigger_rank, charged) == ("gpu_fault", 1, {"1": (0, 1)}), first.reason
+        assert (first.cause, first.trigger_rank, charged) == ("gpu_fault", 1, {"1": (0, 1)}), (
+            first.reason
+        )
     else:
-        assert (first.cause, first.trigger_rank, charged) == ("nonzero_exit", 0, {"0": (1, 0)}), first.reason
+        assert (first.cause, first.trigger_rank, charged) == ("nonzero_exit", 0, {"0": (1, 0)}), (
+            first.reason
+        )
     shown = cluster.cli("show", job, "--attempt", "1").stdout.decode()
     assert "SIGKILL" in shown, shown
 
     # Elsewhere, and nobody else where it sits.
-    wait_until(lambda: len(ranks_started(journal, job, 2)) == 3, SECONDS, what="all ranks of the second attempt")
+    wait_until(
+        lambda: len(ranks_started(journal, job, 2)) == 3,
+        SECONDS,
+        what="all ranks of the second attempt",
+    )
     assert where[1] not in {task.host_name for task in cluster.client.tasks(job)}
     small = cluster.submit("true", cpus=1)
     if not asked:

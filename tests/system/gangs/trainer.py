@@ -1,4 +1,5 @@
-"""`examples/gang/train_sockets.py` with a journal: `trainer.py JOURNAL STATE STEPS EVERY STEP_SECONDS`.
+"""`examples/gang/train_sockets.py` with a journal: `trainer.py JOURNAL STATE STEPS EVERY
+STEP_SECONDS`.
 
 STATE is the folder of the ranks' own files, or `-` for `holdfast.checkpoint`.
 """
@@ -21,7 +22,9 @@ CODE = str(Path(__file__).resolve())
 
 def load_example() -> ModuleType:
     """The example as a module."""
-    spec = importlib.util.spec_from_file_location("train_sockets", ROOT / "examples" / "gang" / "train_sockets.py")
+    spec = importlib.util.spec_from_file_location(
+        "train_sockets", ROOT / "examples" / "gang" / "train_sockets.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -35,7 +38,9 @@ def main() -> int:
     journal.write("start")
     steps, every = int(sys.argv[3]), int(sys.argv[4])
     state = None if sys.argv[2] == "-" else Path(sys.argv[2])
-    weights = load_example().train(state, steps, every, float(sys.argv[5]), lambda step: journal.write(f"step-{step}"))
+    weights = load_example().train(
+        state, steps, every, float(sys.argv[5]), lambda step: journal.write(f"step-{step}")
+    )
     print(f"digest {hashlib.sha256(weights.tobytes()).hexdigest()}", flush=True)
     journal.write("end")
     return 0

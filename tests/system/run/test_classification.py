@@ -1,4 +1,5 @@
-"""From what happened on a host to what becomes of the job, with real processes and a real database."""
+"""From what happened on a host to what becomes of the job, with real processes and a real
+database."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def test_a_broken_gpu_quarantines_its_host_and_the_job_goes_on_elsewhere(shared:
     job = shared.submit(sys.executable, "-c", FAIL_ONCE, queue="broken", gpus=1)
     script.write_text(json.dumps({"job": job, "faults": {"xids": [45, 79]}}) + "\n")
     shared.client.resume_queue("broken")
-    wait_until(lambda: shared.client.host("broken").state == "quarantined", 20, what="the host to be quarantined")
+    wait_until(
+        lambda: shared.client.host("broken").state == "quarantined",
+        20,
+        what="the host to be quarantined",
+    )
     shared.add_host("sound", queues=["broken"], gpus=1)
     shared.until(job, "succeeded")
     first, second = shared.client.attempts(job)
@@ -52,11 +57,16 @@ def test_an_operators_rule_decides_real_ends(shared: Cluster) -> None:
     shared.set_queue("ruled")
     shared.add_host("ruled", queues=["ruled"])
     shared.client.set_rules(
-        '[[rule]]\nname = "config"\npattern = "^ConfigError"\nexit_codes = [64]\nnever_retry = true\n'
+        '[[rule]]\nname = "config"\npattern = "^ConfigError"\nexit_codes = [64]\nnever_retry = '
+        "true\n"
     )
     try:
         job = shared.submit(
-            sys.executable, "-c", SETTINGS_ERROR, queue="ruled", retry={"max_retries": 3, "retry_delay": 1}
+            sys.executable,
+            "-c",
+            SETTINGS_ERROR,
+            queue="ruled",
+            retry={"max_retries": 3, "retry_delay": 1},
         )
         failed = shared.until(job, "failed")
         assert (failed.attempts, failed.cause) == (1, "nonzero_exit")

@@ -1,4 +1,5 @@
-"""The controller and its database die, freeze, restart; jobs do not notice (DESIGN §3.1: LEASE-4, §2: no state in controllers)."""
+"""The controller and its database die, freeze, restart; jobs do not notice (DESIGN §3.1: LEASE-4,
+§2: no state in controllers)."""
 
 from __future__ import annotations
 
@@ -60,8 +61,11 @@ def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
     assert kinds(cluster, job).count("job.failed") == 1
 
 
-def test_nothing_is_reaped_until_a_restarted_controller_has_waited_a_whole_lease(cluster: Cluster) -> None:
-    """LEASE-4, with the agent silent all the time: what looks expired may be a host that had nobody to talk to."""
+def test_nothing_is_reaped_until_a_restarted_controller_has_waited_a_whole_lease(
+    cluster: Cluster,
+) -> None:
+    """LEASE-4, with the agent silent all the time: what looks expired may be a host that had nobody
+    to talk to."""
     host = cluster.add_host("silent", queues=[cluster.set_queue("silent")])
     file = cluster.folder / "chronicle"
     job = cluster.submit(sys.executable, CODE, str(file), "120", queue="silent", lease_ttl=TTL)
@@ -79,7 +83,9 @@ def test_nothing_is_reaped_until_a_restarted_controller_has_waited_a_whole_lease
         )
         time.sleep(0.25)
     # And then it is reaped: the silence is real.
-    wait_until(lambda: cluster.client.job(job).state != "running", 8, what="the lease to lapse after all")
+    wait_until(
+        lambda: cluster.client.job(job).state != "running", 8, what="the lease to lapse after all"
+    )
     host.thaw()
     cluster.until_attempt(job, 2)
     wait_until(lambda: 2 in lives_of(file, job))
@@ -124,7 +130,9 @@ def test_the_database_away_for_longer_than_a_sync(proxied: tuple[Cluster, Proxy]
     if how == "refuse":
         proxy.cut()
     away_at = time.monotonic()
-    wait_until(lambda: not host.task_pids(short) and not host.task_pids(bad), what="jobs to end meanwhile")
+    wait_until(
+        lambda: not host.task_pids(short) and not host.task_pids(bad), what="jobs to end meanwhile"
+    )
     time.sleep(max(0.0, 3.5 - (time.monotonic() - away_at)))  # several syncs
     assert host.task_pids(long) == pids
     proxy.restore()
@@ -134,10 +142,15 @@ def test_the_database_away_for_longer_than_a_sync(proxied: tuple[Cluster, Proxy]
     assert cluster.until(long, "succeeded").attempts == 1
     for job, word in ((short, "job.succeeded"), (bad, "job.failed"), (long, "job.succeeded")):
         assert kinds(cluster, job).count(word) == 1, kinds(cluster, job)
-    wait_until(lambda: cluster.output(short).count(b"\n") == 40, what="the output that came while it was away")
+    wait_until(
+        lambda: cluster.output(short).count(b"\n") == 40,
+        what="the output that came while it was away",
+    )
 
 
-def test_a_trip_that_cannot_be_written_still_kills_and_the_job_comes_back(proxied: tuple[Cluster, Proxy]) -> None:
+def test_a_trip_that_cannot_be_written_still_kills_and_the_job_comes_back(
+    proxied: tuple[Cluster, Proxy],
+) -> None:
     cluster, proxy = proxied
     host = cluster.add_host("h")
     job = cluster.submit(sys.executable, "-c", WEDGE, stall_timeout=2)
@@ -148,17 +161,27 @@ def test_a_trip_that_cannot_be_written_still_kills_and_the_job_comes_back(proxie
     proxy.restore()
     ended = cluster.until(job, "succeeded")
     first, second = cluster.client.attempts(job)
-    assert (first.outcome, first.cause, first.exit_code, first.charged_to) == ("requeued", "stalled", 76, "watchdog")
+    assert (first.outcome, first.cause, first.exit_code, first.charged_to) == (
+        "requeued",
+        "stalled",
+        76,
+        "watchdog",
+    )
     assert (second.outcome, ended.attempts) == ("succeeded", 2)
-    wait_until(lambda: cluster.client.forensics(job, 1), what="forensics, sent when the way was free")
+    wait_until(
+        lambda: cluster.client.forensics(job, 1), what="forensics, sent when the way was free"
+    )
 
 
 @pytest.fixture
 def own_database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server of this test's own, to be killed."""
     with ExitStack() as stack:
-        # fsync guards against a crash of the machine, not of the server; what a commit promised must be in the file.
-        server = EmbeddedPostgres(tmp_path / "pg", settings={**FAST_SETTINGS, "synchronous_commit": "on"})
+        # fsync guards against a crash of the machine, not of the server; what a commit promised
+        # must be in the file.
+        server = EmbeddedPostgres(
+            tmp_path / "pg", settings={**FAST_SETTINGS, "synchronous_commit": "on"}
+        )
         server.start()
         stack.callback(server.stop)
         yield server
@@ -189,8 +212,11 @@ def test_a_killed_database_loses_nothing(own_database: EmbeddedPostgres, tmp_pat
         wait_until(lambda: cluster.output(job).count(b"\n") == 70, what="the whole output")
 
 
-def test_a_database_restored_from_a_backup_wedges_no_job(tmp_path: Path, pg_server: PgServer) -> None:
-    """The agent knows more than the database: the attempt that is offered to it has ended there. It says so."""
+def test_a_database_restored_from_a_backup_wedges_no_job(
+    tmp_path: Path, pg_server: PgServer
+) -> None:
+    """The agent knows more than the database: the attempt that is offered to it has ended there. It
+    says so."""
     with ExitStack() as stack:
         name = pg_server.create_database()
         stack.callback(pg_server.drop_database, name)

@@ -1,4 +1,5 @@
-"""The record of what happened, followed through a controller's restart: no gap, no duplicate (issue §3.12)."""
+"""The record of what happened, followed through a controller's restart: no gap, no duplicate (issue
+§3.12)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Listener:
                 headers["Last-Event-ID"] = self.ids[-1]
             reader = EventReader()
             try:
-                with httpx.stream("GET", self._url, headers=headers, timeout=5, trust_env=False) as answer:
+                with httpx.stream(
+                    "GET", self._url, headers=headers, timeout=5, trust_env=False
+                ) as answer:
                     assert answer.status_code == 200, answer.read()
                     self.connections += 1
                     for data in answer.iter_bytes():

@@ -1,4 +1,5 @@
-"""Leases and fences: who may run a job, until when, and that two never do at once (LEASE-1 to 3, FENCE-1)."""
+"""Leases and fences: who may run a job, until when, and that two never do at once (LEASE-1 to 3,
+FENCE-1)."""
 
 from __future__ import annotations
 
@@ -31,12 +32,24 @@ LONG_TTL = 300.0  # where something else than the lease must end a task, and be 
 
 
 def start_chronicle(
-    cluster: Cluster, queue: str, *more: str, seconds: float = 120, lease_ttl: float = TTL, **fields: Any
+    cluster: Cluster,
+    queue: str,
+    *more: str,
+    seconds: float = 120,
+    lease_ttl: float = TTL,
+    **fields: Any,
 ) -> tuple[str, Path]:
     """A job that writes down its life, running, and the file it writes to."""
     file = cluster.folder / f"{queue}.chronicle"
     job = cluster.submit(
-        sys.executable, CODE, str(file), str(seconds), *more, queue=queue, lease_ttl=lease_ttl, **fields
+        sys.executable,
+        CODE,
+        str(file),
+        str(seconds),
+        *more,
+        queue=queue,
+        lease_ttl=lease_ttl,
+        **fields,
     )
     cluster.until(job, "running")
     wait_until(lambda: file.exists() and file.stat().st_size, what="the job's first words")
@@ -48,19 +61,29 @@ def identity_of(host: Host) -> dict[str, Any]:
     return found
 
 
-def post_sync(cluster: Cluster, host: Host, *reports: wire.TaskReport, incarnation: str = "") -> httpx.Response:
+def post_sync(
+    cluster: Cluster, host: Host, *reports: wire.TaskReport, incarnation: str = ""
+) -> httpx.Response:
     """A sync as this host's agent would send it, seq 0: older than any real one."""
     who = identity_of(host)
-    request = wire.SyncRequest(incarnation=incarnation or who["incarnation"], seq=0, tasks=list(reports))
+    request = wire.SyncRequest(
+        incarnation=incarnation or who["incarnation"], seq=0, tasks=list(reports)
+    )
     headers = {"Authorization": f"Bearer {who['host_key']}", "Content-Type": "application/json"}
     url = f"{cluster.controller.url}/v1/agent/sync"
-    return httpx.post(url, content=wire.encode(request), headers=headers, timeout=20, trust_env=False)
+    return httpx.post(
+        url, content=wire.encode(request), headers=headers, timeout=20, trust_env=False
+    )
 
 
 def test_silent_hosts_lose_their_jobs_only_when_both_clocks_say_so(cluster: Cluster) -> None:
-    """Three faults side by side: a black hole that stays, one that heals between the two clocks, and a frozen agent."""
+    """Three faults side by side: a black hole that stays, one that heals between the two clocks,
+    and a frozen agent."""
     queues = ("hole", "healed", "frozen")
-    hosts = {name: cluster.add_host(name, queues=[cluster.set_queue(name)], proxied=True) for name in queues}
+    hosts = {
+        name: cluster.add_host(name, queues=[cluster.set_queue(name)], proxied=True)
+        for name in queues
+    }
     jobs = {name: start_chronicle(cluster, name) for name in queues}
     spare = cluster.add_host("spare", cpu_slots=4)
     old = {name: hosts[name].task_pids(jobs[name][0]) for name in queues}
@@ -68,14 +91,23 @@ def test_silent_hosts_lose_their_jobs_only_when_both_clocks_say_so(cluster: Clus
     began = boottime()
     for name in ("hole", "healed"):
         hosts[name].proxy.black_hole = True  # type: ignore[union-attr]  # it was started above
-    os.kill(agent, signal.SIGSTOP)  # replaced after 20 s only: the guardian alone must keep the time
+    os.kill(
+        agent, signal.SIGSTOP
+    )  # replaced after 20 s only: the guardian alone must keep the time
 
-    wait_until(lambda: not any(is_alive(p) for p in old["healed"]), TTL + 5, what="the guardian to end the task")
+    wait_until(
+        lambda: not any(is_alive(p) for p in old["healed"]),
+        TTL + 5,
+        what="the guardian to end the task",
+    )
     hosts["healed"].proxy.restore()  # type: ignore[union-attr]  # it was started above
     for name in queues:
         job, file = jobs[name]
         cluster.until_attempt(job, 2, seconds=12)
-        wait_until(lambda job=job, file=file: 2 in lives_of(file, job), what="the second attempt's first words")
+        wait_until(
+            lambda job=job, file=file: 2 in lives_of(file, job),
+            what="the second attempt's first words",
+        )
         lives = check_no_overlap(file, job)
         ended, again = lives[1][1] - began, lives[2][0] - began
         # The last renewal was at most an interval (and a slow box's second) before the fault.
@@ -83,11 +115,18 @@ def test_silent_hosts_lose_their_jobs_only_when_both_clocks_say_so(cluster: Clus
         if name != "healed":
             assert TTL + MARGIN - 2.5 < again < TTL + MARGIN + 4, (name, again)
         first = cluster.client.attempts(job)[0]
-        assert (first.outcome, first.cause, first.charged_to) == ("requeued", "agent_transient", "infra"), name
-    assert cluster.client.attempts(jobs["healed"][0])[0].exit_code == 77, "the host said itself that the lease was lost"
+        assert (first.outcome, first.cause, first.charged_to) == (
+            "requeued",
+            "agent_transient",
+            "infra",
+        ), name
+    assert cluster.client.attempts(jobs["healed"][0])[0].exit_code == 77, (
+        "the host said itself that the lease was lost"
+    )
     assert {cluster.client.attempts(jobs[n][0])[1].host for n in ("hole", "frozen")} == {"spare"}
 
-    # The partition heals. What the host then reports of the old attempt is stale and changes nothing.
+    # The partition heals. What the host then reports of the old attempt is stale and changes
+    # nothing.
     before = {name: cluster.snapshot(jobs[name][0]) for name in queues}
     refused = len(cluster.controller.messages("a stale report was refused"))
     hosts["hole"].proxy.restore()  # type: ignore[union-attr]  # it was started above
@@ -95,7 +134,9 @@ def test_silent_hosts_lose_their_jobs_only_when_both_clocks_say_so(cluster: Clus
         lambda: len(cluster.controller.messages("a stale report was refused")) > refused,
         what="the refusal of the stale report",
     )
-    wait_until(lambda: not cluster.client.host("hole").dead and cluster.client.host("hole").running == 0)
+    wait_until(
+        lambda: not cluster.client.host("hole").dead and cluster.client.host("hole").running == 0
+    )
     for name in queues:
         assert cluster.snapshot(jobs[name][0]) == before[name], name
     assert len(spare.task_pids()) >= 2
@@ -119,22 +160,38 @@ def test_a_stale_report_is_refused_and_changes_nothing(cluster: Cluster) -> None
 
     success = TaskFacts(exit_code=0)
     trip = TaskFacts(trip=Trip(watchdog="time_limit", exit_code=75, reason="made up"), signal=9)  # type: ignore[arg-type]  # plain words stand for the typed value in a test
-    for stale in (old_key, TaskKey(job, 0, 1), TaskKey(job, 0, running.epoch + 1), TaskKey(job, 1, running.epoch)):
+    for stale in (
+        old_key,
+        TaskKey(job, 0, 1),
+        TaskKey(job, 0, running.epoch + 1),
+        TaskKey(job, 1, running.epoch),
+    ):
         for facts in (success, trip):
             answer = post_sync(cluster, on, wire.TaskReport(key=stale, state="ended", facts=facts))
             assert answer.status_code == 200
             told = wire.decode_sync_answer(answer.content)
-            assert ([r.key for r in told.refused], [r.status for r in told.refused], told.acked) == ([stale], [409], [])
+            assert (
+                [r.key for r in told.refused],
+                [r.status for r in told.refused],
+                told.acked,
+            ) == ([stale], [409], [])
     answer = post_sync(cluster, on, wire.TaskReport(key=old_key, state="running", pid=1))
-    assert wire.decode_sync_answer(answer.content).lost == [old_key], "a host that still runs it is told to end it"
+    assert wire.decode_sync_answer(answer.content).lost == [old_key], (
+        "a host that still runs it is told to end it"
+    )
     assert cluster.snapshot(job) == before, "a stale epoch changed something"
 
     answer = post_sync(cluster, off, wire.TaskReport(key=key, state="ended", facts=success))
-    assert [r.key for r in wire.decode_sync_answer(answer.content).refused] == [key], "a host touched another's lease"
+    assert [r.key for r in wire.decode_sync_answer(answer.content).refused] == [key], (
+        "a host touched another's lease"
+    )
     assert cluster.snapshot(job) == before, "another host changed something"
 
     answer = post_sync(
-        cluster, host, wire.TaskReport(key=key, state="ended", facts=success), incarnation=old_incarnation
+        cluster,
+        host,
+        wire.TaskReport(key=key, state="ended", facts=success),
+        incarnation=old_incarnation,
     )
     assert (answer.status_code, answer.json()["code"]) == (409, "stale_incarnation")
     assert cluster.snapshot(job) == before, "an old incarnation changed something"
@@ -143,7 +200,8 @@ def test_a_stale_report_is_refused_and_changes_nothing(cluster: Cluster) -> None
 
 
 def test_evidence_does_not_wait_for_the_lease(cluster: Cluster) -> None:
-    """kill -9 of the whole host's Holdfast, then a start: a new incarnation, and the job runs again in seconds."""
+    """kill -9 of the whole host's Holdfast, then a start: a new incarnation, and the job runs again
+    in seconds."""
     host = cluster.add_host("killed", queues=[cluster.set_queue("killed")])
     job, file = start_chronicle(cluster, "killed", lease_ttl=LONG_TTL)
     first = cluster.client.host("killed").incarnation
@@ -152,7 +210,9 @@ def test_evidence_does_not_wait_for_the_lease(cluster: Cluster) -> None:
     host.guardian.wait()
     host.start()
     wait_until(
-        lambda: 2 in lives_of(file, job), LONG_TTL / 10, what="the second attempt: a new incarnation is evidence"
+        lambda: 2 in lives_of(file, job),
+        LONG_TTL / 10,
+        what="the second attempt: a new incarnation is evidence",
     )
     check_no_overlap(file, job)
     assert cluster.client.host("killed").incarnation != first
@@ -185,7 +245,9 @@ def test_an_operators_word_frees_a_dead_machine_at_once(cluster: Cluster) -> Non
     cluster.wait_host("still")
 
 
-def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(cluster: Cluster) -> None:
+def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(
+    cluster: Cluster,
+) -> None:
     host = cluster.add_host("asleep", queues=[cluster.set_queue("asleep")])
     job, file = start_chronicle(cluster, "asleep")
     cluster.add_host("spare")
@@ -195,13 +257,19 @@ def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(clus
     wait_until(lambda: 2 in lives_of(file, job))
     before = cluster.snapshot(job)
     woken = boottime()
-    # All but the agent, which might hear of it from the controller: the guardian alone must look at its deadlines.
+    # All but the agent, which might hear of it from the controller: the guardian alone must look at
+    # its deadlines.
     agent = host.agent_pid()
     signal_all([pid for pid in frozen if pid != agent], signal.SIGCONT)
-    wait_until(lambda: not host.task_pids(job), 5, what="the guardian to see that the lease is over")
+    wait_until(
+        lambda: not host.task_pids(job), 5, what="the guardian to see that the lease is over"
+    )
     late = lives_of(file, job)[1][1] - woken
     assert late < 0.5, f"the old attempt lived on for {late:.2f} s after the machine woke"
     signal_all([agent], signal.SIGCONT)
-    wait_until(lambda: cluster.controller.messages("a stale report was refused"), what="its late report to be refused")
+    wait_until(
+        lambda: cluster.controller.messages("a stale report was refused"),
+        what="its late report to be refused",
+    )
     wait_until(lambda: cluster.client.host("asleep").running == 0)
     assert cluster.snapshot(job) == before

@@ -1,4 +1,5 @@
-"""Output: whatever a job prints, it hurts nobody, and what is kept is what was printed (DESIGN §12, issue §3.11)."""
+"""Output: whatever a job prints, it hurts nobody, and what is kept is what was printed (DESIGN §12,
+issue §3.11)."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_a_flood_is_bounded_on_disk_in_the_database_and_in_memory(cluster: Clust
     host = cluster.add_host("h")
     flood = cluster.submit(sys.executable, "-c", FLOOD.format(FLOOD_MB))
     quiet = cluster.submit(
-        sys.executable, "-c", "import time\nfor n in range(50): print(n, flush=True); time.sleep(0.05)"
+        sys.executable,
+        "-c",
+        "import time\nfor n in range(50): print(n, flush=True); time.sleep(0.05)",
     )
     controller, agent = psutil.Process(cluster.controller.pid), psutil.Process(host.agent_pid())
     peak = {"controller": 0, "agent": 0, "disk": 0}
@@ -85,10 +88,13 @@ def test_a_flood_is_bounded_on_disk_in_the_database_and_in_memory(cluster: Clust
     assert row[0] < 2000, row
     assert peak["controller"] < 400 << 20, peak
     assert peak["agent"] < 250 << 20, peak
-    # The guardian looks once a second, and ten times a second once a log is over its limit: it writes up to 100 MB/s.
+    # The guardian looks once a second, and ten times a second once a log is over its limit: it
+    # writes up to 100 MB/s.
     assert peak["disk"] < 150 << 20, peak
     wait_until(
-        lambda: disk_usage(host.state) < 40 << 20, 20, what=f"the disk to be given back: {disk_usage(host.state)}"
+        lambda: disk_usage(host.state) < 40 << 20,
+        20,
+        what=f"the disk to be given back: {disk_usage(host.state)}",
     )
     kept = cluster.output(flood)
     assert kept.startswith(b"000000000000000\n000000000000001\n")
@@ -99,7 +105,10 @@ def test_a_flood_is_bounded_on_disk_in_the_database_and_in_memory(cluster: Clust
 def test_binary_output_is_exact_through_run_and_logs(shared: Cluster) -> None:
     shared.add_host("binary", queues=[shared.set_queue("binary")])
     noise = random.Random(7)
-    out, err = noise.randbytes(700_001) + bytes(range(256)), noise.randbytes(50_003) + b"\r\n\x00\xff"
+    out, err = (
+        noise.randbytes(700_001) + bytes(range(256)),
+        noise.randbytes(50_003) + b"\r\n\x00\xff",
+    )
     done = shared.cli("run", "--queue", "binary", "--", sys.executable, "-c", BINARY)
     assert done.returncode == 4
     assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(out).digest()
@@ -159,9 +168,12 @@ def test_secrets_are_shown_to_nobody(shared: Cluster) -> None:
         "\nkey = os.environ['API_KEY']\nprint('key is', key, flush=True)\n"
         "for c in key: sys.stderr.write(c); sys.stderr.flush(); time.sleep(0.01)\n"
         "import subprocess; subprocess.Popen(['sleep', '1000', key][:2] + [], env=os.environ)\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', key])\ntime.sleep(0.3)\nbeat(1); wedge()"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', "
+        "key])\ntime.sleep(0.3)\nbeat(1); wedge()"
     )
-    job = shared.submit(sys.executable, "-c", code, queue="secrets", secrets={"API_KEY": word}, watchdog_cap=0)
+    job = shared.submit(
+        sys.executable, "-c", code, queue="secrets", secrets={"API_KEY": word}, watchdog_cap=0
+    )
     shared.until(job, "failed")
     wait_until(lambda: b"key is" in shared.output(job), what="its output")
     out, err = shared.output(job), shared.output(job, "stderr")
@@ -187,23 +199,35 @@ def test_a_full_disk_of_one_host_hurts_nobody_else(cluster: Cluster) -> None:
     small = cluster.folder / "full"
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
     try:
         full = cluster.add_host("full", queues=[cluster.set_queue("full")])
         fine = cluster.add_host("fine", queues=[cluster.set_queue("fine")])
-        flood = cluster.submit(sys.executable, "-c", FLOOD.format(20) + "\nsys.exit(0)", queue="full")
-        other = cluster.submit(sys.executable, "-c", "import time; time.sleep(3); print('mine')", queue="fine")
-        wait_until(lambda: cluster.client.job(flood).state.terminal, 30, what="the flood to end one way or another")
+        flood = cluster.submit(
+            sys.executable, "-c", FLOOD.format(20) + "\nsys.exit(0)", queue="full"
+        )
+        other = cluster.submit(
+            sys.executable, "-c", "import time; time.sleep(3); print('mine')", queue="fine"
+        )
+        wait_until(
+            lambda: cluster.client.job(flood).state.terminal,
+            30,
+            what="the flood to end one way or another",
+        )
         left = shutil.disk_usage(small).free
         (small / "filler").write_bytes(b"x" * left)
         long = cluster.submit("sleep", "2", queue="full")
         assert cluster.until(other, "succeeded").attempts == 1
         wait_until(lambda: cluster.output(other) == b"mine\n")
         wait_until(
-            lambda: cluster.client.job(long).wait_cause == "back_off", 20, what="a job on a full disk to back off"
+            lambda: cluster.client.job(long).wait_cause == "back_off",
+            20,
+            what="a job on a full disk to back off",
         )
         assert full.guardian.poll() is None, "the guardian outlives a full disk"
         assert full.agent_pid(), "the agent outlives a full disk"

@@ -1,4 +1,5 @@
-"""What kills, freezes and replaces the processes of a host, and what that does to the jobs on it (nothing, or everything)."""
+"""What kills, freezes and replaces the processes of a host, and what that does to the jobs on it
+(nothing, or everything)."""
 
 from __future__ import annotations
 
@@ -27,9 +28,13 @@ def test_an_agent_killed_twice_and_an_upgrade_leave_a_job_untouched(shared: Clus
     shared.until(job, "running")
     (pid,) = host.task_pids(job)
     first = host.kill_agent()
-    second = wait_until(lambda: host.agent_pid() not in (0, first) and host.agent_pid(), what="a second agent")
+    second = wait_until(
+        lambda: host.agent_pid() not in (0, first) and host.agent_pid(), what="a second agent"
+    )
     host.kill_agent()
-    third = wait_until(lambda: host.agent_pid() not in (0, second) and host.agent_pid(), what="a third agent")
+    third = wait_until(
+        lambda: host.agent_pid() not in (0, second) and host.agent_pid(), what="a third agent"
+    )
     time.sleep(0.5)
     os.kill(host.guardian.pid, signal.SIGHUP)
     wait_until(lambda: host.agent_pid() not in (0, third), what="the upgraded agent")
@@ -43,7 +48,10 @@ def test_an_agent_killed_twice_and_an_upgrade_leave_a_job_untouched(shared: Clus
 def test_an_exit_while_no_agent_lives_is_reported_by_the_next(shared: Cluster) -> None:
     host = shared.add_host("unseen", queues=[shared.set_queue("unseen")])
     job = shared.submit(
-        sys.executable, "-c", "import time, sys; time.sleep(1); print('done'); sys.exit(9)", queue="unseen"
+        sys.executable,
+        "-c",
+        "import time, sys; time.sleep(1); print('done'); sys.exit(9)",
+        queue="unseen",
     )
     shared.until(job, "running")
     os.kill(wait_until(host.agent_pid), signal.SIGSTOP)
@@ -104,7 +112,8 @@ time.sleep(1000)
 @pytest.mark.parametrize("code", [DAEMON, NAMELESS], ids=["daemon", "nameless"])
 def test_a_killed_guardian_takes_every_descendant_with_it(shared: Cluster, code: str) -> None:
     name = "daemon" if code is DAEMON else "nameless"
-    # What threw its environment away as well is found by its control group, and a memory limit is what gives it one.
+    # What threw its environment away as well is found by its control group, and a memory limit is
+    # what gives it one.
     memory = 256 << 20 if code is NAMELESS else 0
     if memory and not limits_memory():
         pytest.skip("no control group with a memory controller can be made here")
@@ -115,7 +124,9 @@ def test_a_killed_guardian_takes_every_descendant_with_it(shared: Cluster, code:
     assert len(pids) >= (3 if code is DAEMON else 2)
     try:
         host.kill_guardian()
-        wait_until(lambda: not [p for p in pids if is_alive(p)], 10, what="every descendant to be gone")
+        wait_until(
+            lambda: not [p for p in pids if is_alive(p)], 10, what="every descendant to be gone"
+        )
     finally:
         signal_all([p for p in pids if is_alive(p)], signal.SIGKILL)
     host.start()
@@ -134,7 +145,8 @@ def limits_memory() -> bool:
 
 
 def descendants_of_tasks(host: Host) -> list[int]:
-    """Everything below the guardian that is not its agent's: orphans of a task are adopted by the guardian."""
+    """Everything below the guardian that is not its agent's: orphans of a task are adopted by the
+    guardian."""
     agent, entries = host.agent_pid(), table.read_table()
     found, edge = [], [p for p in table.read_children(host.guardian.pid) or [] if p != agent]
     while edge:
@@ -173,12 +185,16 @@ def test_a_job_that_eats_more_memory_than_it_asked_for(shared: Cluster) -> None:
 def test_a_job_deaf_to_term_is_killed_after_its_grace(shared: Cluster) -> None:
     host = shared.add_host("deaf", queues=[shared.set_queue("deaf")])
     file = shared.folder / "deaf.chronicle"
-    job = shared.submit(sys.executable, CODE, str(file), "100", "--ignore-term", queue="deaf", grace=2)
+    job = shared.submit(
+        sys.executable, CODE, str(file), "100", "--ignore-term", queue="deaf", grace=2
+    )
     shared.until(job, "running")
     wait_until(lambda: lives_of(file, job))
     began = time.clock_gettime(time.CLOCK_BOOTTIME)
     assert shared.client.cancel(job, "enough").state == "draining"
-    ended = shared.until(job, "cancelled", seconds=20)  # by the KILL after its grace: a drain is forced after 45 s
+    ended = shared.until(
+        job, "cancelled", seconds=20
+    )  # by the KILL after its grace: a drain is forced after 45 s
     assert ended.cause == "user_cancelled"
     lived = check_no_overlap(file, job)[1][1] - began
     assert lived > 1.8, f"it lived only {lived:.1f} s after the cancel, its grace was 2 s"

@@ -1,4 +1,5 @@
-"""Webhooks of real controllers, real jobs and a real receiver: nothing missed, in order, whoever is killed."""
+"""Webhooks of real controllers, real jobs and a real receiver: nothing missed, in order, whoever is
+killed."""
 
 from __future__ import annotations
 
@@ -68,9 +69,10 @@ def until_delivered(cluster: Cluster, hook_id: str, seconds: float = 60) -> None
 def accepted(receiver: Receiver, job_id: str, refused: set[int]) -> list[str]:
     """The ids of a job's events in the order they were first taken."""
     found = [
-        r.payload["event"]["id"] for number, r in enumerate(receiver.requests)
+        r.payload["event"]["id"]
+        for number, r in enumerate(receiver.requests)
         if r.payload["event"]["job_id"] == job_id and number not in refused
-    ]  # fmt: skip
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -95,7 +97,9 @@ def test_a_leader_killed_between_send_and_record_sends_again(hooked: Cluster) ->
         assert record.body.encode() == first.body
 
 
-def test_nothing_is_missed_and_each_job_is_in_order_over_kills_and_failures(hooked: Cluster) -> None:
+def test_nothing_is_missed_and_each_job_is_in_order_over_kills_and_failures(
+    hooked: Cluster,
+) -> None:
     hooked.add_controller()
     hooked.add_host("h", cpu_slots=4)
     chance, refused = random.Random(7), set[int]()
@@ -112,7 +116,10 @@ def test_nothing_is_missed_and_each_job_is_in_order_over_kills_and_failures(hook
         jobs: list[str] = []
         wanted: list[int] = []
         for turn in range(3):
-            jobs += [hooked.submit("/bin/sh", "-c", f"exit {n % 2}", labels={"turn": str(turn)}) for n in range(4)]
+            jobs += [
+                hooked.submit("/bin/sh", "-c", f"exit {n % 2}", labels={"turn": str(turn)})
+                for n in range(4)
+            ]
             wanted.append(len(receiver.requests) + 4)
             wait_until(lambda: len(receiver.requests) >= wanted[-1], 30, what="calls")
             if turn < 2:
@@ -124,7 +131,9 @@ def test_nothing_is_missed_and_each_job_is_in_order_over_kills_and_failures(hook
             hooked.until(job_id, "failed" if number % 2 else "succeeded", seconds=60)
         until_delivered(hooked, made.id)
         for job_id in jobs:
-            assert accepted(receiver, job_id, refused) == [e.id for e in hooked.client.events(job_id=job_id)]
+            assert accepted(receiver, job_id, refused) == [
+                e.id for e in hooked.client.events(job_id=job_id)
+            ]
         last = [r.payload for r in receiver.requests if r.payload["event"]["job_id"] == jobs[1]][-1]
         assert (last["job"]["state"], last["job"]["labels"]) == ("failed", {"turn": "0"})
         assert last["event"]["message"] == last["job"]["reason"]
@@ -132,8 +141,12 @@ def test_nothing_is_missed_and_each_job_is_in_order_over_kills_and_failures(hook
 
 def test_a_controller_does_not_call_loopback_unless_it_may(cluster: Cluster) -> None:
     with receiving() as trap:
-        for url in (trap.url, f"https://localhost:{trap.port}/", f"https://[::ffff:127.0.0.1]:{trap.port}/",
-                    f"https://2130706433:{trap.port}/"):  # fmt: skip
+        for url in (
+            trap.url,
+            f"https://localhost:{trap.port}/",
+            f"https://[::ffff:127.0.0.1]:{trap.port}/",
+            f"https://2130706433:{trap.port}/",
+        ):
             with pytest.raises(ValidationError):
                 cluster.client.create_webhook(url)
         cluster.client.set_config({"webhook_allow_private": True})
@@ -141,11 +154,17 @@ def test_a_controller_does_not_call_loopback_unless_it_may(cluster: Cluster) -> 
         made = cluster.client.create_webhook(trap.url)
         assert cluster.client.test_webhook(made.id).delivered
         assert (
-            webhooks.verify(made.secret, trap.requests[0].headers, trap.requests[0].body).event["kind"]
+            webhooks.verify(made.secret, trap.requests[0].headers, trap.requests[0].body).event[
+                "kind"
+            ]
             == "webhook.test"
         )
         cluster.client.set_config({}, ["webhook_allow_private"])
-        wait_until(lambda: not cluster.client.test_webhook(made.id).delivered, 10, what="the setting to be in force")
+        wait_until(
+            lambda: not cluster.client.test_webhook(made.id).delivered,
+            10,
+            what="the setting to be in force",
+        )
         before = trap.connections
         refused = cluster.client.test_webhook(made.id)
         assert refused.error.startswith("refused: ")

@@ -1,7 +1,8 @@
-"""A Slurm of its own on this machine: munged, slurmctld and four slurmds under node names of their own, talking over loopback.
+"""A Slurm of its own on this machine: munged, slurmctld and four slurmds under node names of their
+own, talking over loopback.
 
-Nothing of it is the machine's: key, sockets, spool and pid files are in one folder. What it runs is known by the
-configuration's path, which daemons, slurmstepds and tasks have in their environment.
+Nothing of it is the machine's: key, sockets, spool and pid files are in one folder. What it runs is
+known by the configuration's path, which daemons, slurmstepds and tasks have in their environment.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ TOOLS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol
 NODES = ("n1", "n2", "n3", "n4")
 PATIENCE = 120.0  # for anything that must happen on a loaded machine
 _PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
-# SlurmdTimeout: a dead slurmd is noticed in half a minute; it takes Slurm no less, however low this is.
-# cred_expire is also how long a job that is queued again has to wait.
+# SlurmdTimeout: a dead slurmd is noticed in half a minute; it takes Slurm no less, however low this
+# is. cred_expire is also how long a job that is queued again has to wait.
 _CONFIGURATION = """
 ClusterName=holdfast
 SlurmctldHost={box}(127.0.0.1)
@@ -63,7 +64,9 @@ def find_missing() -> list[str]:
     return [tool for tool in TOOLS if shutil.which(tool, path=_PATH) is None]
 
 
-def wait_for(look: Callable[[], T], what: str, patience: float = PATIENCE, tell: Callable[[], object] = str) -> T:
+def wait_for(
+    look: Callable[[], T], what: str, patience: float = PATIENCE, tell: Callable[[], object] = str
+) -> T:
     """The first true answer of `look`; what `tell` knows when there is none."""
     deadline = time.monotonic() + patience
     while not (found := look()):
@@ -73,7 +76,8 @@ def wait_for(look: Callable[[], T], what: str, patience: float = PATIENCE, tell:
 
 
 def _find_ports(count: int) -> list[int]:
-    """Free ones that the kernel gives to nobody by itself: a slurmd that was killed must find its port free again."""
+    """Free ones that the kernel gives to nobody by itself: a slurmd that was killed must find its
+    port free again."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: list[int] = []
     while len(found) < count:
@@ -85,8 +89,9 @@ def _find_ports(count: int) -> list[int]:
 
 
 def _find_binding(box: str) -> str:
-    """The setting that has Slurm listen on loopback alone. It then takes what the machine's name resolves to, so where that is
-    another address, as in most containers, it must listen everywhere; whoever has not the munge key is refused.
+    """The setting that has Slurm listen on loopback alone. It then takes what the machine's name
+    resolves to, so where that is another address, as in most containers, it must listen everywhere;
+    whoever has not the munge key is refused.
     """
     with contextlib.suppress(OSError):
         if socket.gethostbyname(box) == "127.0.0.1":
@@ -100,7 +105,11 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.configuration = folder / "slurm.conf"
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
+        self.env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "SBATCH"))
+        }
         self.env |= {"SLURM_CONF": str(self.configuration), "PATH": _PATH}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -118,10 +127,18 @@ class Cluster:
         user = pwd.getpwuid(os.getuid()).pw_name
         fields = {"box": box, "binding": _find_binding(box), "folder": self.folder, "user": user}
         text = _CONFIGURATION.format(port=port, **fields)
-        nodes = [_NODE.format(name=name, box=box, port=own) for name, own in zip(NODES, ports, strict=True)]
+        nodes = [
+            _NODE.format(name=name, box=box, port=own)
+            for name, own in zip(NODES, ports, strict=True)
+        ]
         head, _, partition = text.rstrip().rpartition("\n")
         self.configuration.write_text("".join([head.lstrip(), "\n", *nodes, partition, "\n"]))
-        words = ["--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.sock"]
+        words = [
+            "--foreground",
+            "--force",
+            f"--key-file={key}",
+            f"--socket={self.folder}/munge.sock",
+        ]
         words += [f"--pid-file={self.folder}/munged.pid", f"--seed-file={self.folder}/munged.seed"]
         self._start("munged", "munged", *words)
         wait_for((self.folder / "munge.sock").is_socket, "munged")
@@ -134,7 +151,8 @@ class Cluster:
 
     def _start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            # A session of its own, so that a Ctrl-C in the terminal does not end the cluster before its jobs; and no longer than us.
+            # A session of its own, so that a Ctrl-C in the terminal does not end the cluster before
+            # its jobs; and no longer than us.
             self._daemons[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *words],
                 env=self.env,
@@ -183,14 +201,18 @@ class Cluster:
 
     def ask(self, *words: str, check: bool = True) -> str:
         """What a command of Slurm's printed."""
-        done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            words, env=self.env, capture_output=True, text=True, timeout=60, check=False
+        )
         assert not check or done.returncode == 0, f"{words}: {done.stderr}\n{self.read_logs()}"
         return done.stdout
 
     def submit(self, folder: Path, *words: str, **env: str) -> str:
         """`sbatch` in a folder; the number of the job."""
         words = ("sbatch", "--parsable", *words)
-        done = subprocess.run(words, env={**self.env, **env}, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, env={**self.env, **env}, cwd=folder, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{words}: {done.stderr}\n{self.read_logs()}"
         return done.stdout.strip()
 
@@ -198,12 +220,18 @@ class Cluster:
         """`srun` in the background, its output in `log`."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                ["srun", *words], env={**self.env, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                ["srun", *words],
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
 
     def states(self) -> dict[str, str]:
         """Of each node, as `sinfo` names it."""
-        lines = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T", check=False).splitlines()
+        lines = self.ask(
+            "sinfo", "--noheader", "--Node", "--format=%N %T", check=False
+        ).splitlines()
         return {line.split()[0]: line.split()[1] for line in lines}
 
     def describe_job(self, job: str) -> dict[str, str]:
@@ -213,12 +241,16 @@ class Cluster:
 
     def wait_job(self, job: str, state: str) -> dict[str, str]:
         """Wait until a job is in a state."""
-        wait_for(lambda: self.describe_job(job).get("JobState") == state, f"job {job} to be {state}")
+        wait_for(
+            lambda: self.describe_job(job).get("JobState") == state, f"job {job} to be {state}"
+        )
         return self.describe_job(job)
 
     def read_logs(self) -> str:
         """The end of every daemon's log."""
-        return "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.folder.glob("*.log")))
+        return "\n".join(
+            f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.folder.glob("*.log"))
+        )
 
     # ---- what runs
 
@@ -227,28 +259,39 @@ class Cluster:
         commands = []
         for entry in self.find_processes():
             with contextlib.suppress(OSError):  # ended meanwhile
-                words = Path(f"/proc/{entry.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                words = (
+                    Path(f"/proc/{entry.pid}/cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                )
                 commands.append(f"{entry.pid} {words}")
         return commands
 
     def find_processes(self, node: str | None = None) -> list[ProcessEntry]:
-        """Everything of this cluster but its daemons: slurmstepds, srun, tasks; on one node where one is named."""
+        """Everything of this cluster but its daemons: slurmstepds, srun, tasks; on one node where
+        one is named."""
         daemons = {process.pid for process in self._daemons.values()}
         ours, there = [], []
         for entry in read_table().values():
-            if entry.alive and not {entry.pid, entry.ppid} & daemons:  # slurmctld has a child of its own
+            if (
+                entry.alive and not {entry.pid, entry.ppid} & daemons
+            ):  # slurmctld has a child of its own
                 words = (read_environ(entry.pid) or b"").split(b"\0")
                 if b"SLURM_CONF=" + os.fsencode(self.configuration) in words:
                     ours.append(entry)
-                    there += [entry] if node and b"SLURMD_NODENAME=" + node.encode() in words else []
+                    there += (
+                        [entry] if node and b"SLURMD_NODENAME=" + node.encode() in words else []
+                    )
         if node is None:
             return ours
         parents = {entry.ppid for entry in there}  # a slurmstepd names no node, but its tasks do
         return [entry for entry in ours if entry.pid in parents and entry not in there] + there
 
     def kill_node(self, node: str) -> None:
-        """What a power cut does: kill -9 of its slurmd and of everything that runs there, in an order in which nobody tells of
-        another's end: slurmstepds, then children before their parents (a child of srun ends the step when srun dies).
+        """What a power cut does: kill -9 of its slurmd and of everything that runs there, in an
+        order in which nobody tells of another's end: slurmstepds, then children before their
+        parents (a child of srun ends the step when srun dies).
         """
         self.kill_slurmd(node)
         there = self.find_processes(node)

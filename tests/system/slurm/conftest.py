@@ -18,7 +18,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if not os.environ.get("HOLDFAST_TESTS_NEED_SLURM"):
         pytest.skip("starts a Slurm cluster on this machine: `make slurm` does that")
     missing = find_missing()
-    assert not missing, f"{', '.join(missing)} not installed (`make tools` does it, as root and with apt-get)"
+    assert not missing, (
+        f"{', '.join(missing)} not installed (`make tools` does it, as root and with apt-get)"
+    )
     made = Cluster(tmp_path_factory.mktemp("slurm"))
     try:
         made.start()

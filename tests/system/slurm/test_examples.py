@@ -16,7 +16,8 @@ from holdfast.process.table import read_entry
 from tests.system.slurm.cluster import PATIENCE, Cluster, wait_for
 from tests.system.supervisor.rig import alive
 
-# Says where it is, and stays until the file `finish` is there. On the node named in `bad` it fails; on TERM it saves.
+# Says where it is, and stays until the file `finish` is there. On the node named in `bad` it fails;
+# on TERM it saves.
 WORKER = """
 import os, signal, sys, time
 folder = sys.argv[1]
@@ -53,7 +54,17 @@ class Run:
     def __init__(self, folder: Path, slurm: Cluster) -> None:
         self.folder = folder
         self._slurm = slurm
-        self.command = ["--hosts", "2", "--grace", "5", "--", sys.executable, "-c", WORKER, str(folder)]
+        self.command = [
+            "--hosts",
+            "2",
+            "--grace",
+            "5",
+            "--",
+            sys.executable,
+            "-c",
+            WORKER,
+            str(folder),
+        ]
 
     def submit(self, nodes: int, *more: str) -> str:
         """The run as one allocation."""
@@ -64,15 +75,19 @@ class Run:
         """By rank."""
         path = self.folder / "said"
         ranks = [Rank(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return sorted((r for r in ranks if (r.word, r.restart) == (word, restart)), key=lambda rank: rank.rank)
+        return sorted(
+            (r for r in ranks if (r.word, r.restart) == (word, restart)), key=lambda rank: rank.rank
+        )
 
     def wait_began(self, restart: int) -> list[Rank]:
-        """Both ranks of an attempt, or of a later one: a rank that was killed with its host may be told of before the host is lost,
-        and the attempt in between then has one rank.
+        """Both ranks of an attempt, or of a later one: a rank that was killed with its host may be
+        told of before the host is lost, and the attempt in between then has one rank.
         """
         attempts = range(restart, restart + 5)
         found = wait_for(
-            lambda: [r for r in attempts if len(self.said("began", r)) == 2], f"attempt {restart}", tell=self.tell
+            lambda: [r for r in attempts if len(self.said("began", r)) == 2],
+            f"attempt {restart}",
+            tell=self.tell,
         )
         return self.said("began", found[0])
 
@@ -82,7 +97,9 @@ class Run:
 
     def tell(self) -> str:
         """All there is to know when something did not happen."""
-        return "\n".join([self.read_output(), self._slurm.read_logs(), *self._slurm.describe_processes()])
+        return "\n".join(
+            [self.read_output(), self._slurm.read_logs(), *self._slurm.describe_processes()]
+        )
 
     def finish(self) -> None:
         """Let the ranks end."""
@@ -124,16 +141,25 @@ def test_a_killed_policy_goes_on_with_its_ranks_once_it_is_mended(slurm: Cluster
     words = policy.read_text()
     policy.write_text("raise RuntimeError('a mistake')")
     kill_policy(slurm, run)
-    wait_for(lambda: "the policy ended with 1, the run did not" in run.read_output(), "the mistake", tell=run.tell)
+    wait_for(
+        lambda: "the policy ended with 1, the run did not" in run.read_output(),
+        "the mistake",
+        tell=run.tell,
+    )
     policy.write_text(words)
-    wait_for(lambda: "the ranks of the script before this one are waited for" in run.read_output(), "the next policy")
+    wait_for(
+        lambda: "the ranks of the script before this one are waited for" in run.read_output(),
+        "the next policy",
+    )
     assert all(alive(rank.pid) for rank in ranks)
     run.finish()
     assert slurm.wait_job(job, "COMPLETED")["ExitCode"] == "0:0", run.read_output()
     assert run.count_starts() == 2, run.read_output()
 
 
-def test_a_node_that_freezes_is_given_up_and_told_to_end_when_it_wakes(slurm: Cluster, run: Run) -> None:
+def test_a_node_that_freezes_is_given_up_and_told_to_end_when_it_wakes(
+    slurm: Cluster, run: Run
+) -> None:
     """The spare takes its place; what wakes up again ends, and then waits as the next spare."""
     job = run.submit(3)
     ranks = run.wait_began(0)
@@ -149,7 +175,8 @@ def test_a_node_that_freezes_is_given_up_and_told_to_end_when_it_wakes(slurm: Cl
         with contextlib.suppress(ProcessLookupError):  # whoever woke first has ended it
             os.kill(entry.pid, signal.SIGCONT)
     wait_for(
-        lambda: f"the manager on {frozen.node} ended with 73" in run.read_output(), "the end of the frozen manager"
+        lambda: f"the manager on {frozen.node} ended with 73" in run.read_output(),
+        "the end of the frozen manager",
     )
     assert not alive(frozen.pid), "nothing runs twice"
     assert all(alive(rank.pid) for rank in after)
@@ -166,9 +193,14 @@ def test_a_bad_node_is_not_used_again_in_its_allocation(slurm: Cluster, run: Run
     os.kill(ranks[1].pid, signal.SIGKILL)  # one failure is not its own: attempts 1 and 2 are
     after = run.wait_began(3)
     assert bad not in {rank.node for rank in after}
-    wait_for(lambda: f"the manager on {bad} ended with 72" in run.read_output(), "the end of the bad node's manager")
+    wait_for(
+        lambda: f"the manager on {bad} ended with 72" in run.read_output(),
+        "the end of the bad node's manager",
+    )
     killed = next(rank for rank in after if rank.node != slurm.describe_job(job)["BatchHost"])
-    os.kill(find_manager(killed.pid), signal.SIGKILL)  # it is started again later than one on the bad node would be
+    os.kill(
+        find_manager(killed.pid), signal.SIGKILL
+    )  # it is started again later than one on the bad node would be
     assert bad not in {rank.node for rank in run.wait_began(4)}
     assert run.read_output().count(f'"host":"{killed.node}"') == 2
     run.finish()
@@ -176,10 +208,14 @@ def test_a_bad_node_is_not_used_again_in_its_allocation(slurm: Cluster, run: Run
     assert run.read_output().count(f'"host":"{bad}"') == 1, "one manager was ever started there"
 
 
-def test_before_the_time_limit_ranks_save_and_the_job_is_queued_again(slurm: Cluster, run: Run) -> None:
+def test_before_the_time_limit_ranks_save_and_the_job_is_queued_again(
+    slurm: Cluster, run: Run
+) -> None:
     job = run.submit(2)
     run.wait_began(0)
-    slurm.ask("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@120 does, at another time
+    slurm.ask(
+        "scancel", "--batch", "--signal=USR1", job
+    )  # what --signal=B:USR1@120 does, at another time
     wait_for(lambda: len(run.said("saved", 0)) == 2, "both ranks to save", tell=run.tell)
     wait_for(lambda: slurm.describe_job(job).get("Restarts") == "1", "the job to be queued again")
     (run.folder / "finish").touch()
@@ -208,8 +244,16 @@ def test_the_first_node_dies_and_the_job_is_queued_again(slurm: Cluster, run: Ru
     job = run.submit(2, "--orphan-grace", "3")
     ranks = run.wait_began(0)
     slurm.kill_node(slurm.describe_job(job)["BatchHost"])
-    wait_for(lambda: slurm.describe_job(job).get("Restarts") == "1", "the job to be queued again", tell=run.tell)
-    wait_for(lambda: not any(alive(rank.pid) for rank in ranks), "the end of the first attempt", tell=run.tell)
+    wait_for(
+        lambda: slurm.describe_job(job).get("Restarts") == "1",
+        "the job to be queued again",
+        tell=run.tell,
+    )
+    wait_for(
+        lambda: not any(alive(rank.pid) for rank in ranks),
+        "the end of the first attempt",
+        tell=run.tell,
+    )
     wait_for(lambda: len(run.said("began", 0)) == 4, "the second", tell=run.tell)
     run.finish()
     assert slurm.wait_job(job, "COMPLETED")["ExitCode"] == "0:0", run.tell()
@@ -223,8 +267,12 @@ class Policy:
         with (run.folder / "policy.txt").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "policy.py", "--run", str(self.folder), *run.command],
-                cwd=run.folder, env=slurm.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=run.folder,
+                env=slurm.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         self.array = slurm.submit(run.folder, "--array=1-2", "hosts.sbatch", str(self.folder))
 
     def finish(self) -> None:
@@ -251,15 +299,21 @@ def find_jobs(slurm: Cluster) -> dict[str, dict[str, str]]:
     return {job["JobId"]: job for job in jobs if job.get("JobName") == "supervised-host"}
 
 
-def test_a_killed_slurmd_disturbs_nothing_until_it_returns(slurm: Cluster, run: Run, policy: Policy) -> None:
-    """Its slurmstepd, manager and ranks live on, so nobody is lost. Slurm queues the job again: that is a spare. When the
-    slurmd returns it ends what it finds, and the spare takes over.
+def test_a_killed_slurmd_disturbs_nothing_until_it_returns(
+    slurm: Cluster, run: Run, policy: Policy
+) -> None:
+    """Its slurmstepd, manager and ranks live on, so nobody is lost. Slurm queues the job again:
+    that is a spare. When the slurmd returns it ends what it finds, and the spare takes over.
     """
     ranks = run.wait_began(0)
     hit = ranks[1]
     slurm.kill_slurmd(hit.node)
     restarted = wait_for(
-        lambda: [j for j in find_jobs(slurm).values() if j.get("Restarts") == "1" and j["JobState"] == "RUNNING"],
+        lambda: [
+            j
+            for j in find_jobs(slurm).values()
+            if j.get("Restarts") == "1" and j["JobState"] == "RUNNING"
+        ],
         "the job to run again elsewhere",
     )
     assert len(restarted) == 1
@@ -275,7 +329,9 @@ def test_a_killed_slurmd_disturbs_nothing_until_it_returns(slurm: Cluster, run: 
     wait_for(lambda: not slurm.ask("squeue", "--noheader"), "the end of the jobs")
 
 
-def test_a_bad_hosts_job_fails_with_72_and_another_takes_its_place(slurm: Cluster, run: Run, policy: Policy) -> None:
+def test_a_bad_hosts_job_fails_with_72_and_another_takes_its_place(
+    slurm: Cluster, run: Run, policy: Policy
+) -> None:
     ranks = run.wait_began(0)
     bad = ranks[0].node
     (run.folder / "bad").write_text(bad)
@@ -290,4 +346,6 @@ def test_a_bad_hosts_job_fails_with_72_and_another_takes_its_place(slurm: Cluste
     wait_for(lambda: not slurm.ask("squeue", "--noheader"), "the end of the jobs")
     assert slurm.describe_job(heir["JobId"])["ExitCode"] == "0:0"
     late = slurm.submit(run.folder, "--array=3", "hosts.sbatch", str(policy.folder))
-    assert slurm.wait_job(late, "COMPLETED")["ExitCode"] == "0:0", "the run is over: no node is held for it"
+    assert slurm.wait_job(late, "COMPLETED")["ExitCode"] == "0:0", (
+        "the run is over: no node is held for it"
+    )

@@ -34,9 +34,17 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
     made.shutdown()
 
 
-def start_managers(slurm: Cluster, ctx: Context, log: Path, nodes: int, **env: str) -> subprocess.Popen[bytes]:
+def start_managers(
+    slurm: Cluster, ctx: Context, log: Path, nodes: int, **env: str
+) -> subprocess.Popen[bytes]:
     """With the key from the environment where `env` has it."""
-    words = [f"--nodes={nodes}", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
+    words = [
+        f"--nodes={nodes}",
+        "--ntasks-per-node=1",
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+    ]
     command = ctx.manager_command()
     if KEY_VARIABLE in env:
         del command[command.index("--key-file") :]
@@ -51,7 +59,9 @@ def test_a_step_of_managers_runs_a_group(slurm: Cluster, ctx: Context, tmp_path:
     log = tmp_path / "srun.txt"
     hosts = ctx.request_hosts(3)
     srun = start_managers(slurm, ctx, log, 3, **{KEY_VARIABLE: ctx.key_file.read_text()})
-    assert {host.hostname().result(PATIENCE) for host in hosts} == {"n1", "n2", "n3"}, "Slurm's names, not the box's"
+    assert {host.hostname().result(PATIENCE) for host in hosts} == {"n1", "n2", "n3"}, (
+        "Slurm's names, not the box's"
+    )
     group = ctx.create_process_group(hosts, python(REPORT), processes_per_host=2, name="r{rank}")
     assert [process.returncode().result(PATIENCE) for process in group] == [10, 11, 12, 13, 14, 15]
     for process in group:
@@ -91,7 +101,9 @@ def test_a_replaced_host_is_a_failed_task_and_its_neighbours_go_on(
     assert slurm.wait_job(job, "FAILED")["ExitCode"] == "72:0"
 
 
-def test_scancel_ends_the_trees_and_the_script_learns_it(slurm: Cluster, ctx: Context, tmp_path: Path) -> None:
+def test_scancel_ends_the_trees_and_the_script_learns_it(
+    slurm: Cluster, ctx: Context, tmp_path: Path
+) -> None:
     log = tmp_path / "srun.txt"
     hosts = ctx.request_hosts(2)
     srun = start_managers(slurm, ctx, log, 2)
@@ -101,8 +113,11 @@ def test_scancel_ends_the_trees_and_the_script_learns_it(slurm: Cluster, ctx: Co
     for host, (process, _) in zip(hosts, families, strict=True):
         host.time_connection_lost().result(PATIENCE)
         assert host.lost_reason == "the host manager got SIGTERM"
-        assert process.returncode().result(PATIENCE) == -signal.SIGTERM, "told before the manager went"
+        assert process.returncode().result(PATIENCE) == -signal.SIGTERM, (
+            "told before the manager went"
+        )
     wait_for(lambda: not any(alive(pid) for pid in pids), "the end of both trees")
     assert srun.wait(PATIENCE) != 0
-    # One member of each tree ignores TERM: the managers killed it and then went, before Slurm's own KILL came.
+    # One member of each tree ignores TERM: the managers killed it and then went, before Slurm's own
+    # KILL came.
     assert log.read_text().count("Exited with exit code 143") == 2, log.read_text()

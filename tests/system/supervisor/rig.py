@@ -24,7 +24,8 @@ queue.send("ready")
 while (message := queue.recv()) != "stop":
     queue.send(message)
 """
-# Leaves behind: a child, a grandchild in a session of its own, and one with no environment whose parents are dead.
+# Leaves behind: a child, a grandchild in a session of its own, and one with no environment whose
+# parents are dead.
 FAMILY = """
 import os, subprocess, sys, time
 subprocess.Popen(["sleep", "6000"])
@@ -40,16 +41,21 @@ time.sleep(6000)
 
 
 class Managers:
-    """Host managers started by hand, as a scheduler would: known by pid, their exit codes looked at."""
+    """Host managers started by hand, as a scheduler would: known by pid, their exit codes looked
+    at."""
 
     def __init__(self) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, ctx: Context, *more: str, name: str = "", url: str | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, ctx: Context, *more: str, name: str = "", url: str | None = None
+    ) -> subprocess.Popen[bytes]:
         command = [*ctx.manager_command(url), "--usage-interval", "0", *more]
         return self.start_command([*command, "--name", name] if name else command)
 
-    def start_command(self, command: list[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start_command(
+        self, command: list[str], env: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=env)
         self.running.append(process)
         return process
@@ -67,7 +73,9 @@ def local_context(**more: Any) -> Context:
     return Context(**{"bind": "127.0.0.1", "log_interval": None, **more})
 
 
-def attach(ctx: Context, managers: Managers, count: int) -> tuple[list[Host], list[subprocess.Popen[bytes]]]:
+def attach(
+    ctx: Context, managers: Managers, count: int
+) -> tuple[list[Host], list[subprocess.Popen[bytes]]]:
     """So many attached hosts and, in the same order, their managers."""
     hosts, started = [], []
     for number in range(count):
@@ -99,7 +107,8 @@ def find_descendants(pid: int) -> list[int]:
 
 
 def wait_gone(pids: list[int], what: str) -> None:
-    """Every one of them must die. Start times are not compared: within a test no number comes back."""
+    """Every one of them must die. Start times are not compared: within a test no number comes
+    back."""
     wait_until(lambda: not any(alive(pid) for pid in pids), PATIENCE, what=what)
 
 
@@ -112,7 +121,11 @@ def start_family(ctx: Context, host: Host, folder: Path) -> tuple[Process, list[
     warden = table.read_entry(first)
     assert warden is not None
     # The one without parents has become the warden's child, so look below the warden.
-    pids = wait_until(lambda: len(found := find_descendants(warden.ppid)) >= 5 and found, PATIENCE, what="everybody")
+    pids = wait_until(
+        lambda: len(found := find_descendants(warden.ppid)) >= 5 and found,
+        PATIENCE,
+        what="everybody",
+    )
     return process, pids
 
 

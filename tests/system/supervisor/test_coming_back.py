@@ -1,4 +1,5 @@
-"""What a script that comes back asks of hosts that are not there yet: those its predecessor never met, and those on their way back."""
+"""What a script that comes back asks of hosts that are not there yet: those its predecessor never
+met, and those on their way back."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def scripts(managers: Managers, tmp_path: Path) -> Iterator[Any]:
-    """Makes one script after another with the same state folder; the last one ends everything, before the managers are closed."""
+    """Makes one script after another with the same state folder; the last one ends everything,
+    before the managers are closed."""
     made: list[Context] = []
 
     def begin() -> Context:
@@ -39,11 +41,14 @@ def scripts(managers: Managers, tmp_path: Path) -> Iterator[Any]:
 def test_a_group_starts_on_a_host_that_comes_only_to_the_next_script(
     scripts: Any, managers: Managers, tmp_path: Path
 ) -> None:
-    """Its order waited with the handle, and was lost with the script that gave it. It is given once."""
+    """Its order waited with the handle, and was lost with the script that gave it. It is given
+    once."""
     first = scripts()
     (here,), _ = attach(first, managers, 1)
     (there,) = first.request_hosts(1)
-    code = "import os, sys; open(sys.argv[1] + os.environ['RANK'], 'a').write('ran\\n'); sys.exit(7)"
+    code = (
+        "import os, sys; open(sys.argv[1] + os.environ['RANK'], 'a').write('ran\\n'); sys.exit(7)"
+    )
     group = first.create_process_group([here, there], python(code, str(tmp_path / "rank")))
     assert group[0].returncode().result(PATIENCE) == 7
 
@@ -53,7 +58,9 @@ def test_a_group_starts_on_a_host_that_comes_only_to_the_next_script(
     managers.start(second, name="m1")
     assert [process.returncode().result(PATIENCE) for process in group] == [7, 7]
     assert group[1].host.hostname().result(0) == "m1"
-    after = second.create_process_group(group.hosts, ["true"])  # ordered: whatever else was launched has begun
+    after = second.create_process_group(
+        group.hosts, ["true"]
+    )  # ordered: whatever else was launched has begun
     assert [process.returncode().result(PATIENCE) for process in after] == [0, 0]
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["ran\n"] * 2
 
@@ -61,7 +68,8 @@ def test_a_group_starts_on_a_host_that_comes_only_to_the_next_script(
 def test_a_rank_that_runs_is_not_started_again_on_whoever_comes_first(
     scripts: Any, managers: Managers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ROSTER-5: the script was killed before the state told that its host was attached, and a fresh manager is quicker."""
+    """ROSTER-5: the script was killed before the state told that its host was attached, and a fresh
+    manager is quicker."""
     monkeypatch.setattr(context, "REATTACH_SECONDS", 10 * PATIENCE)
     first = scripts()
     hosts, (manager,) = attach(first, managers, 1)
@@ -82,7 +90,9 @@ def test_a_rank_that_runs_is_not_started_again_on_whoever_comes_first(
     assert process.host.hostname().result(0) == "m0"
 
 
-def test_what_is_asked_before_the_hosts_are_back_reaches_them(scripts: Any, managers: Managers) -> None:
+def test_what_is_asked_before_the_hosts_are_back_reaches_them(
+    scripts: Any, managers: Managers
+) -> None:
     first = scripts()
     hosts, _ = attach(first, managers, 1)
     talker = first.create_process_group(hosts, python(ECHO))
@@ -100,14 +110,17 @@ def test_what_is_asked_before_the_hosts_are_back_reaches_them(scripts: Any, mana
     (ended,) = sleeper.end(PATIENCE)
 
     assert asked.result(PATIENCE) == 1
-    answers = [talker[0].recv(lambda message: message != "ready").result(PATIENCE) for _ in range(2)]
+    answers = [
+        talker[0].recv(lambda message: message != "ready").result(PATIENCE) for _ in range(2)
+    ]
     assert answers == ["to all", "to one"]
     assert fresh[0].returncode().result(PATIENCE) == 3
     assert ended.result(PATIENCE) == -signal.SIGTERM
 
 
 def test_the_state_never_tells_of_an_end_on_a_host_that_waits(scripts: Any) -> None:
-    """Else what has run would be launched anew. The manager comes, and the process ends, while the file is being made."""
+    """Else what has run would be launched anew. The manager comes, and the process ends, while the
+    file is being made."""
     ctx = scripts()
     hosts = ctx.request_hosts(1)
     (process,) = group = ctx.create_process_group(hosts, ["true"])

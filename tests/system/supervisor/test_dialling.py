@@ -57,7 +57,8 @@ def test_a_manager_gets_its_key_by_the_environment(ctx: Context, managers: Manag
 
 @pytest.mark.slow
 def test_a_manager_that_finds_nobody_says_so_in_its_log(tmp_path: Path) -> None:
-    """Under Holdfast it waits for as long as its job lasts: a firewall in between must not look as if all were well."""
+    """Under Holdfast it waits for as long as its job lasts: a firewall in between must not look as
+    if all were well."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes the connection and says nothing
         url = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
         config = f"url={url!r}, patience_seconds=3.0, search_note_seconds=0.2, log_file={str(tmp_path / 'log')!r}"
@@ -71,7 +72,9 @@ def test_a_manager_that_finds_nobody_says_so_in_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_key_or_with_another_runs_nobody_comes_in(ctx: Context, managers: Managers) -> None:
+def test_without_a_key_or_with_another_runs_nobody_comes_in(
+    ctx: Context, managers: Managers
+) -> None:
     run = parse_manager_key(ctx.key_file.read_bytes()).run
     import msgspec
 
@@ -79,14 +82,22 @@ def test_without_a_key_or_with_another_runs_nobody_comes_in(ctx: Context, manage
     bare = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
     for count, env in enumerate([bare, {**bare, KEY_VARIABLE: foreign}], 1):
         managers.start_command(without_key_file(ctx), env)
-        wait_until(lambda n=count: ctx.status().refused.get("handshake", 0) >= n, PATIENCE, what="the refusal")
+        wait_until(
+            lambda n=count: ctx.status().refused.get("handshake", 0) >= n,
+            PATIENCE,
+            what="the refusal",
+        )
     assert ctx.status().managers_idle == 0
     (host,) = ctx.request_hosts(1)
     assert not host.attached
     broken = subprocess.run(
-        without_key_file(ctx), env={**bare, KEY_VARIABLE: key_without_its_end(ctx)}, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        without_key_file(ctx),
+        env={**bare, KEY_VARIABLE: key_without_its_end(ctx)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert broken.returncode not in (0, 1), broken.stderr
     assert "this is no manager key" in broken.stderr
     assert "Traceback" not in broken.stderr
@@ -105,10 +116,14 @@ def test_a_run_over_ipv6(managers: Managers) -> None:
         ctx.start_local_managers(1)
         hosts = ctx.request_hosts(2)
         assert {host.hostname().result(PATIENCE) for host in hosts} == {"six", "local-0"}
-        assert {host.facts.address for host in hosts if host.facts} == {"::1"}, "no rank could dial it there"
+        assert {host.facts.address for host in hosts if host.facts} == {"::1"}, (
+            "no rank could dial it there"
+        )
         group = ctx.create_process_group(hosts, python(ECHO))
         assert group.gather().result(PATIENCE) == ["ready"] * 2
-        wait_until(lambda: ctx.status().lag_seconds > 0, PATIENCE, what="the supervisor to hear itself")
+        wait_until(
+            lambda: ctx.status().lag_seconds > 0, PATIENCE, what="the supervisor to hear itself"
+        )
         managers.running[0].kill()
         hosts[[str(host) for host in hosts].index("six")].time_connection_lost().result(PATIENCE)
         group.broadcast("stop")
@@ -126,7 +141,9 @@ def test_bound_to_everything_it_is_reached_by_both_families(managers: Managers) 
             assert host.hostname().result(PATIENCE) == name
             assert host.facts is not None
             assert host.facts.address == where.strip("[]")
-        wait_until(lambda: ctx.status().lag_seconds > 0, PATIENCE, what="the supervisor to hear itself")
+        wait_until(
+            lambda: ctx.status().lag_seconds > 0, PATIENCE, what="the supervisor to hear itself"
+        )
 
 
 @ipv6

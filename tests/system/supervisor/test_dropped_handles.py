@@ -1,4 +1,5 @@
-"""INBOX-3: what nobody has, or looks at, any more takes no message with it. And nothing is dropped without a word (INBOX-2)."""
+"""INBOX-3: what nobody has, or looks at, any more takes no message with it. And nothing is dropped
+without a word (INBOX-2)."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def test_a_message_that_nobody_looked_at_waits_for_the_next() -> None:
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]])
 def test_messages_that_nobody_looked_at_come_back_in_their_order(order: list[int]) -> None:
-    """INBOX-4: whichever was dropped first; one of them had been looked at, and one came back earlier and was taken again."""
+    """INBOX-4: whichever was dropped first; one of them had been looked at, and one came back
+    earlier and was taken again."""
     inbox = Inbox()
     futures = {index: receive(inbox) for index in range(6)}
     put(inbox, *range(9))
@@ -163,7 +165,8 @@ def test_a_timeout_of_asyncio_loses_nothing_under_fire() -> None:
 
 
 def test_a_coroutine_that_the_garbage_collector_closes_takes_no_lock_and_no_message() -> None:
-    """It was suspended in its await, and is found in a cycle by whoever needs memory next: the bus's thread, that has the lock."""
+    """It was suspended in its await, and is found in a cycle by whoever needs memory next: the
+    bus's thread, that has the lock."""
     inbox = Inbox()
 
     async def wait_for_one() -> Any:
@@ -253,7 +256,8 @@ def test_a_gather_that_gets_what_cannot_be_read_fails_and_loses_nothing_of_the_o
 
 
 def test_gathers_of_more_than_the_lock_is_held_for_take_each_message_once() -> None:
-    """Some inboxes have a message or an older wait when it begins, some neither: whichever way, the older wait is first."""
+    """Some inboxes have a message or an older wait when it begins, some neither: whichever way, the
+    older wait is first."""
     count = 3 * 256 + 7
     inboxes = [Inbox(index) for index in range(count)]
     older = {index: receive(inboxes[index]) for index in range(0, count, 5)}
@@ -351,7 +355,9 @@ def test_an_error_that_many_raise_does_not_grow() -> None:
     assert len(depths) == 1
 
 
-def test_more_may_be_added_by_another_thread_while_one_waits_and_logs(caplog: pytest.LogCaptureFixture) -> None:
+def test_more_may_be_added_by_another_thread_while_one_waits_and_logs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     first: Future[int] = Future("first")
     stream = as_completed([first], timeout=60, log_interval=0.0001)
     more: list[Future[int]] = [Future(f"n{n}") for n in range(3000)]
@@ -391,7 +397,11 @@ time.sleep(6000)
 
 @pytest.mark.slow
 def test_what_is_dropped_is_counted_and_told(
-    ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Any
+    ctx: Context,
+    managers: Managers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Any,
 ) -> None:
     """INBOX-2, in the script and in the process: also to whoever lets nothing be logged."""
     monkeypatch.setattr("holdfast.supervisor.script.inbox.MAX_WAITING_MESSAGES", 10)
@@ -402,7 +412,9 @@ def test_what_is_dropped_is_counted_and_told(
     assert ctx.status().messages_dropped == 90
     assert "holdfast_supervisor_messages_dropped_total 90" in ctx.render_metrics()
     assert [process.recv().result(0) for _ in range(10)] == list(range(90, 100))
-    said = wait_until(lambda: [r for r in caplog.records if "messages dropped" in r.getMessage()], PATIENCE)
+    said = wait_until(
+        lambda: [r for r in caplog.records if "messages dropped" in r.getMessage()], PATIENCE
+    )
     assert said[0].levelno == logging.WARNING
     (deaf,) = ctx.create_process_group(hosts, python(DEAF), name="deaf")
     assert deaf.recv().result(PATIENCE) == "deaf"
@@ -413,7 +425,9 @@ def test_what_is_dropped_is_counted_and_told(
 
 
 @pytest.mark.slow
-def test_a_message_that_came_too_late_for_its_wait_is_not_lost(ctx: Context, managers: Managers) -> None:
+def test_a_message_that_came_too_late_for_its_wait_is_not_lost(
+    ctx: Context, managers: Managers
+) -> None:
     hosts, _ = attach(ctx, managers, 1)
     code = "from holdfast.supervisor import get_message_queue as q\nq().recv()\nq().send('late')"
     (process,) = ctx.create_process_group(hosts, python(code))

@@ -15,7 +15,8 @@ COUNT = 3
 def test_managers_read_that_they_were_heard_before_the_script_goes(
     ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frame that comes just before a connection ends is lost on whoever has not read it: that one waited 2 s for nothing."""
+    """A frame that comes just before a connection ends is lost on whoever has not read it: that one
+    waited 2 s for nothing."""
     monkeypatch.setattr(context, "_HEARD_SECONDS", PATIENCE)
     hosts, started = attach(ctx, managers, COUNT)
     group = ctx.create_process_group(hosts, python("import time; time.sleep(6000)"))
@@ -24,5 +25,7 @@ def test_managers_read_that_they_were_heard_before_the_script_goes(
     gate = ctx._bus.gate
     before = gate.disconnects
     assert ctx.shutdown()
-    assert gate.disconnects == before + COUNT, "a connection was closed under a manager that had not gone"
+    assert gate.disconnects == before + COUNT, (
+        "a connection was closed under a manager that had not gone"
+    )
     assert [manager.wait(PATIENCE) for manager in started] == [0] * COUNT

@@ -42,7 +42,9 @@ def test_settings_that_do_not_go_together() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_manager_takes_everything_with_it(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_killed_manager_takes_everything_with_it(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     """WARDEN-1, FLEET-1, ROSTER-2."""
     hosts, (manager, _) = attach(ctx, managers, 2)
     process, family = start_family(ctx, hosts[0], tmp_path)
@@ -68,7 +70,9 @@ def test_a_killed_manager_takes_everything_with_it(ctx: Context, managers: Manag
 
 
 @pytest.mark.slow
-def test_a_killed_warden_takes_everything_with_it(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_killed_warden_takes_everything_with_it(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     """WARDEN-4."""
     (host,), (manager,) = attach(ctx, managers, 1)
     process, family = start_family(ctx, host, tmp_path)
@@ -82,7 +86,9 @@ def test_a_killed_warden_takes_everything_with_it(ctx: Context, managers: Manage
 
 
 @pytest.mark.slow
-def test_a_terminated_manager_ends_its_processes_and_says_why(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_terminated_manager_ends_its_processes_and_says_why(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     (host,), (manager,) = attach(ctx, managers, 1)
     process, family = start_family(ctx, host, tmp_path)
     manager.terminate()
@@ -93,7 +99,9 @@ def test_a_terminated_manager_ends_its_processes_and_says_why(ctx: Context, mana
 
 
 @pytest.mark.slow
-def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(ctx: Context, managers: Managers) -> None:
+def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(
+    ctx: Context, managers: Managers
+) -> None:
     """FLEET-1."""
     (host,), (manager,) = attach(ctx, managers, 1)
     (process,) = ctx.create_process_group([host], ["sleep", "6000"])
@@ -109,7 +117,9 @@ def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(ctx: Context
 
 
 @pytest.mark.slow
-def test_the_goodbye_of_a_host_that_was_given_up_clears_it(managers: Managers, tmp_path: Path) -> None:
+def test_the_goodbye_of_a_host_that_was_given_up_clears_it(
+    managers: Managers, tmp_path: Path
+) -> None:
     """ROSTER-4: else it would take the orphan grace, which is an hour here."""
     with local_context(state_dir=tmp_path, orphan_grace=3600) as ctx:
         hosts, started = attach(ctx, managers, 2)
@@ -126,10 +136,15 @@ def test_the_goodbye_of_a_host_that_was_given_up_clears_it(managers: Managers, t
 
 
 @pytest.mark.slow
-def test_a_lost_host_is_cleared_when_nothing_can_run_there(ctx: Context, managers: Managers, tmp_path: Path) -> None:
-    """ROSTER-4: at once on a goodbye; else not before its frozen manager's warden has ended everything."""
+def test_a_lost_host_is_cleared_when_nothing_can_run_there(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
+    """ROSTER-4: at once on a goodbye; else not before its frozen manager's warden has ended
+    everything."""
     hosts, started = attach(ctx, managers, 3)
-    (stubborn,) = ctx.create_process_group(hosts[:1], ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    (stubborn,) = ctx.create_process_group(
+        hosts[:1], ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+    )
     (other,) = ctx.create_process_group(hosts[1:2], ["sleep", "6000"])
     pids = [process.pid().result(PATIENCE) for process in (stubborn, other)]
     assert not any(host.time_cleared().done() for host in hosts)
@@ -151,8 +166,11 @@ def test_a_lost_host_is_cleared_when_nothing_can_run_there(ctx: Context, manager
 
 
 @pytest.mark.slow
-def test_a_host_that_was_lost_to_the_script_before_is_not_cleared_yet(managers: Managers, tmp_path: Path) -> None:
-    """ROSTER-4: what a script that died knew of the lost hosts is gone; the next waits the whole time."""
+def test_a_host_that_was_lost_to_the_script_before_is_not_cleared_yet(
+    managers: Managers, tmp_path: Path
+) -> None:
+    """ROSTER-4: what a script that died knew of the lost hosts is gone; the next waits the whole
+    time."""
     first = local_context(state_dir=tmp_path, orphan_grace=300)
     hosts, started = attach(first, managers, 2)
     first.create_process_group(hosts, ["sleep", "6000"])[1].pid().result(PATIENCE)
@@ -176,14 +194,21 @@ from holdfast.cli.main import main; sys.argv[0] = 'holdfast'; main()
 
 
 @pytest.mark.slow
-def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_should(managers: Managers) -> None:
-    """WARDEN-2: a warden that has a core for a moment now and then, and never long enough to turn twice."""
+def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_should(
+    managers: Managers,
+) -> None:
+    """WARDEN-2: a warden that has a core for a moment now and then, and never long enough to turn
+    twice."""
     with local_context() as ctx:
         (host,) = ctx.request_hosts(1)
-        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        manager = managers.start_command(
+            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
+        )
         (process,) = ctx.create_process_group([host], ["sleep", "6000"])
         pid = process.pid().result(PATIENCE)
-        (warden,) = [entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid]
+        (warden,) = [
+            entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid
+        ]
         os.kill(manager.pid, signal.SIGSTOP)
         try:
             for _ in range(10):
@@ -195,7 +220,9 @@ def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_
                     break
             assert not alive(pid)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # it has ended its manager, too, and then itself
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it has ended its manager, too, and then itself
                 os.kill(warden, signal.SIGCONT)
 
 
@@ -204,10 +231,14 @@ def test_a_warden_that_was_away_hears_its_manager_first(managers: Managers) -> N
     """WARDEN-2: what was said meanwhile waits on the line."""
     with local_context() as ctx:
         (host,) = ctx.request_hosts(1)
-        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        manager = managers.start_command(
+            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
+        )
         (process,) = ctx.create_process_group([host], ["sleep", "6000"])
         pid = process.pid().result(PATIENCE)
-        (warden,) = [entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid]
+        (warden,) = [
+            entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid
+        ]
         for _ in range(3):
             os.kill(warden, signal.SIGSTOP)
             time.sleep(2.5)
@@ -221,18 +252,24 @@ def test_a_manager_that_stays_frozen_keeps_no_processes(managers: Managers, tmp_
     """WARDEN-2: its ranks may run elsewhere long since."""
     with local_context() as ctx:
         (host,) = ctx.request_hosts(1)
-        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        manager = managers.start_command(
+            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
+        )
         _, family = start_family(ctx, host, tmp_path)
         os.kill(manager.pid, signal.SIGSTOP)
         wait_gone(family, "the family of the frozen manager")
-        assert manager.wait(PATIENCE) == -signal.SIGKILL, "what never exits is replaced by no scheduler"
+        assert manager.wait(PATIENCE) == -signal.SIGKILL, (
+            "what never exits is replaced by no scheduler"
+        )
 
 
 @pytest.mark.slow
 def test_an_idle_manager_that_stays_frozen_ends(managers: Managers) -> None:
     with local_context() as ctx:
         (host,) = ctx.request_hosts(1)
-        manager = managers.start_command([sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]])
+        manager = managers.start_command(
+            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
+        )
         host.hostname().result(PATIENCE)
         os.kill(manager.pid, signal.SIGSTOP)
         assert manager.wait(PATIENCE) == -signal.SIGKILL
@@ -267,7 +304,8 @@ def test_replaced_and_returned_hosts(ctx: Context, managers: Managers) -> None:
 def test_slurms_name_for_a_node_is_the_machines(
     ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ROSTER-3: what is barred is what `squeue` and `scontrol` call it, and never the node that the script is on."""
+    """ROSTER-3: what is barred is what `squeue` and `scontrol` call it, and never the node that the
+    script is on."""
     monkeypatch.setenv("SLURMD_NODENAME", "node17")
     hosts = ctx.request_hosts(2)
     managers.start(ctx)
@@ -320,7 +358,8 @@ def test_a_black_hole_is_a_loss_on_both_sides(managers: Managers, ctx: Context) 
 def test_a_connection_that_is_dead_one_way_is_lost(
     way: Literal["up", "down"], code: int, managers: Managers, ctx: Context
 ) -> None:
-    """Half-open: whoever still hears is told to end, whoever does not ends by itself, and nothing asked of it stays pending."""
+    """Half-open: whoever still hears is told to end, whoever does not ends by itself, and nothing
+    asked of it stays pending."""
     with Proxy(ctx.port) as proxy:
         (host,) = ctx.request_hosts(1)
         manager = managers.start(ctx, url=f"tcp://127.0.0.1:{proxy.port}", name="half")
@@ -330,7 +369,9 @@ def test_a_connection_that_is_dead_one_way_is_lost(
         pending: list[Future[Any]] = [process.recv(), group.gather(), group.signal(0)]
         host.time_connection_lost().result(PATIENCE)
         assert host.lost_reason is not None
-        assert host.lost_reason.startswith("nothing was heard of it" if way == "up" else "the supervisor was silent")
+        assert host.lost_reason.startswith(
+            "nothing was heard of it" if way == "up" else "the supervisor was silent"
+        )
         if way == "up":
             for future in (process.returncode(), *pending):
                 error = future.exception(PATIENCE)
@@ -388,11 +429,14 @@ def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Pa
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     try:
-        # The script prints only once its hosts are there, so find its address by its key file's folder.
+        # The script prints only once its hosts are there, so find its address by its key file's
+        # folder.
         pid = script.pid
         port = wait_until(lambda: find_listening_port(pid), PATIENCE, what="the script's port")
         (key,) = wait_until(
-            lambda: list(tmp_path.glob("holdfast-run-*/manager-key")), PATIENCE, what="the script's key"
+            lambda: list(tmp_path.glob("holdfast-run-*/manager-key")),
+            PATIENCE,
+            what="the script's key",
         )
         started = [dial(managers, port, key, f"m{n}") for n in range(2)]
         assert script.stdout is not None
@@ -411,9 +455,13 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
     state = tmp_path / "state"
     more = repr({"state_dir": str(state), "orphan_grace": 300})
     code = SCRIPT + "time.sleep(6000)"
-    script = subprocess.Popen([sys.executable, "-c", code, "", str(tmp_path), more], stdout=subprocess.PIPE, text=True)
+    script = subprocess.Popen(
+        [sys.executable, "-c", code, "", str(tmp_path), more], stdout=subprocess.PIPE, text=True
+    )
     try:
-        port = wait_until(lambda: find_listening_port(script.pid), PATIENCE, what="the script's port")
+        port = wait_until(
+            lambda: find_listening_port(script.pid), PATIENCE, what="the script's port"
+        )
         started = [dial(managers, port, state / "manager-key", f"m{n}") for n in range(2)]
         assert script.stdout is not None
         pids = [int(word) for word in script.stdout.readline().split()[2:]]
@@ -432,19 +480,25 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         assert group[0].returncode().result(PATIENCE) == 40
         assert group[0].name == "t0"
         assert sorted(host.hostname().result(0) for host in hosts) == ["m0", "m1"]
-        assert not group[1].returncode().done(), group[1].returncode().exception(0) or group[1].returncode().result(0)
+        assert not group[1].returncode().done(), group[1].returncode().exception(0) or group[
+            1
+        ].returncode().result(0)
         assert alive(pids[1])
         (tmp_path / "go1").touch()
         assert group[1].returncode().result(PATIENCE) == 41
         # And the run goes on as any other.
         again = ctx.create_process_group(hosts, ["true"])
-        assert [f.result() for f in as_completed([p.returncode() for p in again], timeout=PATIENCE)] == [0, 0]
+        assert [
+            f.result() for f in as_completed([p.returncode() for p in again], timeout=PATIENCE)
+        ] == [0, 0]
     assert [manager.wait(PATIENCE) for manager in started] == [0, 0]
     assert not (state / "run.json").exists()
 
 
 @pytest.mark.slow
-def test_a_host_that_died_with_the_script_is_lost_to_the_next(managers: Managers, tmp_path: Path) -> None:
+def test_a_host_that_died_with_the_script_is_lost_to_the_next(
+    managers: Managers, tmp_path: Path
+) -> None:
     first = local_context(state_dir=tmp_path, orphan_grace=300)
     hosts, started = attach(first, managers, 2)
     group = first.create_process_group(hosts, ["sleep", "6000"])
@@ -466,11 +520,21 @@ def test_a_manager_that_finds_nobody_gives_up(managers: Managers, ctx: Context) 
 
 def read_variable(pid: int, name: str) -> str:
     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(word.decode().partition("=")[2] for word in words if word.startswith(name.encode() + b"="))
+    return next(
+        word.decode().partition("=")[2] for word in words if word.startswith(name.encode() + b"=")
+    )
 
 
 def dial(managers: Managers, port: int, key: Path, name: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "holdfast", "host-manager", f"tcp://127.0.0.1:{port}", "--key-file", str(key)]
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "host-manager",
+        f"tcp://127.0.0.1:{port}",
+        "--key-file",
+        str(key),
+    ]
     process = subprocess.Popen([*command, "--name", name], stderr=subprocess.DEVNULL)
     managers.running.append(process)
     return process

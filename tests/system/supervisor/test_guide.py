@@ -1,4 +1,5 @@
-"""Every Python block of the guide and the reference is run as it stands; only the numbers of hosts and ranks are smaller."""
+"""Every Python block of the guide and the reference is run as it stands; only the numbers of hosts
+and ranks are smaller."""
 
 from __future__ import annotations
 
@@ -29,11 +30,14 @@ FEWER = [("64", "2"), ("16", "2"), ("gpus=8", "gpus=0"), ("=8", "=2"), ("port=55
 
 def read_blocks(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text()
-    return [textwrap.dedent(block) for block in re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M)]
+    return [
+        textwrap.dedent(block) for block in re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M)
+    ]
 
 
 class Guide:
-    """The blocks of the page, each known by words in it, and the names that a script has by then."""
+    """The blocks of the page, each known by words in it, and the names that a script has by
+    then."""
 
     def __init__(self, ctx: Context) -> None:
         self.blocks = read_blocks("guides/supervisor.md")
@@ -92,7 +96,10 @@ def test_every_block_of_the_guide_runs(
     assert hosts[0].time_cleared().done()
 
     guide.borrow("health_checked_start.py", "start_check", "judge")
-    names |= {"scores": {}, "command": [sys.executable, str(POLICIES / "health_checked_start.py"), "--measure"]}
+    names |= {
+        "scores": {},
+        "command": [sys.executable, str(POLICIES / "health_checked_start.py"), "--measure"],
+    }
     local.start_local_managers(7)  # one for the successor above
     guide.run("start_check(")
     assert len(names["scores"]) == 2
@@ -113,21 +120,33 @@ def test_every_block_of_the_guide_runs(
 
 def run_ten_lines(guide: Guide, folder: Path) -> None:
     """In a file of its own, with the line that stands in for the machines."""
-    block = guide.find("on each machine").replace("    hosts = ", "    ctx.start_local_managers(2)\n    hosts = ")
+    block = guide.find("on each machine").replace(
+        "    hosts = ", "    ctx.start_local_managers(2)\n    hosts = "
+    )
     (folder / "policy.py").write_text(block)
     (folder / "train.py").write_text("import os; print('rank', os.environ['RANK'])")
-    subprocess.run([sys.executable, "policy.py"], cwd=folder, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "policy.py"],
+        cwd=folder,
+        check=True,
+        timeout=PATIENCE,
+        stdout=subprocess.DEVNULL,
+    )
     logs = sorted(path.name for path in (folder / "logs").iterdir())
     assert logs == [f"train{rank}.txt" for rank in range(4)]
 
 
 def talk_with_processes(guide: Guide, host: Host) -> None:
     ctx, names = guide.names["ctx"], guide.names
-    says = "from holdfast.supervisor import get_message_queue\nqueue = get_message_queue()\nstep = 3\n"
+    says = (
+        "from holdfast.supervisor import get_message_queue\nqueue = get_message_queue()\nstep = 3\n"
+    )
     (trains,) = ctx.create_process_group([host], python(says + guide.find('"step": step')))
     assert [trains.recv().result(PATIENCE) for _ in range(2)] == [{"step": 3}, {"section": "eval"}]
     answers = "\nassert order == {'lr': 0.1}, order\nqueue.send([queue.recv()])\nqueue.recv()"
-    names["group"] = group = ctx.create_process_group([host], python(guide.find("order = queue.recv()") + answers))
+    names["group"] = group = ctx.create_process_group(
+        [host], python(guide.find("order = queue.recv()") + answers)
+    )
     names["process"] = group[0]
     guide.run("process.send(")
     assert names["loss"] == {"loss": 2.5}
@@ -139,9 +158,14 @@ def look_at_a_hang(guide: Guide, host: Host) -> None:
     ctx, names = guide.names["ctx"], guide.names
     guide.borrow("progress_watchdog.py", "find_hang", "Progress")
     guide.borrow("debug_gather.py", "gather_debug")
-    names["group"] = group = ctx.create_process_group([host], python("import time; time.sleep(6000)"))
+    names["group"] = group = ctx.create_process_group(
+        [host], python("import time; time.sleep(6000)")
+    )
     group[0].pid().result(PATIENCE)
-    names |= {"progress": {group[0]: names["Progress"](time.monotonic(), 1.0, 1.0)}, "now": time.monotonic() + 100}
+    names |= {
+        "progress": {group[0]: names["Progress"](time.monotonic(), 1.0, 1.0)},
+        "now": time.monotonic() + 100,
+    }
     names["log"] = logging.getLogger("guide")
     guide.run("find_hang(")
     assert "no progress for 100 s" in names["hang"]
@@ -150,8 +174,12 @@ def look_at_a_hang(guide: Guide, host: Host) -> None:
 
 
 def start_over_ssh(guide: Guide, managers: Managers, ctx: Context) -> None:
-    """An ssh that stays here: `sh -c` takes the machine's name for its own and runs the rest, as a shell there would."""
-    guide.names |= {"SSH": ["sh", "-c", 'exec sh -c "$1"'], "HOLDFAST": f"{sys.executable} -m holdfast"}
+    """An ssh that stays here: `sh -c` takes the machine's name for its own and runs the rest, as a
+    shell there would."""
+    guide.names |= {
+        "SSH": ["sh", "-c", 'exec sh -c "$1"'],
+        "HOLDFAST": f"{sys.executable} -m holdfast",
+    }
     guide.run("def start_over_ssh")
     ctx.request_hosts(1)
     managers.running.append(guide.names["start_over_ssh"](ctx, "over-ssh"))
@@ -161,7 +189,9 @@ def start_over_ssh(guide: Guide, managers: Managers, ctx: Context) -> None:
 def come_back(guide: Guide, managers: Managers) -> None:
     """The same three lines in two scripts, one after the other, with the managers of the first."""
     guide.names["command"] = ["sleep", "6000"]
-    block = guide.find("state_dir=").replace("Context(", f'Context(port={free_port()}, bind="127.0.0.1", ')
+    block = guide.find("state_dir=").replace(
+        "Context(", f'Context(port={free_port()}, bind="127.0.0.1", '
+    )
     pids: list[list[int]] = []
     for script in range(2):
         names = dict(guide.names)

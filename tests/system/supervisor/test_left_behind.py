@@ -61,7 +61,8 @@ def kill_both(manager: subprocess.Popen[bytes]) -> None:
 def test_what_is_left_of_both_is_ended_by_the_next_manager(
     ctx: Context, managers: Managers, tmp_path: Path, own_folders: Path
 ) -> None:
-    """LEFT-1: one in a session of its own, one that has cleared its environment and lost its parents as well."""
+    """LEFT-1: one in a session of its own, one that has cleared its environment and lost its
+    parents as well."""
     (host,), (manager,) = attach(ctx, managers, 1)
     process, family = start_family(ctx, host, tmp_path)
     first = process.pid().result(0)
@@ -74,9 +75,13 @@ def test_what_is_left_of_both_is_ended_by_the_next_manager(
         managers.start(ctx, name="next")
         (fresh,) = ctx.request_hosts(1)
         assert fresh.hostname().result(PATIENCE) == "next"
-        assert not [pid for pid in family if alive(pid)], "a host was offered with another's processes on it"
+        assert not [pid for pid in family if alive(pid)], (
+            "a host was offered with another's processes on it"
+        )
         wait_until(
-            lambda: len(list(own_folders.glob("holdfast-sv-*"))) == 1, PATIENCE, what="the dead one's folder to go"
+            lambda: len(list(own_folders.glob("holdfast-sv-*"))) == 1,
+            PATIENCE,
+            what="the dead one's folder to go",
         )
     finally:
         for pid in left:
@@ -85,7 +90,9 @@ def test_what_is_left_of_both_is_ended_by_the_next_manager(
 
 
 @pytest.mark.slow
-def test_a_living_manager_is_left_alone_by_the_next(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_living_manager_is_left_alone_by_the_next(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     hosts, started = attach(ctx, managers, 1)
     _, family = start_family(ctx, hosts[0], tmp_path)
     warden = find_warden(started[0])
@@ -102,7 +109,9 @@ def test_a_living_manager_is_left_alone_by_the_next(ctx: Context, managers: Mana
     wait_gone(family, "the family, by its warden")
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"not json", b'{"mark": "x", "namespace": "pid:[1] y"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"not json", b'{"mark": "x", "namespace": "pid:[1] y"}']
+)
 def test_a_folder_that_says_nothing_of_use_is_left_alone(content: bytes, own_folders: Path) -> None:
     folder = own_folders / "holdfast-sv-strange"
     folder.mkdir()
@@ -112,7 +121,9 @@ def test_a_folder_that_says_nothing_of_use_is_left_alone(content: bytes, own_fol
 
 
 @pytest.mark.slow
-def test_processes_carry_a_brand_that_a_cleared_environment_leaves(ctx: Context, managers: Managers) -> None:
+def test_processes_carry_a_brand_that_a_cleared_environment_leaves(
+    ctx: Context, managers: Managers
+) -> None:
     hosts, _ = attach(ctx, managers, 1)
     code = "import os; os.setsid() if os.getpid() != os.getsid(0) else None; os.execve('/bin/sleep', ['sleep', '6000'], {})"
     group = ctx.create_process_group(hosts, python(code), processes_per_host=2)
@@ -182,7 +193,9 @@ def no_descriptor(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_warden_out_of_descriptors_ends_nobody_and_goes_on(ctx: Context, managers: Managers) -> None:
+def test_a_warden_out_of_descriptors_ends_nobody_and_goes_on(
+    ctx: Context, managers: Managers
+) -> None:
     """WARDEN-5, TABLE-1."""
     (host,), (manager,) = attach(ctx, managers, 1)
     (process,) = ctx.create_process_group([host], ["sleep", "6000"])
@@ -197,7 +210,9 @@ def test_a_warden_out_of_descriptors_ends_nobody_and_goes_on(ctx: Context, manag
 
 
 @pytest.mark.slow
-def test_a_manager_out_of_descriptors_ends_nobody_and_goes_on(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_manager_out_of_descriptors_ends_nobody_and_goes_on(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     (host,) = ctx.request_hosts(1)
     manager = managers.start(ctx, "--usage-interval", "0.2", name="m0")
     (process,) = ctx.create_process_group([host], ["sleep", "6000"])
@@ -210,7 +225,9 @@ def test_a_manager_out_of_descriptors_ends_nobody_and_goes_on(ctx: Context, mana
 
 
 @pytest.mark.slow
-def test_a_warden_that_dies_out_of_descriptors_leaves_nothing(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_warden_that_dies_out_of_descriptors_leaves_nothing(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     """WARDEN-5: a manager that can read nothing must not take its children for gone."""
     (host,), (manager,) = attach(ctx, managers, 1)
     _, family = start_family(ctx, host, tmp_path)
@@ -246,7 +263,9 @@ def test_a_log_that_nobody_reads_freezes_no_manager(ctx: Context, managers: Mana
             while os.read(read_fd, 1 << 20):
                 pass
         assert ctx.create_process_group([host], ["true"])[0].returncode().result(PATIENCE) == 0
-        lines = wait_until(lambda: os.read(read_fd, 1 << 20), PATIENCE, what="the log to go on").splitlines()
+        lines = wait_until(
+            lambda: os.read(read_fd, 1 << 20), PATIENCE, what="the log to go on"
+        ).splitlines()
         assert json.loads(lines[0])["lines_lost_before"] >= 6
     finally:
         os.close(read_fd)

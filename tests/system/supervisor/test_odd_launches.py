@@ -1,4 +1,5 @@
-"""Launches and messages at the edges: odd bytes, too much, nowhere to write, and two threads at once."""
+"""Launches and messages at the edges: odd bytes, too much, nowhere to write, and two threads at
+once."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ SHOW = "import os, sys; from holdfast.supervisor import get_message_queue as q; 
 def test_a_managers_environment_need_not_be_text(ctx: Context, managers: Managers) -> None:
     (host,) = ctx.request_hosts(1)
     env: dict[bytes, bytes] = {**os.environb, b"ODD": ODD}
-    manager = managers.start_command(ctx.manager_command(), {os.fsdecode(k): os.fsdecode(v) for k, v in env.items()})
+    manager = managers.start_command(
+        ctx.manager_command(), {os.fsdecode(k): os.fsdecode(v) for k, v in env.items()}
+    )
     (process,) = ctx.create_process_group([host], python(SHOW))
     assert process.recv().result(PATIENCE) == ODD
     assert process.returncode().result(PATIENCE) == 0
@@ -31,7 +34,9 @@ def test_a_managers_environment_need_not_be_text(ctx: Context, managers: Manager
 
 
 @pytest.mark.slow
-def test_what_cannot_be_launched_is_refused_where_it_is_asked_for(managers: Managers, tmp_path: Path) -> None:
+def test_what_cannot_be_launched_is_refused_where_it_is_asked_for(
+    managers: Managers, tmp_path: Path
+) -> None:
     """Else its futures would wait for ever, and a state folder could not be written any more."""
     odd = os.fsdecode(ODD)
     with local_context(state_dir=tmp_path, orphan_grace=60) as ctx:
@@ -52,7 +57,9 @@ def test_what_cannot_be_launched_is_refused_where_it_is_asked_for(managers: Mana
 
 
 @pytest.mark.slow
-def test_what_the_kernel_does_not_take_is_said_and_harms_nobody_else(ctx: Context, managers: Managers) -> None:
+def test_what_the_kernel_does_not_take_is_said_and_harms_nobody_else(
+    ctx: Context, managers: Managers
+) -> None:
     hosts, _ = attach(ctx, managers, 1)
     for args, env, words in [
         (["true", "x" * (3 << 20)], {}, "too large for the kernel"),
@@ -69,7 +76,9 @@ def test_what_the_kernel_does_not_take_is_said_and_harms_nobody_else(ctx: Contex
 
 
 @pytest.mark.slow
-def test_a_log_that_cannot_be_written_is_the_process_that_did_not_start(managers: Managers, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_the_process_that_did_not_start(
+    managers: Managers, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.txt").mkdir()
     for log in ("file/{name}.txt", "folder.txt", "/proc/no/{name}"):
@@ -81,7 +90,9 @@ def test_a_log_that_cannot_be_written_is_the_process_that_did_not_start(managers
 
 
 @pytest.mark.slow
-def test_a_reason_of_odd_bytes_or_of_any_length_gives_the_host_back(ctx: Context, managers: Managers) -> None:
+def test_a_reason_of_odd_bytes_or_of_any_length_gives_the_host_back(
+    ctx: Context, managers: Managers
+) -> None:
     hosts, started = attach(ctx, managers, 2)
     ctx.return_hosts(hosts[:1], error=os.fsdecode(ODD))
     ctx.return_hosts(hosts[1:], error="x" * (20 << 20))
@@ -93,7 +104,13 @@ def test_messages_at_the_edge_of_a_frame(ctx: Context, managers: Managers) -> No
     hosts, _ = attach(ctx, managers, 1)
     (process,) = ctx.create_process_group(hosts, python(ECHO))
     assert process.recv().result(PATIENCE) == "ready"
-    for size in (MAX_INLINE_BYTES - 6, MAX_INLINE_BYTES - 5, MAX_INLINE_BYTES - 4, MAX_INLINE_BYTES, 16 << 20):
+    for size in (
+        MAX_INLINE_BYTES - 6,
+        MAX_INLINE_BYTES - 5,
+        MAX_INLINE_BYTES - 4,
+        MAX_INLINE_BYTES,
+        16 << 20,
+    ):
         value = os.urandom(16) * (size // 16) + bytes(size % 16)
         process.send(value)
         assert process.recv().result(PATIENCE) == value, size

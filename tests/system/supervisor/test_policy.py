@@ -29,11 +29,29 @@ assert 29500 <= int(os.environ["MASTER_PORT"]) < 30500 and os.environ["WORLD_SIZ
 """
 
 
-def run_policy(tmp_path: Path, faults: dict[int, list[str]], *more: str) -> tuple[int, str, set[int]]:
-    words = [sys.executable, str(POLICY), "--hosts", "2", "--local", "--first-delay", "0.1", *more, "--"]
+def run_policy(
+    tmp_path: Path, faults: dict[int, list[str]], *more: str
+) -> tuple[int, str, set[int]]:
+    words = [
+        sys.executable,
+        str(POLICY),
+        "--hosts",
+        "2",
+        "--local",
+        "--first-delay",
+        "0.1",
+        *more,
+        "--",
+    ]
     words += [sys.executable, "-c", WORKER, str(tmp_path), repr(faults)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    return done.returncode, done.stderr, {int(line) for line in (tmp_path / "attempts").read_text().splitlines()}
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    return (
+        done.returncode,
+        done.stderr,
+        {int(line) for line in (tmp_path / "attempts").read_text().splitlines()},
+    )
 
 
 @pytest.mark.slow

@@ -22,7 +22,15 @@ from holdfast.supervisor import (
     wait,
 )
 from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, alive, attach, local_context, python
+from tests.system.supervisor.rig import (
+    ECHO,
+    PATIENCE,
+    Managers,
+    alive,
+    attach,
+    local_context,
+    python,
+)
 
 ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -33,7 +41,12 @@ def test_ranks_environment_names_and_logs(tmp_path: Path, managers: Managers) ->
         # Handles first, managers later: either side may come first.
         hosts = ctx.request_hosts(2)
         group = ctx.create_process_group(
-            hosts, python(ENV), processes_per_host=6, env={"MINE": "yes"}, cwd=tmp_path, name="train{rank}"
+            hosts,
+            python(ENV),
+            processes_per_host=6,
+            env={"MINE": "yes"},
+            cwd=tmp_path,
+            name="train{rank}",
         )
         assert not hosts[0].hostname().done()
         managers.start(ctx, name="a")
@@ -55,7 +68,9 @@ def test_ranks_environment_names_and_logs(tmp_path: Path, managers: Managers) ->
 
 
 @pytest.mark.slow
-def test_exit_codes_signals_and_failed_starts(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_exit_codes_signals_and_failed_starts(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     hosts, _ = attach(ctx, managers, 1)
     code = "import os, signal, sys; n = int(sys.argv[1]); sys.exit(n) if n >= 0 else os.kill(os.getpid(), -n)"
     for number in (0, 3, 255, -signal.SIGKILL, -signal.SIGSEGV):
@@ -64,7 +79,9 @@ def test_exit_codes_signals_and_failed_starts(ctx: Context, managers: Managers, 
     raising = python("raise RuntimeError('at start')")
     assert ctx.create_process_group(hosts, raising)[0].returncode().result(PATIENCE) == 1
     (missing,) = ctx.create_process_group(hosts, ["/no/such/program"], name="gone")
-    with pytest.raises(ProcessFailedToStart, match="gone on host m0 did not start: no such program"):
+    with pytest.raises(
+        ProcessFailedToStart, match="gone on host m0 did not start: no such program"
+    ):
         missing.pid().result(PATIENCE)
     assert isinstance(missing.returncode().exception(PATIENCE), ProcessFailedToStart)
     assert isinstance(missing.recv().exception(PATIENCE), ProcessFailedToStart)
@@ -78,11 +95,11 @@ def test_exit_codes_signals_and_failed_starts(ctx: Context, managers: Managers, 
 
 
 @pytest.mark.slow
-def test_signals_to_one_a_group_and_all_and_the_way_to_the_kill(ctx: Context, managers: Managers) -> None:
+def test_signals_to_one_a_group_and_all_and_the_way_to_the_kill(
+    ctx: Context, managers: Managers
+) -> None:
     hosts, _ = attach(ctx, managers, 2)
-    deaf = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(6000)"
-    )
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(6000)"
     group = ctx.create_process_group(hosts, ["sleep", "6000"], processes_per_host=2)
     other = ctx.create_process_group(hosts, python(deaf + "\n"), processes_per_host=1)
     wait([process.pid() for process in [*group, *other]], timeout=PATIENCE)
@@ -115,8 +132,10 @@ def test_messages_both_ways_filters_and_the_end_of_it(ctx: Context, managers: Ma
     # Sent before the process exists: it waits there.
     first.send({"numbers": [1, 2.5, True, None], "bytes": b"\x00\xff", "text": "é"})
     assert first.recv(lambda m: isinstance(m, dict)).result(PATIENCE) == {
-        "numbers": [1, 2.5, True, None], "bytes": b"\x00\xff", "text": "é",
-    }  # fmt: skip
+        "numbers": [1, 2.5, True, None],
+        "bytes": b"\x00\xff",
+        "text": "é",
+    }
     assert first.recv().result(PATIENCE) == "ready"  # passed over by the filter, not lost
     late = first.recv(lambda m: m == "c")
     dropped = first.recv(lambda m: m == "a")
@@ -146,7 +165,8 @@ def test_messages_both_ways_filters_and_the_end_of_it(ctx: Context, managers: Ma
 def test_the_last_words_of_a_process_come_before_its_end(ctx: Context, managers: Managers) -> None:
     hosts, _ = attach(ctx, managers, 1)
     code = (
-        "from holdfast.supervisor import get_message_queue as q\nimport os\nq().send(b'x' * (20 << 20))\n"
+        "from holdfast.supervisor import get_message_queue as q\nimport os\nq().send(b'x' * (20 "
+        "<< 20))\n"
         "for n in range(50): q().send(n)\nos._exit(0)"
     )
     (process,) = ctx.create_process_group(hosts, python(code))
@@ -265,9 +285,14 @@ for process in processes:
 
 @pytest.mark.slow
 def test_a_script_that_just_ends_ends_everything(tmp_path: Path) -> None:
-    """Callbacks included: what runs at exit runs where Python may start no thread any more (3.12)."""
+    """Callbacks included: what runs at exit runs where Python may start no thread any more
+    (3.12)."""
     script = subprocess.run(
-        python(ENDS_WITHOUT_A_WORD), capture_output=True, text=True, timeout=PATIENCE * 2, cwd=tmp_path
+        python(ENDS_WITHOUT_A_WORD),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 2,
+        cwd=tmp_path,
     )
     assert script.returncode == 0
     assert "Traceback" not in script.stderr, script.stderr
@@ -277,10 +302,14 @@ def test_a_script_that_just_ends_ends_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_log_of_pids_and_the_sample_of_use(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_the_log_of_pids_and_the_sample_of_use(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     log = tmp_path / "manager.jsonl"
     (host,) = ctx.request_hosts(1)
-    (process,) = ctx.create_process_group([host], python("b = b'x' * (64 << 20); import time; time.sleep(6000)"))
+    (process,) = ctx.create_process_group(
+        [host], python("b = b'x' * (64 << 20); import time; time.sleep(6000)")
+    )
     managers.start(ctx, "--log-file", str(log), "--usage-interval", "0.2")
     pid = process.pid().result(PATIENCE)
 

@@ -1,4 +1,5 @@
-"""A context under Holdfast: what is given stands over what the script says, and outside nothing changes."""
+"""A context under Holdfast: what is given stands over what the script says, and outside nothing
+changes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from hypothesis import strategies as st
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor import Context
 from holdfast.supervisor.line.keys import derive_keys, parse_manager_key
-from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, parse_listen, read_given, write_given
+from holdfast.supervisor.script.run_config import (
+    RUN_VARIABLE,
+    GivenRun,
+    parse_listen,
+    read_given,
+    write_given,
+)
 from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import PATIENCE, Managers, free_port, local_context
 
@@ -30,7 +37,9 @@ def give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the parent of the script does."""
 
     def make(**fields: Any) -> GivenRun:
-        made = GivenRun(**{"keys": KEYS, "port": free_port(), "address": "127.0.0.1", "hosts": 3, **fields})
+        made = GivenRun(
+            **{"keys": KEYS, "port": free_port(), "address": "127.0.0.1", "hosts": 3, **fields}
+        )
         write_given(tmp_path / "given.json", made)
         monkeypatch.setenv(RUN_VARIABLE, str(tmp_path / "given.json"))
         return made
@@ -42,27 +51,46 @@ def test_what_is_given_stands_over_the_script(
     give: Any, managers: Managers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = give()
-    with caplog.at_level(logging.WARNING), Context(port=made.port + 1, encrypt=False, bind="127.0.0.1") as ctx:
-        assert (ctx.port, ctx.address, ctx.given_hosts) == (made.port, f"tcp://127.0.0.1:{made.port}", 3)
+    with (
+        caplog.at_level(logging.WARNING),
+        Context(port=made.port + 1, encrypt=False, bind="127.0.0.1") as ctx,
+    ):
+        assert (ctx.port, ctx.address, ctx.given_hosts) == (
+            made.port,
+            f"tcp://127.0.0.1:{made.port}",
+            3,
+        )
         assert parse_manager_key(ctx.key_file.read_bytes()) == KEYS.for_managers()
-        assert ctx.key_file.parent == tmp_path  # beside the gift, whose giver removes both however the script ends
+        assert (
+            ctx.key_file.parent == tmp_path
+        )  # beside the gift, whose giver removes both however the script ends
         (host,) = ctx.request_hosts(1)
         managers.start(ctx, name="m")
         assert host.hostname().result(PATIENCE) == "m"
-    (said,) = [record.getMessage() for record in caplog.records if "not as the script says" in record.getMessage()]
+    (said,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "not as the script says" in record.getMessage()
+    ]
     assert f"port {made.port}, encrypted" in said
 
 
 def test_what_is_given_is_the_scripts_alone(give: Any) -> None:
-    """Host managers that the script starts by itself have its environment, and their processes must not take it for theirs."""
+    """Host managers that the script starts by itself have its environment, and their processes must
+    not take it for theirs."""
     give()
     with local_context() as ctx:
         ctx.start_local_managers(1)
         show = ["sh", "-c", f'test -z "${RUN_VARIABLE}"']
-        assert ctx.create_process_group(ctx.request_hosts(1), show)[0].returncode().result(PATIENCE) == 0
+        assert (
+            ctx.create_process_group(ctx.request_hosts(1), show)[0].returncode().result(PATIENCE)
+            == 0
+        )
 
 
-def test_a_script_that_says_nothing_hears_nothing(give: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_script_that_says_nothing_hears_nothing(
+    give: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     give()
     with caplog.at_level(logging.WARNING), Context():
         pass
@@ -110,7 +138,8 @@ def test_the_state_of_an_earlier_attempt_is_left_behind(give: Any, tmp_path: Pat
 
 
 def test_holdfast_decides_which_machines_come_back(give: Any, managers: Managers) -> None:
-    """A machine that was replaced is handed out again when Holdfast brings it again: it knows why, and where else to go."""
+    """A machine that was replaced is handed out again when Holdfast brings it again: it knows why,
+    and where else to go."""
     give()
     with local_context() as ctx:
         managers.start(ctx, name="box")
@@ -121,7 +150,9 @@ def test_holdfast_decides_which_machines_come_back(give: Any, managers: Managers
         assert fresh.hostname().result(PATIENCE) == "box"
 
 
-def test_a_lost_host_is_not_cleared_while_a_drain_may_let_its_processes_save(give: Any, managers: Managers) -> None:
+def test_a_lost_host_is_not_cleared_while_a_drain_may_let_its_processes_save(
+    give: Any, managers: Managers
+) -> None:
     give(term_grace_seconds=1000.0)
     with local_context() as ctx:
         manager = managers.start(ctx, name="box")

@@ -49,7 +49,8 @@ def find_zmq_threads() -> set[int]:
 
 @contextmanager
 def starved(thread: int) -> Iterator[None]:
-    """Give a thread next to no core: the last place in the queue for one that another process never leaves."""
+    """Give a thread next to no core: the last place in the queue for one that another process never
+    leaves."""
     core = min(os.sched_getaffinity(0))
     everywhere = os.sched_getaffinity(thread)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as hog:
@@ -69,7 +70,8 @@ def starved(thread: int) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path) -> None:
-    """BUS-2, FLEET-5: what the hosts say waits in the kernel, for far longer than they may be silent."""
+    """BUS-2, FLEET-5: what the hosts say waits in the kernel, for far longer than they may be
+    silent."""
     before = find_zmq_threads()
     with local_context(heartbeat=0.5, state_dir=tmp_path, orphan_grace=300) as ctx:
         (thread,) = find_zmq_threads() - before
@@ -77,7 +79,9 @@ def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path
         (pid,) = ctx.start_simulated_hosts(400)
         assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
         with starved(thread):
-            wait_until(lambda: ctx.status().lag_seconds > 5.0, PATIENCE, what="the reading to fall behind")
+            wait_until(
+                lambda: ctx.status().lag_seconds > 5.0, PATIENCE, what="the reading to fall behind"
+            )
         wait_until(lambda: ctx.status().lag_seconds < 0.5, PATIENCE, what="the reading to catch up")
         assert {host.lost_reason for host in hosts} == {None}
         os.kill(pid, signal.SIGKILL)
@@ -89,7 +93,9 @@ def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path
 def descriptors(spare: int, hard: int | None = None) -> Iterator[None]:
     """Leave this process so many descriptors, until it asks for more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, hard or before[1]))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, hard or before[1])
+    )
     try:
         yield
     finally:
@@ -110,12 +116,20 @@ def test_a_shells_limit_of_descriptors_is_no_limit_of_hosts() -> None:
 
 
 @pytest.mark.slow
-def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with local_context() as ctx, caplog.at_level(logging.ERROR, "holdfast.supervisor"):
         hosts = ctx.request_hosts(60)
         with descriptors(40):
             ctx.start_simulated_hosts(60)
-            wait_until(lambda: ctx.status().refused.get("no descriptor"), PATIENCE, what="the count of those outside")
+            wait_until(
+                lambda: ctx.status().refused.get("no descriptor"),
+                PATIENCE,
+                what="the count of those outside",
+            )
             assert not all(host.attached for host in hosts)
         assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
-        assert [record.message.partition(":")[0] for record in caplog.records] == ["managers wait outside"]
+        assert [record.message.partition(":")[0] for record in caplog.records] == [
+            "managers wait outside"
+        ]

@@ -1,4 +1,5 @@
-"""How scripts end, and what the next one finds: full and broken disks, forks, a context that could not begin, a closed one."""
+"""How scripts end, and what the next one finds: full and broken disks, forks, a context that could
+not begin, a closed one."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from tests.system.supervisor.test_faults import find_listening_port
 
 @contextlib.contextmanager
 def full_disk(folder: Path) -> Iterator[None]:
-    """Nothing can be written into the folder, not even by root: where the new file would be there is a folder."""
+    """Nothing can be written into the folder, not even by root: where the new file would be there
+    is a folder."""
     blocked = folder / f".{STATE_FILE}.{os.getpid()}"
 
     def block() -> bool:
@@ -90,7 +92,9 @@ def test_what_could_not_be_written_is_written_when_it_can_be(
         attach(ctx, managers, 1)
         wait_until(lambda: "cannot be written" in caplog.text, PATIENCE, what="the word of it")
     wait_until(
-        lambda: "m0" in (tmp_path / STATE_FILE).read_text(), PATIENCE, what="the host that attached on a full disk"
+        lambda: "m0" in (tmp_path / STATE_FILE).read_text(),
+        PATIENCE,
+        what="the host that attached on a full disk",
     )
     ctx.shutdown()
     assert caplog.text.count("cannot be written") == 1
@@ -101,7 +105,9 @@ def test_what_could_not_be_written_is_written_when_it_can_be(
     [b"", b"{", b'{"run": 3}', b"\xff\xfe", b"[]", b"edited"],
     ids=["empty", "cut", "types", "bytes", "list", "edited"],
 )
-def test_a_state_that_cannot_be_read_says_so_and_lets_go_of_all(content: bytes, tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read_says_so_and_lets_go_of_all(
+    content: bytes, tmp_path: Path
+) -> None:
     state = tmp_path / STATE_FILE
     if content == b"edited":
         with persistent(tmp_path) as ctx:
@@ -135,7 +141,9 @@ def test_a_context_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_metrics_port_that_is_taken_does_not_end_the_run(managers: Managers, tmp_path: Path) -> None:
+def test_a_metrics_port_that_is_taken_does_not_end_the_run(
+    managers: Managers, tmp_path: Path
+) -> None:
     with persistent(tmp_path, metrics_port=0) as first:
         hosts, _ = attach(first, managers, 1)
         pid = first.create_process_group(hosts, ["sleep", "6000"])[0].pid().result(PATIENCE)
@@ -160,18 +168,25 @@ def test_a_run_that_began_in_plain_text_does_not_go_on_so_unasked(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["detach", "shutdown"])
-def test_whoever_waits_when_the_context_closes_is_told(how: str, managers: Managers, tmp_path: Path) -> None:
+def test_whoever_waits_when_the_context_closes_is_told(
+    how: str, managers: Managers, tmp_path: Path
+) -> None:
     ctx = persistent(tmp_path)
     hosts, _ = attach(ctx, managers, 1)
     (process,) = ctx.create_process_group(hosts, ["sleep", "6000"])
     process.pid().result(PATIENCE)
     (nobody,) = ctx.request_hosts(1)
     futures: list[Future[Any]] = [
-        process.returncode(), process.recv(), nobody.hostname(), process.group.gather(), hosts[0].time_cleared(),
-    ]  # fmt: skip
+        process.returncode(),
+        process.recv(),
+        nobody.hostname(),
+        process.group.gather(),
+        hosts[0].time_cleared(),
+    ]
     errors: list[BaseException | None] = []
     threads = [
-        threading.Thread(target=lambda one=future: errors.append(one.exception()), daemon=True) for future in futures
+        threading.Thread(target=lambda one=future: errors.append(one.exception()), daemon=True)
+        for future in futures
     ]
     for thread in threads:
         thread.start()
@@ -198,7 +213,8 @@ def test_whoever_waits_when_the_context_closes_is_told(how: str, managers: Manag
 
 @pytest.mark.slow
 def test_a_group_that_was_let_go_is_not_launched_again(managers: Managers, tmp_path: Path) -> None:
-    """A script that is killed right after `forget`: its managers have forgotten the group, the state must have first."""
+    """A script that is killed right after `forget`: its managers have forgotten the group, the
+    state must have first."""
     code = f"""
 import os, signal
 from tests.system.supervisor.rig import local_context
@@ -252,7 +268,9 @@ time.sleep(6000)
 def test_a_forked_child_neither_ends_the_run_nor_keeps_its_successor_out(tmp_path: Path) -> None:
     """FORK-1."""
     state = tmp_path / "state"
-    script = subprocess.Popen([sys.executable, "-c", FORKING, str(state)], stdout=subprocess.PIPE, text=True)
+    script = subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(state)], stdout=subprocess.PIPE, text=True
+    )
     staying = 0
     try:
         assert script.stdout is not None
@@ -262,7 +280,9 @@ def test_a_forked_child_neither_ends_the_run_nor_keeps_its_successor_out(tmp_pat
         assert (state / "manager-key").exists()
         assert alive(pid)
         wait_until(
-            lambda: find_listening_port(staying) is None, PATIENCE, what="the child to close the parent's sockets"
+            lambda: find_listening_port(staying) is None,
+            PATIENCE,
+            what="the child to close the parent's sockets",
         )
         script.kill()
         script.wait()
@@ -294,7 +314,9 @@ managers = ctx.start_local_managers(1)
 (process,) = ctx.create_process_group([host], ["sleep", "6000"])
 print(process.pid().result(40), *managers, ctx.key_file, flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     pid, manager, key = done.stdout.split()
     assert not alive(int(pid))
     assert table.read_entry(int(manager)) is None
@@ -331,6 +353,10 @@ os.read(read_fd, 1 << 20)
 threading.Thread(target=lambda: [os.read(read_fd, 1 << 20) for _ in range(100)], daemon=True).start()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
     )
     assert done.stdout.split() == ["False", "0"], done.stderr

@@ -1,4 +1,5 @@
-"""What is refused on the wire, over the real wire: unknown keys, other runs, and anything that is no message of ours."""
+"""What is refused on the wire, over the real wire: unknown keys, other runs, and anything that is
+no message of ours."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def meet(dealer: zmq.Socket[bytes]) -> int:
 
 
 def say(dealer: zmq.Socket[bytes], frame: bytes) -> None:
-    """Send it where there is still somebody to send to: a handshake that was refused leaves a socket with nobody."""
+    """Send it where there is still somebody to send to: a handshake that was refused leaves a
+    socket with nobody."""
     with contextlib.suppress(zmq.Again):
         dealer.send(frame, zmq.NOBLOCK)
 
@@ -105,14 +107,20 @@ def test_an_unknown_key_is_refused_and_counted(ctx: Context, managers: Managers)
         wait_until(refused(ctx, "handshake"), PATIENCE, what="the refusal of plain text")
     with stranger(ctx, theirs.for_managers()) as dealer:  # the wrong server key
         say(dealer, hello())
-        wait_until(refused(ctx, "handshake", 2), PATIENCE, what="the refusal of the other run's key")
+        wait_until(
+            refused(ctx, "handshake", 2), PATIENCE, what="the refusal of the other run's key"
+        )
     assert ctx.status().managers_idle == 0
     attach(ctx, managers, 1)
 
 
 @pytest.mark.slow
 def test_garbage_below_the_messages_harms_nobody(ctx: Context, managers: Managers) -> None:
-    noises = [b"GET / HTTP/1.1\r\n\r\n" * 10, os.urandom(4096), b"\xff" + bytes(8) + b"\x7f" + os.urandom(500)]
+    noises = [
+        b"GET / HTTP/1.1\r\n\r\n" * 10,
+        os.urandom(4096),
+        b"\xff" + bytes(8) + b"\x7f" + os.urandom(500),
+    ]
     with ExitStack() as stack:
         for noise in noises:
             talk = stack.enter_context(socket.create_connection(("127.0.0.1", ctx.port)))
@@ -120,7 +128,9 @@ def test_garbage_below_the_messages_harms_nobody(ctx: Context, managers: Manager
                 talk.sendall(noise)
                 talk.shutdown(socket.SHUT_WR)
         wait_until(
-            lambda: ctx.status().disconnects >= len(noises), PATIENCE, what="the count of those who were cut off"
+            lambda: ctx.status().disconnects >= len(noises),
+            PATIENCE,
+            what="the count of those who were cut off",
         )
         assert f"{len(noises)} disconnects" in str(ctx.status())
         hosts, _ = attach(ctx, managers, 1)
@@ -151,7 +161,11 @@ def test_malformed_frames_are_refused_and_never_fatal(patient: Context, managers
             dealer.send(frame)
         wait_until(refused(patient, "malformed", len(bad)), PATIENCE, what="the refusals")
         dealer.send_multipart([hello(), b"more", b"and more"])
-        wait_until(refused(patient, "malformed", len(bad) + 1), PATIENCE, what="the refusal of several parts")
+        wait_until(
+            refused(patient, "malformed", len(bad) + 1),
+            PATIENCE,
+            what="the refusal of several parts",
+        )
         dealer.send(encode_header(session ^ 1, 1, 0))
         wait_until(refused(patient, "session"), PATIENCE, what="the refusal of the session")
         dealer.send(encode_header(0, 0, 0) + b"\x00" * (MAX_FRAME_BYTES + 1))
@@ -161,7 +175,9 @@ def test_malformed_frames_are_refused_and_never_fatal(patient: Context, managers
         # Far beyond the limit the socket itself hangs up; the next connection is as good as any.
         cut = patient.status().disconnects
         dealer.send(b"\x00" * (3 * MAX_FRAME_BYTES))
-        wait_until(lambda: patient.status().disconnects > cut, PATIENCE, what="the end of that connection")
+        wait_until(
+            lambda: patient.status().disconnects > cut, PATIENCE, what="the end of that connection"
+        )
     attach(patient, managers, 1)
 
 
@@ -181,7 +197,9 @@ def test_a_manager_speaks_only_for_its_own_host(patient: Context, managers: Mana
             Deliver(group.number, 0, encode_value("a lie")),
             Deliver(process.group.number, 0, encode_value("another")),
         ]
-        dealer.send(encode_header(session, 1, 0) + encode_body([encode_message(lie) for lie in lies]))
+        dealer.send(
+            encode_header(session, 1, 0) + encode_body([encode_message(lie) for lie in lies])
+        )
         wait_until(refused(patient, "foreign rank", 2), PATIENCE, what="the refusal of the lies")
     assert not process.recv().done()
     assert not group[0].recv().done()
@@ -216,11 +234,16 @@ def test_a_replay_within_the_run_acts_once(patient: Context) -> None:
         (process,) = patient.create_process_group([host], ["true"])
         while not any(isinstance(message, Launch) for message in decode_down(dealer.recv())):
             pass  # no manager speaks for processes that it has not been given
-        words = [encode_header(session, n + 1, 0) + encode_body([deliver(process.group.number, n)]) for n in range(4)]
+        words = [
+            encode_header(session, n + 1, 0) + encode_body([deliver(process.group.number, n)])
+            for n in range(4)
+        ]
         for frame in [*words, *words, *reversed(words)]:
             dealer.send(frame)
         assert [process.recv().result(PATIENCE) for _ in range(4)] == [0, 1, 2, 3]
-        dealer.send(encode_header(session, 5, 0) + encode_body([deliver(process.group.number, "end")]))
+        dealer.send(
+            encode_header(session, 5, 0) + encode_body([deliver(process.group.number, "end")])
+        )
         assert process.recv().result(PATIENCE) == "end"
 
 
@@ -251,8 +274,16 @@ def test_a_frame_that_comes_back_to_its_sender_is_refused() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.integers(-5, 5), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text() | st.integers(-5, 5), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -264,7 +295,17 @@ def test_values_come_back_as_they_were(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1, 2}, 2**70, {"a": [print]}, {(1, 2): 3}, [b"x", {"y": object}], 1j, Exception("x")]
+    "value",
+    [
+        object(),
+        {1, 2},
+        2**70,
+        {"a": [print]},
+        {(1, 2): 3},
+        [b"x", {"y": object}],
+        1j,
+        Exception("x"),
+    ],
 )
 def test_other_values_are_refused_with_words(value: object) -> None:
     with pytest.raises(ValidationError, match=r"cannot be"):
@@ -279,13 +320,19 @@ def test_arrays_of_objects_are_refused_both_ways() -> None:
     assert (decode_value(encode_value({"a": numpy.zeros((0, 3))}))["a"]).shape == (0, 3)
     import msgspec
 
-    forged = msgspec.msgpack.encode(msgspec.msgpack.Ext(1, msgspec.msgpack.encode(("|O", [1], b"\0" * 8))))
+    forged = msgspec.msgpack.encode(
+        msgspec.msgpack.Ext(1, msgspec.msgpack.encode(("|O", [1], b"\0" * 8)))
+    )
     with pytest.raises(ValidationError, match="no plain number"):
         decode_value(forged)
     with pytest.raises(ValidationError, match="unknown extension"):
         decode_value(msgspec.msgpack.encode(msgspec.msgpack.Ext(9, b"")))
     with pytest.raises(ValidationError, match="cannot be read"):
-        decode_value(msgspec.msgpack.encode(msgspec.msgpack.Ext(1, msgspec.msgpack.encode(("<f8", [9], b"")))))
+        decode_value(
+            msgspec.msgpack.encode(
+                msgspec.msgpack.Ext(1, msgspec.msgpack.encode(("<f8", [9], b"")))
+            )
+        )
 
 
 @settings(max_examples=50, deadline=None)

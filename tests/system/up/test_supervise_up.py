@@ -1,4 +1,5 @@
-"""`holdfast supervise` on one machine, under `holdfast up`: all ranks share it, and nothing of them is left when it stops."""
+"""`holdfast supervise` on one machine, under `holdfast up`: all ranks share it, and nothing of them
+is left when it stops."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def up(tmp_path: Path) -> Iterator[Rig]:
 
 def test_a_policy_on_one_machine(up: Rig) -> None:
     done = up.run("supervise", "-f", "policy.py", "--hosts", "2", "--", "7", seconds=3 * SECONDS)
-    assert (done.returncode, done.stdout.count(b"from a rank")) == (7, 2), done.stderr  # rank 0's host's two
+    assert (done.returncode, done.stdout.count(b"from a rank")) == (7, 2), (
+        done.stderr
+    )  # rank 0's host's two
     assert b"codes [0, 0, 0, 0]" in done.stdout
     held = up.run("supervise", "policy.py", "--hosts", "2", "--", "hold")
     assert held.returncode == 0, held.stderr

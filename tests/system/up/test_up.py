@@ -1,4 +1,5 @@
-"""`holdfast up` for real: from nothing, on a used folder, killed in every part, and never leaving a process."""
+"""`holdfast up` for real: from nothing, on a used folder, killed in every part, and never leaving a
+process."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path)
     assert b"not running" in rig.run("jobs").stderr
 
     rig.start()
-    assert len(json.loads(rig.run("jobs", "--json").stdout)) == 4  # what happened before is still known
+    assert (
+        len(json.loads(rig.run("jobs", "--json").stdout)) == 4
+    )  # what happened before is still known
     (host,) = json.loads(rig.run("hosts", "--json").stdout)
     assert host["slots"]["cpu"]["total"] == 2
     assert rig.stop() == 0
@@ -71,9 +74,12 @@ def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path)
 
 @pytest.mark.parametrize("data", ["holdfast-data", "my data", "elsewhere/holdfast-data"])
 def test_what_it_says_to_type_works(make_rig: MakeRig, tmp_path: Path, data: str) -> None:
-    """Typed in the terminal of somebody whose folder is the one that `up` was started in, unless another is named."""
+    """Typed in the terminal of somebody whose folder is the one that `up` was started in, unless
+    another is named."""
     rig = make_rig("--port", "0", "--data", data).start()
-    hint = wait_for("the hint", lambda: "holdfast run" in rig.say() and rig.say()).split("in another terminal")[1]
+    hint = wait_for("the hint", lambda: "holdfast run" in rig.say() and rig.say()).split(
+        "in another terminal"
+    )[1]
     where, _, lines = hint.partition(":")
     folder = where.removeprefix(", in ").replace("this folder", str(tmp_path)) or str(tmp_path)
     words = lines.partition("echo hello")
@@ -117,8 +123,12 @@ def test_a_killed_part_comes_back(make_rig: MakeRig, part: str) -> None:
 
 def test_a_controller_restart_is_not_seen_by_a_job(make_rig: MakeRig) -> None:
     rig = make_rig().start()
-    command = rig.command("run", "--shell", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.25; done")
-    with subprocess.Popen(command, cwd=rig.folder, env=environment(), stdout=subprocess.PIPE) as run:
+    command = rig.command(
+        "run", "--shell", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.25; done"
+    )
+    with subprocess.Popen(
+        command, cwd=rig.folder, env=environment(), stdout=subprocess.PIPE
+    ) as run:
         assert run.stdout is not None
         first = run.stdout.readline()
         os.kill(rig.part("controller"), signal.SIGKILL)
@@ -132,14 +142,19 @@ def test_a_controller_restart_is_not_seen_by_a_job(make_rig: MakeRig) -> None:
 def test_everything_killed_at_once_loses_nothing(make_rig: MakeRig, tmp_path: Path) -> None:
     rig = make_rig().start()
     hello(rig)
-    script = "import os, time; print(os.getpid(), flush=True); os.path.exists('go') or time.sleep(300)"
+    script = (
+        "import os, time; print(os.getpid(), flush=True); os.path.exists('go') or time.sleep(300)"
+    )
     job_id = rig.run("submit", "--", "python3", "-c", script).stdout.decode().strip()
     pid = int(wait_for("it runs", lambda: rig.run("logs", job_id).stdout))
     rig.kill_everything()
     wait_for("the job died with its guardian", lambda: not _is_running(pid, b"os.getpid()"), 10)
     (tmp_path / "go").touch()
     rig.start()
-    wait_for("it ran again", lambda: json.loads(rig.run("show", job_id, "--json").stdout)["state"] == "succeeded")
+    wait_for(
+        "it ran again",
+        lambda: json.loads(rig.run("show", job_id, "--json").stdout)["state"] == "succeeded",
+    )
     attempts = json.loads(rig.run("attempts", job_id, "--json").stdout)
     assert [a["outcome"] for a in attempts] == ["requeued", "succeeded"]
     assert rig.stop() == 0
@@ -174,8 +189,11 @@ def test_ctrl_c_in_run_cancels_the_job(make_rig: MakeRig) -> None:
     rig = make_rig().start()
     with subprocess.Popen(
         rig.command("run", "--shell", "echo up; sleep 300"),
-        cwd=rig.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as run:  # fmt: skip
+        cwd=rig.folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as run:
         assert run.stdout is not None
         assert run.stderr is not None
         assert run.stdout.readline() == b"up\n"
@@ -189,10 +207,16 @@ def test_ctrl_c_in_run_cancels_the_job(make_rig: MakeRig) -> None:
 def test_ctrl_c_on_up_ends_running_tasks_and_requeues_them(make_rig: MakeRig) -> None:
     rig = make_rig().start()
     job_id = rig.run("submit", "--", "sleep", "300").stdout.decode().strip()
-    wait_for("it runs", lambda: json.loads(rig.run("show", job_id, "--json").stdout)["state"] == "running")
+    wait_for(
+        "it runs",
+        lambda: json.loads(rig.run("show", job_id, "--json").stdout)["state"] == "running",
+    )
     assert rig.stop() == 0
     rig.start()
-    wait_for("it runs again", lambda: json.loads(rig.run("show", job_id, "--json").stdout)["state"] == "running")
+    wait_for(
+        "it runs again",
+        lambda: json.loads(rig.run("show", job_id, "--json").stdout)["state"] == "running",
+    )
     assert json.loads(rig.run("attempts", job_id, "--json").stdout)[0]["outcome"] == "requeued"
     rig.run("cancel", "--hard", job_id)
     assert rig.stop() == 0
@@ -230,7 +254,8 @@ def test_a_database_of_the_users_own(make_rig: MakeRig, pg_dsn: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="is an ordinary user already")
 def test_as_an_ordinary_user(make_rig: MakeRig) -> None:
-    """As uid 65534, with whichever Python that user may run; else as 65534 inside a user namespace."""
+    """As uid 65534, with whichever Python that user may run; else as 65534 inside a user
+    namespace."""
     become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     ways: list[tuple[int, dict[str, Any]]] = [
         (65534, {"prefix": become}),

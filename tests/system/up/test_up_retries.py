@@ -1,4 +1,5 @@
-"""Retries on a whole `holdfast up`: what a user types, and what a killed controller does to a retry that waits."""
+"""Retries on a whole `holdfast up`: what a user types, and what a killed controller does to a retry
+that waits."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def ask(rig: Rig, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def until(rig: Rig, job_id: str, what: str, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def until(
+    rig: Rig, job_id: str, what: str, check: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def look() -> bool:
@@ -59,8 +62,15 @@ def test_run_follows_a_job_through_its_retries(rig: Rig) -> None:
     assert b"retry 2 of 3 in 0.1 s" in done.stderr
     (job,) = ask(rig, "jobs", "--min-retries", "2")
     chain = ask(rig, "attempts", job["id"])
-    assert [(a["number"], a["parent"], a["retry_count"]) for a in chain] == [(1, None, 0), (2, 1, 1), (3, 2, 2)]
-    assert rig.run("logs", job["id"], "--attempt", "1", "--stream", "stderr").stderr == b"503 Service Unavailable\n"
+    assert [(a["number"], a["parent"], a["retry_count"]) for a in chain] == [
+        (1, None, 0),
+        (2, 1, 1),
+        (3, 2, 2),
+    ]
+    assert (
+        rig.run("logs", job["id"], "--attempt", "1", "--stream", "stderr").stderr
+        == b"503 Service Unavailable\n"
+    )
     spent = rig.run("run", "--max-retries", "1", "--retry-delay", "0s", "--", "false")
     assert spent.returncode == 1
     assert b"its one retry is spent" in spent.stderr
@@ -69,7 +79,11 @@ def test_run_follows_a_job_through_its_retries(rig: Rig) -> None:
 @pytest.mark.parametrize("killed", ["controller", "everything"])
 def test_a_retry_that_waits_outlives_whoever_decided_it(rig: Rig, killed: str) -> None:
     """kill -9 between the failure and the dispatch: the retry still happens, once."""
-    job_id = rig.run("submit", "--max-retries", "3", "--retry-delay", "6s", "--", "./fetch.sh").stdout.decode().strip()
+    job_id = (
+        rig.run("submit", "--max-retries", "3", "--retry-delay", "6s", "--", "./fetch.sh")
+        .stdout.decode()
+        .strip()
+    )
     waiting = until(rig, job_id, "it backs off", lambda job: job["wait_cause"] == "back_off")
     assert waiting["retry_state"]["attempt"] == 1
     if killed == "controller":
@@ -82,14 +96,22 @@ def test_a_retry_that_waits_outlives_whoever_decided_it(rig: Rig, killed: str) -
     done = until(rig, job_id, "it has ended", lambda job: job["state"] in ("succeeded", "failed"))
     assert (done["state"], done["attempts"]) == ("succeeded", 3)
     kinds = Counter(event["kind"] for event in ask(rig, "show", job_id, "--events"))
-    assert (kinds["job.retry_scheduled"], kinds["job.retry_dispatched"], kinds["job.reserved"]) == (2, 2, 3)
+    assert (kinds["job.retry_scheduled"], kinds["job.retry_dispatched"], kinds["job.reserved"]) == (
+        2,
+        2,
+        3,
+    )
     second = ask(rig, "attempts", job_id)[1]
     assert second["reserved_at"] >= waiting["retry_at"], "and not before its time"
 
 
 def test_the_kill_switch_outlives_a_restart(rig: Rig) -> None:
     assert ask(rig, "retries", "hold", "--reason", "the registry is down")["enabled"] is False
-    job_id = rig.run("submit", "--max-retries", "3", "--retry-delay", "0s", "--", "./fetch.sh").stdout.decode().strip()
+    job_id = (
+        rig.run("submit", "--max-retries", "3", "--retry-delay", "0s", "--", "./fetch.sh")
+        .stdout.decode()
+        .strip()
+    )
     until(rig, job_id, "it is held", lambda job: job["wait_cause"] == "retries_held")
     pid = rig.part("controller")
     os.kill(pid, signal.SIGKILL)
@@ -98,7 +120,9 @@ def test_the_kill_switch_outlives_a_restart(rig: Rig) -> None:
     assert "the cluster holds all retries: the registry is down" in why["summary"]
     assert ask(rig, "show", job_id)["attempts"] == 1
     wait_for("the release is taken", lambda: rig.run("retries", "release").returncode == 0)
-    assert until(rig, job_id, "it succeeded", lambda job: job["state"] == "succeeded")["attempts"] == 3
+    assert (
+        until(rig, job_id, "it succeeded", lambda job: job["state"] == "succeeded")["attempts"] == 3
+    )
 
 
 def test_over_a_hard_quota_is_exit_code_seven(rig: Rig) -> None:

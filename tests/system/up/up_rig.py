@@ -29,7 +29,9 @@ def wait_for(what: str, check: Callable[[], Any], seconds: float = SECONDS) -> A
 
 def environment(import_path: Sequence[str] = ()) -> dict[str, str]:
     """Ours without Holdfast's variables. `import_path`: for a Python that is not this one."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_") and k != "NO_COLOR"}
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_") and k != "NO_COLOR"
+    }
     return kept | ({"PYTHONPATH": os.pathsep.join(import_path)} if import_path else {})
 
 
@@ -43,9 +45,12 @@ def own_import_path() -> list[str]:
 
 
 class Rig:
-    """One `holdfast up`; `say()` is what it printed so far. `prefix`: a command that runs another."""
+    """One `holdfast up`; `say()` is what it printed so far. `prefix`: a command that runs
+    another."""
 
-    def __init__(self, folder: Path, *words: str, prefix: Sequence[str] = (), python: str = sys.executable) -> None:
+    def __init__(
+        self, folder: Path, *words: str, prefix: Sequence[str] = (), python: str = sys.executable
+    ) -> None:
         self.folder = folder
         self.data = folder / "holdfast-data"
         self._words = words or ("--port", "0")
@@ -65,11 +70,17 @@ class Rig:
         with (self.folder / "said").open("ab") as said:
             self.process = subprocess.Popen(
                 [*self._prefix, *self.command("up", "--slots", "2", "--gpus", "0", *self._words)],
-                cwd=self.folder, env=self._env, stdout=said, stderr=said, start_new_session=True,
-            )  # fmt: skip
+                cwd=self.folder,
+                env=self._env,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
         if wait:
             process = self.process
-            wait_for("up is ready", lambda: self.times_ready() > before or process.poll() is not None)
+            wait_for(
+                "up is ready", lambda: self.times_ready() > before or process.poll() is not None
+            )
             assert self.times_ready() > before, self.say()
         return self
 
@@ -91,12 +102,12 @@ class Rig:
 
     def can_start_children(self) -> bool:
         """Whether its Python runs at all, finds what it needs, and may start itself once more."""
-        code = (
-            "import subprocess, sys, holdfast, psycopg, uvloop; subprocess.run([sys.executable, '-c', ''], check=True)"
-        )
+        code = "import subprocess, sys, holdfast, psycopg, uvloop; subprocess.run([sys.executable, '-c', ''], check=True)"
         command = [*self._prefix, self._python, "-P", "-c", code]
         try:
-            done = subprocess.run(command, cwd=self.folder, env=self._env, capture_output=True, check=False)
+            done = subprocess.run(
+                command, cwd=self.folder, env=self._env, capture_output=True, check=False
+            )
         except OSError:
             return False
         return done.returncode == 0
@@ -104,8 +115,13 @@ class Rig:
     def run(self, *words: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[bytes]:
         """Run a command of the CLI in its folder."""
         return subprocess.run(
-            [*self._prefix, *self.command(*words)], cwd=self.folder, env=self._env, capture_output=True, timeout=seconds, check=False,
-        )  # fmt: skip
+            [*self._prefix, *self.command(*words)],
+            cwd=self.folder,
+            env=self._env,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
 
     def tree(self) -> dict[int, psutil.Process]:
         """Every process of it now, by pid; remembered, so that `gone` can look for them."""
@@ -123,7 +139,11 @@ class Rig:
         for pid, process in self.tree().items():
             try:
                 line = process.cmdline()
-                if name == "postgres" and process.name() == "postgres" and process.ppid() == self.process.pid:  # type: ignore[union-attr]  # it was started above
+                if (
+                    name == "postgres"
+                    and process.name() == "postgres"
+                    and process.ppid() == self.process.pid
+                ):  # type: ignore[union-attr]  # it was started above
                     return pid
             except psutil.Error:
                 continue

@@ -1,4 +1,5 @@
-"""A host that went silent with work on it: told once, listed, cleared; and busy is what leases say (DESIGN §4)."""
+"""A host that went silent with work on it: told once, listed, cleared; and busy is what leases say
+(DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ pytestmark = pytest.mark.slow
 
 def metric(cluster: Cluster, name: str) -> float:
     text = httpx.get(f"{cluster.controller.url}/metrics", timeout=10, trust_env=False).text
-    return float(next(line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith(name + " ")))
+    return float(
+        next(line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith(name + " "))
+    )
 
 
 def list_hosts(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
@@ -37,36 +40,54 @@ def test_a_dead_host_is_told_once_listed_and_cleared(cluster: Cluster) -> None:
     cluster.until(job, "running")
     host.freeze()
     idle.freeze()
-    wait_until(lambda: [h["name"] for h in list_hosts(cluster, "--dead")] == ["h"], 15, what="the flag")
+    wait_until(
+        lambda: [h["name"] for h in list_hosts(cluster, "--dead")] == ["h"], 15, what="the flag"
+    )
     time.sleep(6)  # another sweep
     lines = cluster.controller.messages("DEAD HOST")
     assert len(lines) == 1, lines
     for word in ("h ", job, "holdfast hosts terminate h", "restart its agent"):
         assert word in lines[0]
-    assert [line["level"] for line in cluster.controller.lines() if "DEAD HOST" in line["message"]] == ["error"]
+    assert [
+        line["level"] for line in cluster.controller.lines() if "DEAD HOST" in line["message"]
+    ] == ["error"]
     with psycopg.connect(cluster.dsn) as connection:  # what docs tell an outside supervisor to ask
         found = connection.execute(
-            "select h.name from heartbeats b join hosts h on h.id = b.host_id where b.flagged_dead_at is not null"
+            "select h.name from heartbeats b join hosts h on h.id = b.host_id where "
+            "b.flagged_dead_at is not null"
         ).fetchall()
     assert found == [("h",)]
-    assert [e.kind for e in cluster.client.events(kinds=["host.dead"])] == ["host.dead"], "an idle host is no loss"
+    assert [e.kind for e in cluster.client.events(kinds=["host.dead"])] == ["host.dead"], (
+        "an idle host is no loss"
+    )
     assert cluster.client.job(job).state == "running", "flagged is not reaped: the lease is 300 s"
     host.thaw()
     idle.thaw()
-    wait_until(lambda: list_hosts(cluster, "--dead") == [], 10, what="the flag to be cleared by a heartbeat")
+    wait_until(
+        lambda: list_hosts(cluster, "--dead") == [],
+        10,
+        what="the flag to be cleared by a heartbeat",
+    )
     assert [e.kind for e in cluster.client.events(kinds=["host.recovered"])] == ["host.recovered"]
     assert cluster.client.attempts(job)[0].state == "running"
 
 
 def test_busy_comes_from_leases_alone(cluster: Cluster) -> None:
     host = cluster.add_host("h", cpu_slots=3, gpus=2, queues=[cluster.set_queue("q")])
-    jobs = [cluster.submit("sleep", "60", queue="q", cpus=2), cluster.submit("sleep", "60", queue="q", gpus=1)]
+    jobs = [
+        cluster.submit("sleep", "60", queue="q", cpus=2),
+        cluster.submit("sleep", "60", queue="q", gpus=1),
+    ]
     for job in jobs:
         cluster.until(job, "running")
 
     def busy() -> tuple[int, int, float]:
         (view,) = [h for h in list_hosts(cluster, "--all") if h["name"] == "h"]
-        return view["slots"]["cpu"]["busy"], view["slots"]["gpu"]["busy"], metric(cluster, "holdfast_busy_cpu_slots")
+        return (
+            view["slots"]["cpu"]["busy"],
+            view["slots"]["gpu"]["busy"],
+            metric(cluster, "holdfast_busy_cpu_slots"),
+        )
 
     assert busy() == (2, 1, 2.0)
     signal_all([host.guardian.pid, host.agent_pid()], signal.SIGKILL)
@@ -81,7 +102,8 @@ def test_busy_comes_from_leases_alone(cluster: Cluster) -> None:
 
 
 def test_a_host_that_can_start_nothing_does_not_eat_a_job_s_budgets(cluster: Cluster) -> None:
-    """BUDGET-5: it lacks a second later what it lacks now, so the job goes elsewhere, and waits where there is nothing else."""
+    """BUDGET-5: it lacks a second later what it lacks now, so the job goes elsewhere, and waits
+    where there is nothing else."""
     host = cluster.add_host("full", queues=[cluster.set_queue("q")])
     tasks = host.state / "tasks"
     tasks.rename(host.state / "tasks-away")

@@ -1,4 +1,5 @@
-"""The five watchdogs over the wire: what they end, with which code, and what becomes of the job (DESIGN §4)."""
+"""The five watchdogs over the wire: what they end, with which code, and what becomes of the job
+(DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def test_a_stalled_job_goes_to_the_front_of_its_queue_with_forensics(shared: Clu
     for job in (*others, urgent):
         shared.until(job, "succeeded")
     first, second = shared.client.attempts(wedged)
-    assert (first.outcome, first.cause, first.exit_code, first.charged_to) == ("requeued", "stalled", 76, "watchdog")
+    assert (first.outcome, first.cause, first.exit_code, first.charged_to) == (
+        "requeued",
+        "stalled",
+        76,
+        "watchdog",
+    )
     assert "requeued at the front, trip 1 of 3 forgiven" in first.reason
     assert (second.outcome, second.number, second.parent) == ("succeeded", 2, 1)
     starts = {job: shared.client.attempts(job)[-1].started_at for job in (wedged, urgent, *others)}
@@ -81,7 +87,12 @@ def test_at_the_cap_a_job_fails_once(shared: Cluster) -> None:
     queue = lane(shared, "cap", stall_timeout_seconds=1)
     job = shared.submit(*python(WEDGE_ALWAYS), queue=queue, watchdog_cap=1)
     ended = shared.until(job, "failed")
-    assert (ended.exit_code, ended.cause, ended.attempts, ended.watchdog_charged) == (76, "stalled", 2, 2)
+    assert (ended.exit_code, ended.cause, ended.attempts, ended.watchdog_charged) == (
+        76,
+        "stalled",
+        2,
+        2,
+    )
     assert [a.outcome for a in shared.client.attempts(job)] == ["requeued", "failed"]
     events = list(shared.client.events(job_id=job))
     assert [e.kind for e in events].count("job.failed") == 1
@@ -112,12 +123,21 @@ def test_an_operators_hard_stop_costs_the_job_nothing(shared: Cluster, who: str)
     queue = lane(shared, f"stop-{who}")
     job = shared.submit(*python(SILENT), queue=queue)
     shared.until(job, "running")
-    words = ("hosts", "drain", queue, "--hard") if who == "host" else ("queues", "pause", queue, "--hard")
+    words = (
+        ("hosts", "drain", queue, "--hard")
+        if who == "host"
+        else ("queues", "pause", queue, "--hard")
+    )
     done = shared.cli(*words, "--reason", "new driver")
     assert done.returncode == 0, done.stderr
     first = shared.until_attempt(job, 1, "ended")
     cause = "host_drained" if who == "host" else "preempted"
-    assert (first.exit_code, first.cause, first.outcome, first.charged_to) == (79, cause, "requeued", "nothing")
+    assert (first.exit_code, first.cause, first.outcome, first.charged_to) == (
+        79,
+        cause,
+        "requeued",
+        "nothing",
+    )
     found = shared.until(job, "queued")
     assert (found.retries_charged, found.watchdog_charged, found.infra_charged) == (0, 0, 0)
     time.sleep(0.5)
@@ -131,8 +151,11 @@ def test_an_operators_hard_stop_costs_the_job_nothing(shared: Cluster, who: str)
 
 
 def test_loading_is_not_wedged_and_idling_is(shared: Cluster) -> None:
-    """Neither ever beats. One loads memory slowly, the other sleeps; the health watch is on for both."""
-    shared.set_queue("health", health_watch="on", health_window_seconds=1.5, health_load_grace_seconds=2)
+    """Neither ever beats. One loads memory slowly, the other sleeps; the health watch is on for
+    both."""
+    shared.set_queue(
+        "health", health_watch="on", health_window_seconds=1.5, health_load_grace_seconds=2
+    )
     shared.add_host("health", queues=["health"], cpu_slots=2)
     load = "import time\nkept = []\nfor _ in range(35):\n    kept.append(bytearray(12 << 20)); time.sleep(0.2)\nprint('loaded')"
     loading = shared.submit(*python(load), queue="health")
@@ -186,7 +209,8 @@ def test_settings_reach_a_job_that_runs(shared: Cluster) -> None:
 
 
 def test_gpu_health_trips_on_idle_only(shared: Cluster) -> None:
-    """Four jobs side by side: idle, unreadable, busy now and then, and one that stalls only after its GPU fell idle."""
+    """Four jobs side by side: idle, unreadable, busy now and then, and one that stalls only after
+    its GPU fell idle."""
     script = shared.folder / "probe.jsonl"
     script.write_text("")
     shared.set_queue(
@@ -198,12 +222,18 @@ def test_gpu_health_trips_on_idle_only(shared: Cluster) -> None:
     )
     shared.add_host("gpus", queues=["gpus"], gpus=4, probe=f"scripted:{script}")
     shared.client.pause_queue("gpus")
-    idle, unknown, busy = (shared.submit(*python(SILENT), queue="gpus", gpus=1, watchdog_cap=0) for _ in range(3))
-    late = shared.submit(*python(BEAT + "\nbeat(1)\ntime.sleep(1000)"), queue="gpus", gpus=1, watchdog_cap=0)
+    idle, unknown, busy = (
+        shared.submit(*python(SILENT), queue="gpus", gpus=1, watchdog_cap=0) for _ in range(3)
+    )
+    late = shared.submit(
+        *python(BEAT + "\nbeat(1)\ntime.sleep(1000)"), queue="gpus", gpus=1, watchdog_cap=0
+    )
     lines = [
-        all_devices(idle, [0.0]), all_devices(unknown, [None]), all_devices(busy, [0.0, 0.0, 0.0, BUSY] * 40),
+        all_devices(idle, [0.0]),
+        all_devices(unknown, [None]),
+        all_devices(busy, [0.0, 0.0, 0.0, BUSY] * 40),
         all_devices(late, [BUSY] * 14 + [0.0]),
-    ]  # fmt: skip
+    ]
     script.write_text("".join(lines))
     shared.client.resume_queue("gpus")
     for job in (idle, unknown, busy, late):
@@ -217,12 +247,16 @@ def test_gpu_health_trips_on_idle_only(shared: Cluster) -> None:
     (attempt,) = shared.client.attempts(late)
     assert attempt.started_at is not None
     assert attempt.ended_at is not None
-    assert (attempt.ended_at - attempt.started_at).total_seconds() > 3.5, "it tripped while its GPU was busy"
+    assert (attempt.ended_at - attempt.started_at).total_seconds() > 3.5, (
+        "it tripped while its GPU was busy"
+    )
     time.sleep(max(0.0, 8 - (time.monotonic() - began)))
     for job, why in ((unknown, "unreadable is not idle"), (busy, "busy re-arms")):
         assert shared.client.job(job).state == "running", why
         shared.client.cancel(job, hard=True)
-    assert shared.client.host("gpus").probe == "scripted", "a scripted probe is shown wherever the host is"
+    assert shared.client.host("gpus").probe == "scripted", (
+        "a scripted probe is shown wherever the host is"
+    )
     assert "SCRIPTED PROBE" in shared.hosts["gpus"].log()
 
 

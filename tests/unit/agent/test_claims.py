@@ -1,4 +1,5 @@
-"""Kept places: what is reported of them, how long they are kept, and ports that stay free until they are used."""
+"""Kept places: what is reported of them, how long they are kept, and ports that stay free until
+they are used."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ import socket
 import subprocess
 import sys
 
-from holdfast.agent.orders.claims import KEPT_SECONDS, LOWEST_PORT, PORT_TRIES, Claims, PortChooser, read_quiet_ports
+from holdfast.agent.orders.claims import (
+    KEPT_SECONDS,
+    LOWEST_PORT,
+    PORT_TRIES,
+    Claims,
+    PortChooser,
+    read_quiet_ports,
+)
 from holdfast.core.ids import TaskKey
 from holdfast.wire.agent import ClaimOrder, TaskReport
 
@@ -24,7 +32,12 @@ def ports(claims: Claims, now: float = 0.0) -> list[int]:
 def can_listen(port: int) -> bool:
     """As a task would, in a process of its own and without any option on the socket."""
     words = f"import socket; s = socket.socket(); s.bind(('', {port})); s.listen()"
-    return subprocess.run([sys.executable, "-S", "-c", words], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-S", "-c", words], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_a_place_is_told_again_until_it_is_dropped() -> None:

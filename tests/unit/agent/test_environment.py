@@ -1,4 +1,5 @@
-"""The environment of a rank: torchrun's words, peers, and which devices it sees (ENV-2 to ENV-4)."""
+"""The environment of a rank: torchrun's words, peers, and which devices it sees (ENV-2 to
+ENV-4)."""
 
 from __future__ import annotations
 
@@ -20,24 +21,45 @@ from holdfast.wire.agent import CheckpointOffer, Gang, GangHost, LaunchOrder
 
 def make_order(rank: int = 0, epoch: int = 4, **fields: Any) -> LaunchOrder:
     return LaunchOrder(
-        key=TaskKey("j1", rank, epoch), name="n", queue="q", project="p", argv=["x"], **{"attempt": 1, **fields}
+        key=TaskKey("j1", rank, epoch),
+        name="n",
+        queue="q",
+        project="p",
+        argv=["x"],
+        **{"attempt": 1, **fields},
     )
 
 
 def make(
-    inherited: dict[str, str] | None = None, host_gpus: int = 0, peers: Path | None = None, **fields: Any
+    inherited: dict[str, str] | None = None,
+    host_gpus: int = 0,
+    peers: Path | None = None,
+    **fields: Any,
 ) -> dict[str, str]:
     return make_task_environment(
-        make_order(**fields), inherited or {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w",
-        host_gpus=host_gpus, peers=peers,
-    )  # fmt: skip
+        make_order(**fields),
+        inherited or {},
+        host_id="h",
+        host_mark="m",
+        beat_socket="/b",
+        work_folder="/w",
+        host_gpus=host_gpus,
+        peers=peers,
+    )
 
 
 def test_ranks_are_named_as_torchrun_names_them() -> None:
     env = make(
-        rank=5, attempt=3, world_size=8, local_rank=1, local_world_size=4, group_rank=1, group_world_size=2,
-        master_addr="10.0.0.7", master_port=23456,
-    )  # fmt: skip
+        rank=5,
+        attempt=3,
+        world_size=8,
+        local_rank=1,
+        local_world_size=4,
+        group_rank=1,
+        group_world_size=2,
+        master_addr="10.0.0.7",
+        master_port=23456,
+    )
     expected = {
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
         "ROLE_RANK": "5", "ROLE_WORLD_SIZE": "8", "ROLE_NAME": "default", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "23456",
@@ -51,21 +73,39 @@ def test_a_task_is_told_where_it_is_and_how_long_its_end_may_take() -> None:
     words = describe_host("box-1", {"zone": "a"})
     order = make_order(watch=WatchSettings(grace_seconds=90.0))
     env = make_task_environment(
-        order, {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w", host_gpus=0, host_words=words
+        order,
+        {},
+        host_id="h",
+        host_mark="m",
+        beat_socket="/b",
+        work_folder="/w",
+        host_gpus=0,
+        host_words=words,
     )
     assert (env["HOLDFAST_GRACE"], env["HOLDFAST_HOST_NAME"]) == ("90", "box-1")
     assert json.loads(env["HOLDFAST_HOST_LABELS"]) == {"zone": "a"}
     user = make_task_environment(
-        make_order(env={"HOLDFAST_HOST_NAME": "mine"}), {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w",
-        host_gpus=0, host_words=words,
-    )  # fmt: skip
+        make_order(env={"HOLDFAST_HOST_NAME": "mine"}),
+        {},
+        host_id="h",
+        host_mark="m",
+        beat_socket="/b",
+        work_folder="/w",
+        host_gpus=0,
+        host_words=words,
+    )
     assert user["HOLDFAST_HOST_NAME"] == "box-1"  # ENV-2
 
 
-TWO = [{"rank": 0, "host": "a", "address": "10.0.0.1"}, {"rank": 1, "host": "b", "address": "10.0.0.2"}]
+TWO = [
+    {"rank": 0, "host": "a", "address": "10.0.0.1"},
+    {"rank": 1, "host": "b", "address": "10.0.0.2"},
+]
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["told once for all orders", "told with the order"])
+@pytest.mark.parametrize(
+    "shared", [True, False], ids=["told once for all orders", "told with the order"]
+)
 def test_peers_are_all_ranks_and_how_they_are_reached(tmp_path: Path, shared: bool) -> None:
     order, peers = make_order(epoch=4), GangPeers()
     if shared:
@@ -93,18 +133,23 @@ def test_a_rank_without_a_host_is_no_peer() -> None:
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_a_variable_that_no_process_can_be_started_with_is_left_out(tmp_path: Path, over: int) -> None:
+def test_a_variable_that_no_process_can_be_started_with_is_left_out(
+    tmp_path: Path, over: int
+) -> None:
     path = tmp_path / PEERS_FILE
     path.write_text("x" * (MAX_PEERS_BYTES + over))
     env = make(peers=path)
     assert ("HOLDFAST_PEERS" in env) is not bool(over)
     assert env["HOLDFAST_PEERS_FILE"] == str(path)
-    done = subprocess.run(["/bin/true"], env=env, check=False)  # the longest that is given can be given
+    done = subprocess.run(
+        ["/bin/true"], env=env, check=False
+    )  # the longest that is given can be given
     assert done.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("size", "limit", "inline"), [(8, 8, True), (9, 8, False), (98_000, 98_304, True), (98_001, 98_304, False)]
+    ("size", "limit", "inline"),
+    [(8, 8, True), (9, 8, False), (98_000, 98_304, True), (98_001, 98_304, False)],
 )
 def test_only_a_small_checkpoint_is_handed_over_as_text_too(
     tmp_path: Path, size: int, limit: int, inline: bool
@@ -114,9 +159,16 @@ def test_only_a_small_checkpoint_is_handed_over_as_text_too(
     path.write_bytes(data[:size])
     offer = CheckpointOffer(number=3, size=size, sha256="", step=7)
     env = make_task_environment(
-        make_order(checkpoint=offer, inline_bytes=limit), {}, host_id="h", host_mark="m", beat_socket="/b", work_folder="/w",
-        host_gpus=0, checkpoint_out="/out", checkpoint_in=path,
-    )  # fmt: skip
+        make_order(checkpoint=offer, inline_bytes=limit),
+        {},
+        host_id="h",
+        host_mark="m",
+        beat_socket="/b",
+        work_folder="/w",
+        host_gpus=0,
+        checkpoint_out="/out",
+        checkpoint_in=path,
+    )
     named = [env[f"HOLDFAST_CHECKPOINT{more}"] for more in ("", "_STEP", "_OUT")]
     assert named == [str(path), "7", "/out"]
     assert ("CHECKPOINT_DATA" in env) is inline
@@ -137,6 +189,12 @@ def test_which_devices_a_rank_sees() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in make()
     assert make(host_gpus=8)["CUDA_VISIBLE_DEVICES"] == ""
     assert make(host_gpus=8, gpus=[3, 5])["CUDA_VISIBLE_DEVICES"] == "3,5"
-    ranks = [make(host_gpus=8, gpus=[own], visible_gpus=[6, 2], local_rank=n) for n, own in enumerate((6, 2))]
-    assert [env["CUDA_VISIBLE_DEVICES"].split(",")[int(env["LOCAL_RANK"])] for env in ranks] == ["6", "2"]
+    ranks = [
+        make(host_gpus=8, gpus=[own], visible_gpus=[6, 2], local_rank=n)
+        for n, own in enumerate((6, 2))
+    ]
+    assert [env["CUDA_VISIBLE_DEVICES"].split(",")[int(env["LOCAL_RANK"])] for env in ranks] == [
+        "6",
+        "2",
+    ]
     assert {env["HIP_VISIBLE_DEVICES"] for env in ranks} == {"6,2"}

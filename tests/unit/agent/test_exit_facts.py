@@ -1,4 +1,5 @@
-"""Facts of an end, the environment, and commands carried out: pure parts and a fake line to the guardian."""
+"""Facts of an end, the environment, and commands carried out: pure parts and a fake line to the
+guardian."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_a_task_that_finished_before_the_kill_did_its_work() -> None:
     """END-1."""
     facts = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "trip": STALL})
     assert facts.succeeded
-    facts = make_facts(Ended(key=KEY, exit_code=0, stopped=True), **{**PLAIN, "trip": STALL, "kill_sent": True})
+    facts = make_facts(
+        Ended(key=KEY, exit_code=0, stopped=True), **{**PLAIN, "trip": STALL, "kill_sent": True}
+    )
     assert not facts.succeeded
     assert facts.trip == STALL
     assert not facts.stopped  # END-2
@@ -46,9 +49,12 @@ def test_lapsed_is_a_lost_lease() -> None:
 
 
 def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
-    """END-3: a fork that failed is charged to the host, and a program that is not there to the job."""
+    """END-3: a fork that failed is charged to the host, and a program that is not there to the
+    job."""
     for hosts_fault in (True, False):
-        ended = Ended(key=KEY, start_error="Resource temporarily unavailable", hosts_fault=hosts_fault)
+        ended = Ended(
+            key=KEY, start_error="Resource temporarily unavailable", hosts_fault=hosts_fault
+        )
         facts = make_facts(ended, **PLAIN)
         cause = classify(facts).cause
         assert (facts.lost is not None, facts.start_error) == (hosts_fault, ended.start_error)
@@ -94,13 +100,24 @@ def table(tmp_path: Path) -> TaskTable:
 
 @pytest.fixture
 def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
-    places = TaskPlaces(host_mark="m", beat_socket="/b", work_folder=tmp_path / "work", inherited={"PATH": "/bin"})
+    places = TaskPlaces(
+        host_mark="m", beat_socket="/b", work_folder=tmp_path / "work", inherited={"PATH": "/bin"}
+    )
     return Commands(
-        table, line, places, changed=lambda: None, launched=lambda task: None, poked=lambda: None,
+        table,
+        line,
+        places,
+        changed=lambda: None,
+        launched=lambda task: None,
+        poked=lambda: None,
         forgotten=lambda task: table.forget(task),
-        containers=ContainerDesk(tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None),
-        checkpoints=CheckpointDesk(table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)),
-    )  # fmt: skip
+        containers=ContainerDesk(
+            tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
+        ),
+        checkpoints=CheckpointDesk(
+            table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+        ),
+    )
 
 
 def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line) -> None:
@@ -110,7 +127,9 @@ def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line)
     launched = line.said.pop()
     assert isinstance(launched, Launch)
     assert launched.deadline == pytest.approx(began + 285.0)
-    commands.carry_out(SyncAnswer(renewed=[Renewed(key=KEY, ttl_seconds=100.0)]), started_at=began, newest=False)
+    commands.carry_out(
+        SyncAnswer(renewed=[Renewed(key=KEY, ttl_seconds=100.0)]), started_at=began, newest=False
+    )
     assert line.said.pop() == Extend(deadlines=[(KEY, host_deadline(began, 100.0))])
 
 
@@ -119,10 +138,14 @@ def test_a_launch_from_a_call_older_than_its_lease_is_not_done(
 ) -> None:
     """An agent that was stopped for a minute holds an answer from before."""
     old = read_boottime() - 60.0
-    assert not commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=old, newest=True)
+    assert not commands.carry_out(
+        SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=old, newest=True
+    )
     assert line.said == []
     assert table.get(KEY) is None
-    assert commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=read_boottime(), newest=True)
+    assert commands.carry_out(
+        SyncAnswer(launch=[order(ttl_seconds=30.0)]), started_at=read_boottime(), newest=True
+    )
 
 
 def test_an_overtaken_answer_gives_no_commands(commands: Commands, line: Line) -> None:
@@ -136,7 +159,9 @@ def test_stops_act_once_and_a_harder_one_again(commands: Commands, line: Line) -
     commands.carry_out(SyncAnswer(launch=[order()]), started_at=now, newest=True)
     line.said.clear()
     soft = SyncAnswer(preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.PREEMPTED)])
-    hard = SyncAnswer(preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.USER_CANCELLED, hard=True)])
+    hard = SyncAnswer(
+        preempt=[PreemptOrder(key=KEY, grace_seconds=9.0, cause=Cause.USER_CANCELLED, hard=True)]
+    )
     assert commands.carry_out(soft, started_at=now, newest=True)
     assert not commands.carry_out(soft, started_at=now, newest=True)
     assert commands.carry_out(hard, started_at=now, newest=True)
@@ -159,7 +184,9 @@ def test_an_end_on_record_is_acknowledged_and_never_launched_again(
     assert line.said == [Ack(keys=[KEY])]
 
 
-def test_a_full_disk_is_the_hosts_fault(commands: Commands, table: TaskTable, tmp_path: Path) -> None:
+def test_a_full_disk_is_the_hosts_fault(
+    commands: Commands, table: TaskTable, tmp_path: Path
+) -> None:
     (tmp_path / "tasks").rmdir()
     (tmp_path / "tasks").write_text("no folder can be made here")
     commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
@@ -181,7 +208,11 @@ def test_the_user_cannot_override_what_holdfast_sets() -> None:
 
 
 def test_what_a_service_manager_tells_the_agent_is_not_for_its_tasks() -> None:
-    told = {"NOTIFY_SOCKET": "/run/x", "STATE_DIRECTORY": "/var/lib/holdfast", "HOLDFAST_JOIN_TOKEN": "hfj_x"}
+    told = {
+        "NOTIFY_SOCKET": "/run/x",
+        "STATE_DIRECTORY": "/var/lib/holdfast",
+        "HOLDFAST_JOIN_TOKEN": "hfj_x",
+    }
     kept = inherit_environment({**told, "PATH": "/bin", "NCCL_DEBUG": "INFO"})
     assert not told.keys() & kept.keys()
     assert (kept["PATH"], kept["NCCL_DEBUG"]) == ("/bin", "INFO")
@@ -215,17 +246,23 @@ def test_a_stopped_or_lost_claim_is_forgotten_and_never_launched(
     claim(commands)
     claim(commands, other)
     stop = PreemptOrder(key=KEY, grace_seconds=15.0, cause=Cause.SIBLING_DRAINED)
-    commands.carry_out(SyncAnswer(preempt=[stop], lost=[other]), started_at=read_boottime(), newest=True)
+    commands.carry_out(
+        SyncAnswer(preempt=[stop], lost=[other]), started_at=read_boottime(), newest=True
+    )
     assert len(commands.claims) == 0
     stub = table.get(KEY)
     assert stub is not None
     assert stub.facts is not None
-    assert (stub.state, stub.facts.stopped) == ("ended", True), "CMD-3: the stop is confirmed at once"
+    assert (stub.state, stub.facts.stopped) == ("ended", True), (
+        "CMD-3: the stop is confirmed at once"
+    )
     commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
     assert line.said == []
 
 
-def test_no_place_is_kept_by_a_host_that_goes_or_for_a_lease_that_is_over(commands: Commands) -> None:
+def test_no_place_is_kept_by_a_host_that_goes_or_for_a_lease_that_is_over(
+    commands: Commands,
+) -> None:
     claim(commands, ago=301.0)
     assert len(commands.claims) == 0
     commands.closing = True
@@ -233,9 +270,13 @@ def test_no_place_is_kept_by_a_host_that_goes_or_for_a_lease_that_is_over(comman
     assert len(commands.claims) == 0
 
 
-def test_ranks_that_are_stopped_together_are_told_of_together(commands: Commands, table: TaskTable) -> None:
+def test_ranks_that_are_stopped_together_are_told_of_together(
+    commands: Commands, table: TaskTable
+) -> None:
     keys = [TaskKey("gang", rank, 1) for rank in range(3)]
-    commands.carry_out(SyncAnswer(launch=[order(key) for key in keys]), started_at=read_boottime(), newest=True)
+    commands.carry_out(
+        SyncAnswer(launch=[order(key) for key in keys]), started_at=read_boottime(), newest=True
+    )
     first, second, third = (table.get(key) for key in keys)
     assert first is not None
     assert second is not None

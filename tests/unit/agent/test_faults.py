@@ -1,4 +1,5 @@
-"""What happened to a task's devices while it ran: from NVML, the kernel's log and AMD's counters to the facts of its end."""
+"""What happened to a task's devices while it ran: from NVML, the kernel's log and AMD's counters to
+the facts of its end."""
 
 from __future__ import annotations
 
@@ -45,7 +46,13 @@ XID = "3,{},{},-;NVRM: Xid (PCI:0000:{}:00): {}, pid=12, name=python, GPU has fa
 
 
 def device(bus: str, **fields: Any) -> dict[str, Any]:
-    plain = {"memory": {"total": 80 * GB, "used": GB}, "gpu": 5, "processes": [], "samples": [], "ecc": 4}
+    plain = {
+        "memory": {"total": 80 * GB, "used": GB},
+        "gpu": 5,
+        "processes": [],
+        "samples": [],
+        "ecc": 4,
+    }
     return {**plain, "pci": f"00000000:{bus}:00.0", **fields}
 
 
@@ -58,7 +65,8 @@ class Box:
         self.devices = [device("3B"), device("5E")]
         self.write()
         self.kmsg.write_text(
-            "6,100,1000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15\n" + XID.format(101, 2000, "3b", 48)
+            "6,100,1000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15\n"
+            + XID.format(101, 2000, "3b", 48)
         )
         arguments = ["--nvml", "tests.system.agent.fake_nvml", "--amd-root", "/nonexistent"]
         self.worker = ProbeWorker(
@@ -81,7 +89,9 @@ class Box:
 
 
 @pytest.fixture(params=[True])
-async def box(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Box]:
+async def box(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Box]:
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml.json"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     made = Box(tmp_path, request.param)
@@ -150,11 +160,16 @@ async def test_a_device_that_the_driver_lists_no_more(box: Box) -> None:
     box.devices[0]["uuid"] = "GPU-1"
     box.write()
     found = await box.find(marks, 0)
-    assert found.gpu_lost == "GPU 0 (GPU-0) was there when the task began, and the driver lists it no more"
+    assert (
+        found.gpu_lost
+        == "GPU 0 (GPU-0) was there when the task began, and the driver lists it no more"
+    )
     assert (await box.find(marks, 1)).gpu_lost is None  # it has another number now, and is well
 
 
-async def test_a_device_lost_before_the_driver_was_opened_does_not_hide_the_others(box: Box) -> None:
+async def test_a_device_lost_before_the_driver_was_opened_does_not_hide_the_others(
+    box: Box,
+) -> None:
     box.devices[0]["lost"] = "from the start"
     box.write()
     assert [gpu.index for gpu in await box.probe.find_gpus()] == [1]
@@ -173,7 +188,9 @@ async def test_without_the_kernel_log_nvml_tells(box: Box) -> None:
     box.devices[0]["events"] = [79]
     box.devices[1]["events"] = [48]
     box.write()
-    await box.probe.sample([Probed(KEY, os.getpid(), (0,))])  # whoever asks first is told; it must not be lost
+    await box.probe.sample(
+        [Probed(KEY, os.getpid(), (0,))]
+    )  # whoever asks first is told; it must not be lost
     probed = Probed(KEY, os.getpid(), (0,))
     assert await box.probe.find_faults(probed, marks, began) == DeviceFaults(xids=(79,))
     assert await box.probe.find_faults(probed, marks, read_boottime()) == DeviceFaults()
@@ -189,7 +206,10 @@ async def test_a_driver_that_does_not_answer_says_nothing(box: Box) -> None:
 
 async def test_without_a_driver_nothing_is_known() -> None:
     probe = RealProbe(
-        ProbeWorker(["--nvml", "none", "--amd-root", "/nonexistent", "--kmsg", "/nonexistent"], read_seconds=20.0)
+        ProbeWorker(
+            ["--nvml", "none", "--amd-root", "/nonexistent", "--kmsg", "/nonexistent"],
+            read_seconds=20.0,
+        )
     )
     try:
         marks = await probe.mark_devices((0,))
@@ -210,10 +230,15 @@ def test_reading_the_kernel_log_in_pieces(tmp_path: Path) -> None:
         assert log.read() == KernelXids(sequence=-1)
         ahead = read_boottime() - time.monotonic()
         with path.open("a") as file:
-            file.write("6,7,1500000,-;usb 1-1: new device\n" + XID.format(8, 2_500_000, "3b", 79)[:30])
+            file.write(
+                "6,7,1500000,-;usb 1-1: new device\n" + XID.format(8, 2_500_000, "3b", 79)[:30]
+            )
             file.flush()
             assert log.read().sequence == 7
-            file.write(XID.format(8, 2_500_000, "3b", 79)[30:] + " DEVICE=+pci\nrubbish\n;;\n6,x,1,-;NVRM: Xid\n")
+            file.write(
+                XID.format(8, 2_500_000, "3b", 79)[30:]
+                + " DEVICE=+pci\nrubbish\n;;\n6,x,1,-;NVRM: Xid\n"
+            )
             file.flush()
             found = log.read()
             assert (found.sequence, [(xid.sequence, xid.pci, xid.code) for xid in found.xids]) == (
@@ -221,7 +246,8 @@ def test_reading_the_kernel_log_in_pieces(tmp_path: Path) -> None:
                 [(8, (0, 0x3B, 0), 79)],
             )
             assert found.xids[0].at == pytest.approx(2.5 + ahead, abs=0.5)
-            # Whoever may write to the log may not speak for the driver: their facility is never the kernel's.
+            # Whoever may write to the log may not speak for the driver: their facility is never the
+            # kernel's.
             file.write(XID.format(9, 3_000_000, "3b", 48).replace("3,9,", "11,9,"))
             file.flush()
         assert len(log.read().xids) == 1
@@ -254,7 +280,9 @@ def test_without_a_mark_the_time_must_do() -> None:
     devices = [Device(index=0, pci="00000000:3B:00.0", ecc_errors=9)]
     kernel = KernelXids(sequence=5, xids=[seen(4, 10.0, 48), seen(5, 30.0, 79)])
     found = judge_devices(DeviceMarks(), (0,), devices, kernel, [SeenEvent(30.0, 0, 13)], 20.0)
-    assert found == DeviceFaults(xids=(79,))  # its counters cannot be compared, and NVML's word is not needed
+    assert found == DeviceFaults(
+        xids=(79,)
+    )  # its counters cannot be compared, and NVML's word is not needed
     assert judge_devices(DeviceMarks(), (0,), [], None, [], 20.0) == DeviceFaults()
 
 
@@ -266,7 +294,11 @@ def test_a_lost_device_is_still_known_by_its_mark() -> None:
 
 
 def test_only_its_own_devices_are_marked() -> None:
-    devices = [Device(index=0, uuid="a"), Device(index=1, uuid="b"), Device(index=2, uuid="c", lost="gone")]
+    devices = [
+        Device(index=0, uuid="a"),
+        Device(index=1, uuid="b"),
+        Device(index=2, uuid="c", lost="gone"),
+    ]
     assert list(mark_devices(devices, (1, 2), None).devices) == [1]
 
 
@@ -309,7 +341,9 @@ class SlowProbe(ScriptedProbe):
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
         return DeviceMarks(sequence=7)
 
-    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+    async def find_faults(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
         self.asked += 1
         await self.go.wait()
         if isinstance(self.found, Exception):
@@ -320,7 +354,9 @@ class SlowProbe(ScriptedProbe):
 Concluded = list[tuple[TaskKey, TaskFacts]]
 
 
-def make_desk(tmp_path: Path, probe: Probe, gpus: list[int]) -> tuple[FaultDesk, AgentTask, Concluded]:
+def make_desk(
+    tmp_path: Path, probe: Probe, gpus: list[int]
+) -> tuple[FaultDesk, AgentTask, Concluded]:
     table = TaskTable(tmp_path)
     table.open()
     order = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"], gpus=gpus)
@@ -346,7 +382,9 @@ HUNG = TaskFacts(signal=9, trip=make_trip(Watchdog.GPU_HEALTH, "idle", {}))
 
 
 @pytest.mark.parametrize("facts", [BAD, HUNG, TaskFacts(signal=11), TaskFacts(start_error="x")])
-async def test_a_bad_end_waits_for_the_devices_and_is_told_once(tmp_path: Path, facts: TaskFacts) -> None:
+async def test_a_bad_end_waits_for_the_devices_and_is_told_once(
+    tmp_path: Path, facts: TaskFacts
+) -> None:
     probe = SlowProbe(DeviceFaults(xids=(79,), ecc_errors=1, gpu_lost="gone"))
     desk, task, concluded = make_desk(tmp_path, probe, [0])
     ended = Ended(key=KEY)
@@ -358,7 +396,11 @@ async def test_a_bad_end_waits_for_the_devices_and_is_told_once(tmp_path: Path, 
     await settle(lambda: bool(concluded))
     await asyncio.sleep(0)
     assert len(concluded) == probe.asked == 1
-    assert (concluded[0][1].xids, concluded[0][1].ecc_errors, concluded[0][1].gpu_lost) == ((79,), 1, "gone")
+    assert (concluded[0][1].xids, concluded[0][1].ecc_errors, concluded[0][1].gpu_lost) == (
+        (79,),
+        1,
+        "gone",
+    )
     assert concluded[0][1].exit_code == facts.exit_code
 
 
@@ -373,7 +415,9 @@ async def test_a_bad_end_waits_for_the_devices_and_is_told_once(tmp_path: Path, 
         (TaskFacts(unkillable=True), [0]),
     ],
 )
-async def test_other_ends_wait_for_nothing(tmp_path: Path, facts: TaskFacts, gpus: list[int]) -> None:
+async def test_other_ends_wait_for_nothing(
+    tmp_path: Path, facts: TaskFacts, gpus: list[int]
+) -> None:
     """FAULT-3."""
     probe = SlowProbe(DeviceFaults(xids=(79,)))
     desk, task, concluded = make_desk(tmp_path, probe, gpus)
@@ -403,7 +447,9 @@ async def test_how_the_devices_were_survives_the_agent(tmp_path: Path) -> None:
 
 async def test_a_script_may_say_that_devices_failed(tmp_path: Path) -> None:
     path = tmp_path / "script"
-    path.write_text('{"job": "job", "faults": {"xids": [79], "gpu_lost": "gone"}}\n{"job": "other"}\n')
+    path.write_text(
+        '{"job": "job", "faults": {"xids": [79], "gpu_lost": "gone"}}\n{"job": "other"}\n'
+    )
     probe = ScriptedProbe(str(path))
     found = await probe.find_faults(Probed(KEY, 1, (0,)), DeviceMarks(), 0.0)
     assert found == DeviceFaults(xids=(79,), gpu_lost="gone")

@@ -42,7 +42,9 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 async def call(client: HttpClient, seconds: float = 5.0) -> HttpAnswer:
-    return await client.call("POST", "/v1/x", b"body", headers={"Authorization": "Bearer t"}, timeout_seconds=seconds)
+    return await client.call(
+        "POST", "/v1/x", b"body", headers={"Authorization": "Bearer t"}, timeout_seconds=seconds
+    )
 
 
 async def test_chunked_answers_and_a_kept_connection() -> None:
@@ -51,7 +53,10 @@ async def test_chunked_answers_and_a_kept_connection() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         while True:
             seen.append((number, await read_request(reader)))
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: "
+                b"chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
+            )
 
     async with serving(talk) as client:
         assert await call(client) == HttpAnswer(200, b"abc")
@@ -90,7 +95,9 @@ async def test_an_answer_that_breaks_off_is_not_repeated() -> None:
     assert calls == 1
 
 
-@pytest.mark.parametrize("answer", [b"", b"junk\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"junk\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n"]
+)
 async def test_nonsense_is_unavailable(answer: bytes) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await read_request(reader)
@@ -127,7 +134,9 @@ async def test_nobody_listens() -> None:
 def test_only_a_controller_may_refuse() -> None:
     """A proxy's page with status 409 or 404 must not make an agent give anything up."""
     assert isinstance(read_problem(HttpAnswer(409, b"<html>conflict</html>")), Unavailable)
-    found = read_problem(HttpAnswer(409, b'{"status":409,"code":"stale_incarnation","detail":"newer"}'))
+    found = read_problem(
+        HttpAnswer(409, b'{"status":409,"code":"stale_incarnation","detail":"newer"}')
+    )
     assert isinstance(found, Conflict)
     assert found.code == "stale_incarnation"
     assert isinstance(read_problem(HttpAnswer(502, b'{"code":"x"}')), Unavailable)

@@ -1,4 +1,5 @@
-"""The agent's end of the line: what cannot be read is refused and asked for again, and only the guardian's death is its death."""
+"""The agent's end of the line: what cannot be read is refused and asked for again, and only the
+guardian's death is its death."""
 
 from __future__ import annotations
 
@@ -89,7 +90,9 @@ async def open_wire(incarnation: str = "") -> Wire:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     wire = Wire(ours)
-    wire.link = await GuardianLink.open(theirs.detach(), wire.heard.append, wire.lose, incarnation=incarnation)
+    wire.link = await GuardianLink.open(
+        theirs.detach(), wire.heard.append, wire.lose, incarnation=incarnation
+    )
     assert (await wire.read_hello()).number == 1
     return wire
 
@@ -137,7 +140,9 @@ async def test_a_line_that_cannot_be_cut_is_given_up() -> None:
     wire.line.close()
 
 
-async def test_words_that_cannot_be_carried_out_end_this_agent_and_say_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_words_that_cannot_be_carried_out_end_this_agent_and_say_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     wire = await open_wire()
     wire.link._hear = lambda answer: 1 / 0  # type: ignore[assignment,return-value]  # a bug of the agent's
     wire.send(encode(Started(key=KEY, pid=5, started_at=1.0)))
@@ -151,14 +156,25 @@ async def test_words_that_cannot_be_carried_out_end_this_agent_and_say_why(caplo
     script=st.lists(st.one_of(st.integers(0, 9), st.binary(max_size=60)), min_size=1, max_size=12),
     cuts=st.lists(st.integers(1, 40), max_size=30),
 )
-def test_whatever_garbage_lies_between_every_good_message_is_heard(script: list[int | bytes], cuts: list[int]) -> None:
-    """Frames of any bytes, in any portions: good ones arrive in order, nothing is taken for the guardian's loss."""
+def test_whatever_garbage_lies_between_every_good_message_is_heard(
+    script: list[int | bytes], cuts: list[int]
+) -> None:
+    """Frames of any bytes, in any portions: good ones arrive in order, nothing is taken for the
+    guardian's loss."""
 
     async def run() -> None:
         wire = await open_wire()
-        good = [Started(key=KEY, pid=word, started_at=1.0) for word in script if isinstance(word, int)]
-        bodies = [encode(Started(key=KEY, pid=w, started_at=1.0)) if isinstance(w, int) else w for w in script]
-        stream = b"".join(encode_frame(body) for body in [*bodies, encode(Started(key=KEY, pid=99, started_at=1.0))])
+        good = [
+            Started(key=KEY, pid=word, started_at=1.0) for word in script if isinstance(word, int)
+        ]
+        bodies = [
+            encode(Started(key=KEY, pid=w, started_at=1.0)) if isinstance(w, int) else w
+            for w in script
+        ]
+        stream = b"".join(
+            encode_frame(body)
+            for body in [*bodies, encode(Started(key=KEY, pid=99, started_at=1.0))]
+        )
         for cut in [*cuts, len(stream)]:
             wire.line.sendall(stream[:cut])
             stream = stream[cut:]
@@ -193,16 +209,40 @@ def test_what_was_missed_is_what_is_new(tmp_path: Path) -> None:
     def hold(job: str, *, ended: bool) -> TaskStatus:
         key = TaskKey(job, 0, 1)
         return TaskStatus(
-            key=key, pid=7, started_at=1.0, deadline=2.0, stdout="", stderr="", ended=Ended(key=key) if ended else None
+            key=key,
+            pid=7,
+            started_at=1.0,
+            deadline=2.0,
+            stdout="",
+            stderr="",
+            ended=Ended(key=key) if ended else None,
         )
 
     tasks = [
-        make("starts", "starting"), make("runs", "running"), make("dies", "running"), make("told", "ended"),
-        make("acked", "ended", acked=True), make("late", "starting"), make("missing", "starting"), make("fetching", "starting"),
-    ]  # fmt: skip
-    held = [("starts", False), ("runs", False), ("dies", True), ("told", True), ("acked", True), ("forgotten", True)]
-    snapshot = Snapshot(incarnation="i", tasks=[hold(job, ended=ended) for job, ended in held], number=3)
-    said = {"late": 3, "missing": 2}  # the launch of the one after this hello was said, of the other before
+        make("starts", "starting"),
+        make("runs", "running"),
+        make("dies", "running"),
+        make("told", "ended"),
+        make("acked", "ended", acked=True),
+        make("late", "starting"),
+        make("missing", "starting"),
+        make("fetching", "starting"),
+    ]
+    held = [
+        ("starts", False),
+        ("runs", False),
+        ("dies", True),
+        ("told", True),
+        ("acked", True),
+        ("forgotten", True),
+    ]
+    snapshot = Snapshot(
+        incarnation="i", tasks=[hold(job, ended=ended) for job, ended in held], number=3
+    )
+    said = {
+        "late": 3,
+        "missing": 2,
+    }  # the launch of the one after this hello was said, of the other before
     missed = find_missed(snapshot, tasks, lambda key, number: said.get(key.job_id, number) < number)
     assert [answer.key.job_id for answer in missed.started] == ["starts"]
     assert [answer.key.job_id for answer in missed.ended] == ["dies"]
@@ -218,7 +258,8 @@ def marked() -> Iterator[tuple[str, int]]:
     """A host's mark and a process that carries it, as a task's does."""
     mark = os.urandom(8).hex()
     process = subprocess.Popen(
-        ["sleep", "600"], env={HOST_VARIABLE: mark, TASK_VARIABLE: str(KEY), "PATH": os.environ["PATH"]}
+        ["sleep", "600"],
+        env={HOST_VARIABLE: mark, TASK_VARIABLE: str(KEY), "PATH": os.environ["PATH"]},
     )
     yield mark, process.pid
     process.kill()
@@ -226,10 +267,14 @@ def marked() -> Iterator[tuple[str, int]]:
     sweep(mark)
 
 
-def start_agent(folder: Path, mark: str, *, guardian_pid: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def start_agent(
+    folder: Path, mark: str, *, guardian_pid: int
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     config = folder / "agent.json"
     config.write_bytes(
-        msgspec.json.encode(AgentConfig(url="http://127.0.0.1:9", state_dir=str(folder), name="h", gpus=0))
+        msgspec.json.encode(
+            AgentConfig(url="http://127.0.0.1:9", state_dir=str(folder), name="h", gpus=0)
+        )
     )
     ours, theirs = socket.socketpair()
     beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -240,9 +285,11 @@ def start_agent(folder: Path, mark: str, *, guardian_pid: int) -> tuple[subproce
     }  # fmt: skip
     with (folder / "journal").open("wb") as journal:
         agent = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.agent", str(config)], env=env, stderr=journal,
+            [sys.executable, "-m", "holdfast.agent", str(config)],
+            env=env,
+            stderr=journal,
             pass_fds=(theirs.fileno(), beats.fileno()),
-        )  # fmt: skip
+        )
     theirs.close()
     beats.close()
     ours.settimeout(20)
@@ -254,7 +301,10 @@ def wait_hello(line: socket.socket, number: int) -> None:
     while True:
         data = line.recv(1 << 16)
         assert data, "the agent hung up"
-        if any(isinstance(r, Hello) and r.number >= number for r in map(decode_request, reader.feed(data))):
+        if any(
+            isinstance(r, Hello) and r.number >= number
+            for r in map(decode_request, reader.feed(data))
+        ):
             return
 
 
@@ -280,9 +330,13 @@ def test_a_living_guardian_that_garbles_its_line_costs_no_task(
     assert "but the guardian lives" in (tmp_path / "journal").read_text()
 
 
-def test_a_line_that_ends_with_its_guardian_is_the_guardians_loss(tmp_path: Path, marked: tuple[str, int]) -> None:
+def test_a_line_that_ends_with_its_guardian_is_the_guardians_loss(
+    tmp_path: Path, marked: tuple[str, int]
+) -> None:
     mark, task = marked
-    agent, line = start_agent(tmp_path, mark, guardian_pid=2**22 + 1)  # its parent is somebody else by now
+    agent, line = start_agent(
+        tmp_path, mark, guardian_pid=2**22 + 1
+    )  # its parent is somebody else by now
     with line:
         wait_hello(line, 1)
     assert agent.wait(60) == 1
@@ -293,7 +347,8 @@ def test_a_line_that_ends_with_its_guardian_is_the_guardians_loss(tmp_path: Path
 
 
 def test_an_agent_of_another_version_is_borne(tmp_path: Path) -> None:
-    """LINE-1, the other way round: what an upgraded agent says and an old guardian cannot read is refused, and costs nothing."""
+    """LINE-1, the other way round: what an upgraded agent says and an old guardian cannot read is
+    refused, and costs nothing."""
     rig = Rig(tmp_path)
     try:
         rig.start()
@@ -301,8 +356,18 @@ def test_an_agent_of_another_version_is_borne(tmp_path: Path) -> None:
         _, pid = rig.start_task(["sleep", "600"])
         agent = rig.agent_pid
         assert rig._line is not None
-        launch = Launch(key=KEY, argv=["true"], env={}, cwd="/", stdout="/dev/null", stderr="/dev/null", deadline=0.0)
-        future = msgspec.msgpack.encode({**msgspec.to_builtins(launch), "t": "launch", "argv": "one word"})
+        launch = Launch(
+            key=KEY,
+            argv=["true"],
+            env={},
+            cwd="/",
+            stdout="/dev/null",
+            stderr="/dev/null",
+            deadline=0.0,
+        )
+        future = msgspec.msgpack.encode(
+            {**msgspec.to_builtins(launch), "t": "launch", "argv": "one word"}
+        )
         rig._line.sendall(encode_frame(UNKNOWN) + encode_frame(future))
         assert rig.expect(Unread).count == 1
         assert rig.expect(Unread).count == 2
@@ -317,7 +382,8 @@ def test_an_agent_that_says_nothing_readable_is_replaced(tmp_path: Path) -> None
     """AGENT-4: noise is no sign of life."""
     code = (
         "import os, time\n"
-        "while True: os.write(int(os.environ['HOLDFAST_GUARDIAN_FD']), b'\\0\\0\\0\\1\\xc1'); time.sleep(0.01)"
+        "while True: os.write(int(os.environ['HOLDFAST_GUARDIAN_FD']), b'\\0\\0\\0\\1\\xc1'); "
+        "time.sleep(0.01)"
     )
     rig = Rig(tmp_path, agent_argv=[sys.executable, "-c", code], frozen_seconds=0.5)
     try:
@@ -344,15 +410,20 @@ def test_times_that_are_none_neither_start_a_task_nor_keep_one(tmp_path: Path) -
         rig.say(Extend(deadlines=[(lapsing, float("nan")), (lapsing, float("inf"))]))
         assert rig.expect(Ended, lapsing).lapsed
         for number, grace in enumerate((float("nan"), float("inf"), -5.0)):
-            key, _ = rig.start_task(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], job=f"grace{number}")
+            key, _ = rig.start_task(
+                ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], job=f"grace{number}"
+            )
             rig.say(Stop(key=key, grace_seconds=grace))
             assert rig.expect(Ended, key).signal is not None
     finally:
         rig.close()
 
 
-def test_a_guardian_that_is_killed_is_noticed_at_once(tmp_path: Path, marked: tuple[str, int]) -> None:
-    """The way all of this must not break: EOF from a guardian that died is its loss, at once, not after a patience."""
+def test_a_guardian_that_is_killed_is_noticed_at_once(
+    tmp_path: Path, marked: tuple[str, int]
+) -> None:
+    """The way all of this must not break: EOF from a guardian that died is its loss, at once, not
+    after a patience."""
     mark, task = marked
     code = (
         "import os, socket, sys, time\n"
@@ -362,7 +433,9 @@ def test_a_guardian_that_is_killed_is_noticed_at_once(tmp_path: Path, marked: tu
         "agent, line = start_agent(Path(sys.argv[1]), sys.argv[2], guardian_pid=os.getpid())\n"
         "wait_hello(line, 1); print(agent.pid, flush=True); time.sleep(600)"
     )
-    guardian = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), mark], stdout=subprocess.PIPE)
+    guardian = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), mark], stdout=subprocess.PIPE
+    )
     assert guardian.stdout is not None
     agent = int(guardian.stdout.readline())
     began = time.monotonic()

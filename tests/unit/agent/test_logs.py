@@ -22,12 +22,22 @@ KEY = TaskKey("job", 0, 1)
 
 
 def make_task(
-    folder: Path, *, key: TaskKey = KEY, keep_mb: float = 16.0, secrets: dict[str, str] | None = None
+    folder: Path,
+    *,
+    key: TaskKey = KEY,
+    keep_mb: float = 16.0,
+    secrets: dict[str, str] | None = None,
 ) -> AgentTask:
     order = LaunchOrder(
-        key=key, attempt=1, name="n", queue="q", project="p", argv=["x"], secrets=secrets or {},
+        key=key,
+        attempt=1,
+        name="n",
+        queue="q",
+        project="p",
+        argv=["x"],
+        secrets=secrets or {},
         watch=WatchSettings(log_keep_mb=keep_mb),
-    )  # fmt: skip
+    )
     return AgentTask(key, folder, order, 0.0)
 
 
@@ -49,8 +59,11 @@ def ship(tail: StreamTail, limit: int) -> bytes:
     st.integers(1, 9),
     st.lists(st.integers(1, 12), max_size=8),
 )
-def test_no_secret_leaves_across_any_border(words: list[str], limit: int, writes: list[int]) -> None:
-    """REDACT-1: however the file grows and however it is cut, what is sent equals the whole file masked at once."""
+def test_no_secret_leaves_across_any_border(
+    words: list[str], limit: int, writes: list[int]
+) -> None:
+    """REDACT-1: however the file grows and however it is cut, what is sent equals the whole file
+    masked at once."""
     import tempfile
 
     data = "".join(words).encode()
@@ -140,7 +153,9 @@ def test_the_tail_is_redacted_and_short(tmp_path: Path) -> None:
     assert len(text) <= 16_384
 
 
-def test_a_disk_that_takes_nothing_is_survived_and_mentioned_once(tmp_path: Path, caplog: object) -> None:
+def test_a_disk_that_takes_nothing_is_survived_and_mentioned_once(
+    tmp_path: Path, caplog: object
+) -> None:
     table = TaskTable(tmp_path)
     table.open()
     order = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"])
@@ -181,7 +196,8 @@ class Refusing:
 
 
 async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path: Path) -> None:
-    """Both its streams lie in one call: the second must not be looked for after the first was given up."""
+    """Both its streams lie in one call: the second must not be looked for after the first was given
+    up."""
     finished: list[TaskKey] = []
     calls = Refusing(TaskKey("bad", 0, 1))
     shipper = LogShipper(calls, lambda task: finished.append(task.key))  # type: ignore[arg-type]  # what it uses of the calls
@@ -204,4 +220,7 @@ async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path
     assert isinstance(outcome, asyncio.CancelledError)
     assert sorted(key.job_id for key in finished) == ["bad", "good"]
     good = TaskKey("good", 0, 1)
-    assert sorted(calls.taken) == [(good, "stderr", b"good stderr"), (good, "stdout", b"good stdout")]
+    assert sorted(calls.taken) == [
+        (good, "stderr", b"good stderr"),
+        (good, "stdout", b"good stdout"),
+    ]

@@ -40,17 +40,30 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def device(**fields: Any) -> dict[str, Any]:
-    return {"memory": {"total": 80 * GB, "used": 10 * GB}, "gpu": 50, "processes": [], "samples": [], **fields}
+    return {
+        "memory": {"total": 80 * GB, "used": 10 * GB},
+        "gpu": 50,
+        "processes": [],
+        "samples": [],
+        **fields,
+    }
 
 
 def worker(**fields: Any) -> ProbeWorker:
-    return ProbeWorker(["--nvml", "tests.system.agent.fake_nvml", "--amd-root", "/nonexistent"], **fields)
+    return ProbeWorker(
+        ["--nvml", "tests.system.agent.fake_nvml", "--amd-root", "/nonexistent"], **fields
+    )
 
 
 async def test_nvidia_per_process_readings(nvml: Script) -> None:
     pid = os.getpid()
     process = {"pid": pid, "usedGpuMemory": 3 * GB}
-    nvml([device(processes=[process], samples=[{"pid": pid, "timeStamp": 5, "smUtil": 70}]), device()])
+    nvml(
+        [
+            device(processes=[process], samples=[{"pid": pid, "timeStamp": 5, "smUtil": 70}]),
+            device(),
+        ]
+    )
     asked = worker()
     try:
         probe = RealProbe(asked, guardian_pid=os.getppid())
@@ -60,25 +73,38 @@ async def test_nvidia_per_process_readings(nvml: Script) -> None:
             (0, "Fake 9000", 80 * GB),
             (1, "Fake 9000", 80 * GB),
         ]
-        nvml([device(processes=[process], samples=[{"pid": pid, "timeStamp": 9, "smUtil": 30}]), device()])
+        nvml(
+            [
+                device(processes=[process], samples=[{"pid": pid, "timeStamp": 9, "smUtil": 30}]),
+                device(),
+            ]
+        )
         sampled = (await probe.sample([Probed(KEY, pid, (0,))]))[KEY]
         found = sampled.reading.gpus[0]
-        assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (30.0, 3 * GB, False)
+        assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (
+            30.0,
+            3 * GB,
+            False,
+        )
         assert not sampled.owns_whole_box
         direct = await asked.read()
         assert direct is not None
-        assert direct[0].processes == [DeviceProcess(pid=pid, memory_bytes=3 * GB, utilisation_percent=0.0)]
+        assert direct[0].processes == [
+            DeviceProcess(pid=pid, memory_bytes=3 * GB, utilisation_percent=0.0)
+        ]
     finally:
         await asked.close()
 
 
 async def test_nvidia_says_little(nvml: Script) -> None:
     unavailable = {"pid": 5, "usedGpuMemory": (1 << 64) - 1}
-    nvml([
-        device(processes=[unavailable], samples="unsupported"),
-        device(gpu="unsupported", processes="unsupported"),
-        device(mig=[1, 1], gpu=0),
-    ])  # fmt: skip
+    nvml(
+        [
+            device(processes=[unavailable], samples="unsupported"),
+            device(gpu="unsupported", processes="unsupported"),
+            device(mig=[1, 1], gpu=0),
+        ]
+    )
     asked = worker()
     try:
         found = await asked.read()
@@ -126,12 +152,16 @@ def test_what_a_device_says_about_a_task() -> None:
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (40.0, 5, False)
     found = read_for_task(whole, {3}, pids_are_ours=True)
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (0.0, 0, False)
-    found = read_for_task(whole, {3}, pids_are_ours=False)  # a container: nothing can be said of the task alone
+    found = read_for_task(
+        whole, {3}, pids_are_ours=False
+    )  # a container: nothing can be said of the task alone
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, True)
     silent = Device(index=0, processes=[DeviceProcess(pid=1), other])
     found = read_for_task(silent, {1}, pids_are_ours=True)
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (None, None, False)
-    alone = Device(index=0, memory_used_bytes=99, utilisation_percent=88.0, processes=[DeviceProcess(pid=1)])
+    alone = Device(
+        index=0, memory_used_bytes=99, utilisation_percent=88.0, processes=[DeviceProcess(pid=1)]
+    )
     found = read_for_task(alone, {1}, pids_are_ours=True)
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, False)
 
@@ -147,7 +177,12 @@ def test_who_owns_the_box() -> None:
 def test_amd_from_sysfs(tmp_path: Path) -> None:
     card = tmp_path / "sys/devices/pci/0000:03:00.0"
     card.mkdir(parents=True)
-    files = {"vendor": "0x1002", "gpu_busy_percent": "37", "mem_info_vram_used": "1000", "mem_info_vram_total": "5000"}
+    files = {
+        "vendor": "0x1002",
+        "gpu_busy_percent": "37",
+        "mem_info_vram_used": "1000",
+        "mem_info_vram_total": "5000",
+    }
     for name, text in files.items():
         (card / name).write_text(text + "\n")
     drm = tmp_path / "sys/class/drm"
@@ -162,14 +197,20 @@ def test_amd_from_sysfs(tmp_path: Path) -> None:
     process.mkdir(parents=True)
     (process / "vram_4711").write_text("900")
     found = AmdReader(str(tmp_path)).read()
-    assert [(d.index, d.vendor, d.utilisation_percent, d.memory_used_bytes) for d in found] == [(0, "amd", 37.0, 1000)]
+    assert [(d.index, d.vendor, d.utilisation_percent, d.memory_used_bytes) for d in found] == [
+        (0, "amd", 37.0, 1000)
+    ]
     assert found[0].processes == [DeviceProcess(pid=77, memory_bytes=900)]
     with pytest.raises(FileNotFoundError):
         AmdReader(str(tmp_path / "empty"))
 
 
 def test_amd_smi_in_any_shape() -> None:
-    usage = {"gpu": 0, "usage": {"gfx_activity": {"value": 12, "unit": "%"}}, "mem_usage": {"used_vram": {"value": 3}}}
+    usage = {
+        "gpu": 0,
+        "usage": {"gfx_activity": {"value": 12, "unit": "%"}},
+        "mem_usage": {"used_vram": {"value": 3}},
+    }
     assert parse_amd_smi([usage]) == {0: (12.0, 3 << 20)}
     assert parse_amd_smi({"gpu_data": [usage]}) == {0: (12.0, 3 << 20)}
     assert parse_amd_smi([{"gpu": 1, "usage": "N/A"}, 5, {"x": 1}]) == {1: (None, None)}
@@ -178,11 +219,12 @@ def test_amd_smi_in_any_shape() -> None:
 
 def test_counters_of_a_tree_never_fall() -> None:
     code = "import os, sys\nfor line in sys.stdin:\n    x = sum(i * i for i in range(3_000_000)); print(x, flush=True)"
-    parent = (
-        f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {code!r}])\np.wait()\nsys.stdin.read()"
-    )
+    parent = f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {code!r}])\np.wait()\nsys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", parent],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

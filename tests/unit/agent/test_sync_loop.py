@@ -1,4 +1,5 @@
-"""The sync loop's pace: an outage is tried again for ever, whatever the moment at which a retry falls due (SYNC-2)."""
+"""The sync loop's pace: an outage is tried again for ever, whatever the moment at which a retry
+falls due (SYNC-2)."""
 
 from __future__ import annotations
 
@@ -43,12 +44,16 @@ class Taker:
 async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process may be held up between any two lines: a retry that falls due just there must not be waited for by nobody."""
-    # The first retry is due 0.15 to 0.25 s after the failure: later than the next reading, before the one after it.
+    """A process may be held up between any two lines: a retry that falls due just there must not be
+    waited for by nobody."""
+    # The first retry is due 0.15 to 0.25 s after the failure: later than the next reading, before
+    # the one after it.
     readings = itertools.count()
     monkeypatch.setattr(sync, "read_boottime", lambda: 1000.0 + next(readings) * 0.14)
     calls = DeadController()
-    loop = sync.SyncLoop(calls, Taker(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0)  # type: ignore[arg-type]  # what the loop uses of it
+    loop = sync.SyncLoop(
+        calls, Taker(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
+    )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
         async with asyncio.timeout(20):

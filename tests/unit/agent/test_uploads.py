@@ -54,7 +54,8 @@ async def make_tries(transfers: Away, folder: Path, tries: int) -> int:
 
 
 async def test_a_checkpoint_is_read_once_while_the_controller_is_away(tmp_path: Path) -> None:
-    """A large one would keep a core and the disk busy beside the work, for as long as that lasts."""
+    """A large one would keep a core and the disk busy beside the work, for as long as that
+    lasts."""
     transfers = Away()
     read = await make_tries(transfers, tmp_path, 4)
     assert len(set(transfers.tries)) == 1

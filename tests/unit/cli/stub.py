@@ -1,4 +1,5 @@
-"""A controller made of answers written down beforehand, over a real socket, and the CLI run in-process against it."""
+"""A controller made of answers written down beforehand, over a real socket, and the CLI run
+in-process against it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def job_record(**fields: Any) -> JobRecord:
 
 @dataclass
 class Answer:
-    """One answer. `body` is sent as it is when bytes, as JSON otherwise. `cut`: hang up before the body is whole."""
+    """One answer. `body` is sent as it is when bytes, as JSON otherwise. `cut`: hang up before the
+    body is whole."""
 
     body: Any = b""
     status: int = 200
@@ -57,7 +59,8 @@ class Request:
 
 @dataclass
 class Stub:
-    """The stub. `answers` maps `METHOD /path` (without the query) to answers given in turn; the last one repeats."""
+    """The stub. `answers` maps `METHOD /path` (without the query) to answers given in turn; the
+    last one repeats."""
 
     url: str = ""
     answers: dict[str, list[Answer]] = field(default_factory=dict)
@@ -75,7 +78,10 @@ class Stub:
 
 def events(*pairs: tuple[str, Any]) -> bytes:
     """Server-sent events."""
-    return b"".join(b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(value)) for kind, value in pairs)
+    return b"".join(
+        b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(value))
+        for kind, value in pairs
+    )
 
 
 @contextmanager
@@ -88,7 +94,9 @@ def serve_stub() -> Iterator[Stub]:
 
         def _handle(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            request = Request(self.command, self.path, self.rfile.read(length), dict(self.headers.items()))
+            request = Request(
+                self.command, self.path, self.rfile.read(length), dict(self.headers.items())
+            )
             stub.requests.append(request)
             waiting = stub.answers.get(f"{self.command} {self.path.partition('?')[0]}")
             if not waiting:
@@ -96,7 +104,9 @@ def serve_stub() -> Iterator[Stub]:
                 answer = Answer(problem, 404)
             else:
                 answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-            body = answer.body if isinstance(answer.body, bytes) else msgspec.json.encode(answer.body)
+            body = (
+                answer.body if isinstance(answer.body, bytes) else msgspec.json.encode(answer.body)
+            )
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.kind)
             self.send_header("Content-Length", str(len(body) + (10 if answer.cut else 0)))

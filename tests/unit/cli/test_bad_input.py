@@ -1,4 +1,5 @@
-"""What cannot be used is refused in one plain sentence, with a documented code, and nothing is sent: no traceback for anybody's typing."""
+"""What cannot be used is refused in one plain sentence, with a documented code, and nothing is
+sent: no traceback for anybody's typing."""
 
 from __future__ import annotations
 
@@ -96,10 +97,13 @@ def test_a_token_file_that_holds_none(stub: Stub, tmp_path: Path, data: bytes, w
 
 
 @pytest.mark.parametrize(
-    "command", [("agent", "--join", "http://127.0.0.1:1"), ("up",), ("host-manager", "tcp://127.0.0.1:1")]
+    "command",
+    [("agent", "--join", "http://127.0.0.1:1"), ("up",), ("host-manager", "tcp://127.0.0.1:1")],
 )
 @pytest.mark.parametrize("count", ["²", "-1", "1025", HUGE, "many", ""])
-def test_gpus_are_counted_in_plain_numbers(stub: Stub, tmp_path: Path, command: tuple[str, ...], count: str) -> None:
+def test_gpus_are_counted_in_plain_numbers(
+    stub: Stub, tmp_path: Path, command: tuple[str, ...], count: str
+) -> None:
     done = stub.run(*command, "--gpus", count)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     assert "--gpus is auto or a number" in done.stderr
@@ -139,7 +143,9 @@ def test_what_others_wrote_does_not_command_the_terminal(stub: Stub) -> None:
 def test_wide_characters_take_two_columns(stub: Stub) -> None:
     from holdfast.cli.output import count_columns, table
 
-    text = table(("ID", "NAME", "REASON"), [("1", "訓練" * 20, "x"), ("2", "e\u0301", "y" * 90)], width=60)
+    text = table(
+        ("ID", "NAME", "REASON"), [("1", "訓練" * 20, "x"), ("2", "e\u0301", "y" * 90)], width=60
+    )
     assert max(count_columns(line) for line in text.splitlines()) <= 60
     assert (
         len(
@@ -178,9 +184,13 @@ def test_a_reader_that_has_enough_is_no_failure_to_talk_about() -> None:
 
 
 def test_a_terminal_without_unicode_gets_marks_instead_of_a_traceback(stub: Stub) -> None:
-    stub.on("GET /v1/jobs", Answer({"items": [job_record(name="訓練", reason="…" * 90)], "next": None}))
+    stub.on(
+        "GET /v1/jobs", Answer({"items": [job_record(name="訓練", reason="…" * 90)], "next": None})
+    )
     line = [sys.executable, "-P", "-m", "holdfast", "jobs", "--url", stub.url]
-    done = subprocess.run(line, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    done = subprocess.run(
+        line, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert JOB.encode() in done.stdout
 
@@ -188,12 +198,17 @@ def test_a_terminal_without_unicode_gets_marks_instead_of_a_traceback(stub: Stub
 def test_an_interrupt_while_it_is_loaded_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text(
         "import os, signal, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the "
+        "background ignores it\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
         "time.sleep(60)\n"
     )
     line = [sys.executable, "-P", "-m", "holdfast", "jobs"]
     done = subprocess.run(
-        line, capture_output=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False, timeout=60
+        line,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (130, b"")

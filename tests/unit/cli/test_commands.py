@@ -17,7 +17,9 @@ from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record
 
 
-def line(data: bytes, offset: int = 0, stream: str = "stdout", attempt: int = 1, gap: int = 0) -> LogLine:
+def line(
+    data: bytes, offset: int = 0, stream: str = "stdout", attempt: int = 1, gap: int = 0
+) -> LogLine:
     return LogLine(attempt=attempt, rank=0, stream=stream, offset=offset, data=data, gap=gap)
 
 
@@ -27,7 +29,8 @@ def ended(**fields: object) -> tuple[str, object]:
 
 def follow(stub: Stub, *streams: bytes, cut: bool = False) -> None:
     answers = [
-        Answer(body, kind="text/event-stream", cut=cut and i < len(streams) - 1) for i, body in enumerate(streams)
+        Answer(body, kind="text/event-stream", cut=cut and i < len(streams) - 1)
+        for i, body in enumerate(streams)
     ]
     stub.on(f"GET /v1/jobs/{JOB}/logs", *answers)
     stub.on("POST /v1/jobs", Answer(job_record(state="queued", attempts=0), 201))
@@ -39,18 +42,42 @@ def test_submit_prints_the_id_and_sends_what_the_flags_say(stub: Stub, tmp_path:
     secret = tmp_path / "key"
     secret.write_text("s3cret\n")
     done = stub.run(
-        "submit", "--name", "n", "--gpus", "2", "--memory", "4G", "--label", "a=b=c", "--env", "X=1", "--env", "HERE",
-        "--secret", f"K=@{secret}", "--time-limit", "2h", "--stall-timeout", "off", "--priority", "80",
-        "--", "python", "train.py", "--json", "-v",
+        "submit",
+        "--name",
+        "n",
+        "--gpus",
+        "2",
+        "--memory",
+        "4G",
+        "--label",
+        "a=b=c",
+        "--env",
+        "X=1",
+        "--env",
+        "HERE",
+        "--secret",
+        f"K=@{secret}",
+        "--time-limit",
+        "2h",
+        "--stall-timeout",
+        "off",
+        "--priority",
+        "80",
+        "--",
+        "python",
+        "train.py",
+        "--json",
+        "-v",
         env={"HERE": "yes"},
-    )  # fmt: skip
+    )
     assert (done.exit_code, done.stdout) == (0, JOB + "\n"), done.stderr
     spec = stub.requests[0].spec
     assert spec.argv == ("python", "train.py", "--json", "-v")
     assert (spec.gpus, spec.memory_bytes, spec.priority, spec.name) == (2, 4 << 30, 80, "n")
     assert (spec.labels, spec.secrets) == ({"a": "b=c"}, {"K": "s3cret"})
     assert (spec.env["X"], spec.env["HERE"]) == ("1", "yes")
-    # The stub is on loopback, so the job gets the `python` that was typed, and nothing else of the caller's shell.
+    # The stub is on loopback, so the job gets the `python` that was typed, and nothing else of the
+    # caller's shell.
     assert spec.env["PATH"] == os.environ["PATH"]
     assert "HOME" not in spec.env
     assert (spec.time_limit_seconds, spec.stall_timeout_seconds) == (7200.0, "off")
@@ -62,11 +89,20 @@ def test_submit_prints_the_id_and_sends_what_the_flags_say(stub: Stub, tmp_path:
 def test_a_file_and_flags_over_it(stub: Stub, tmp_path: Path) -> None:
     stub.on("POST /v1/jobs", Answer(job_record(), 201))
     toml = tmp_path / "job.toml"
-    toml.write_text('argv = ["a", "b"]\npriority = 10\ntime_limit = "1h"\ncwd = "/tmp"\n[env]\nA = "1"\nN = 7\n')
-    done = stub.run("submit", "--file", str(toml), "--priority", "20", "--env", "A=2", "--time-limit", "5m")
+    toml.write_text(
+        'argv = ["a", "b"]\npriority = 10\ntime_limit = "1h"\ncwd = "/tmp"\n[env]\nA = "1"\nN = 7\n'
+    )
+    done = stub.run(
+        "submit", "--file", str(toml), "--priority", "20", "--env", "A=2", "--time-limit", "5m"
+    )
     assert done.exit_code == 0, done.stderr
     spec = stub.requests[0].spec
-    assert (spec.argv, spec.priority, spec.time_limit_seconds, spec.cwd) == (("a", "b"), 20, 300.0, "/tmp")
+    assert (spec.argv, spec.priority, spec.time_limit_seconds, spec.cwd) == (
+        ("a", "b"),
+        20,
+        300.0,
+        "/tmp",
+    )
     assert (spec.env["A"], spec.env["N"]) == ("2", "7")
     yaml = tmp_path / "job.yaml"
     yaml.write_text("shell: echo hi\nlabels:\n  team: x\n")
@@ -88,7 +124,9 @@ def test_a_file_and_flags_over_it(stub: Stub, tmp_path: Path) -> None:
         (["show", ".."], "names nothing"),
     ],
 )
-def test_usage_is_refused_in_plain_lines_before_anything_is_sent(stub: Stub, words: list[str], sentence: str) -> None:
+def test_usage_is_refused_in_plain_lines_before_anything_is_sent(
+    stub: Stub, words: list[str], sentence: str
+) -> None:
     done = stub.run(*words)
     assert done.exit_code == (3 if words[0] == "show" else 2)
     assert sentence in done.stderr
@@ -134,10 +172,19 @@ def test_nobody_there_is_six_and_says_where_it_looked() -> None:
 
 
 def test_no_controller_known(tmp_path: Path) -> None:
-    env = {**clean_environment(), "HOLDFAST_URL": None, "HOLDFAST_TOKEN": None, "XDG_CONFIG_HOME": str(tmp_path)}
+    env = {
+        **clean_environment(),
+        "HOLDFAST_URL": None,
+        "HOLDFAST_TOKEN": None,
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
     environ = {k: v for k, v in {**os.environ, **env}.items() if v is not None}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "holdfast.cli", "jobs"], cwd=tmp_path, env=environ, capture_output=True, text=True
+        [sys.executable, "-P", "-m", "holdfast.cli", "jobs"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 6
     assert "no controller found" in done.stderr
@@ -146,7 +193,15 @@ def test_no_controller_known(tmp_path: Path) -> None:
 # ---- run
 def test_run_streams_bytes_and_exits_with_the_code(stub: Stub) -> None:
     raw = bytes(range(256))
-    follow(stub, events(("state", job_record()), ("log", line(raw)), ("log", line(b"err\n", stream="stderr")), ended()))
+    follow(
+        stub,
+        events(
+            ("state", job_record()),
+            ("log", line(raw)),
+            ("log", line(b"err\n", stream="stderr")),
+            ended(),
+        ),
+    )
     done = stub.run("run", "--", "true")
     assert done.exit_code == 0
     assert done.stdout_bytes == raw
@@ -167,7 +222,9 @@ def test_run_exit_codes(stub: Stub, fields: dict[str, object], code: int) -> Non
 
 
 def test_run_goes_on_after_a_lost_connection(stub: Stub) -> None:
-    follow(stub, events(("log", line(b"one "))), events(("log", line(b"one two")), ended()), cut=True)
+    follow(
+        stub, events(("log", line(b"one "))), events(("log", line(b"one two")), ended()), cut=True
+    )
     done = stub.run("run", "--", "x")
     assert (done.exit_code, done.stdout) == (0, "one two")
 
@@ -198,21 +255,46 @@ def test_run_detached_prints_the_id(stub: Stub) -> None:
 # ---- lists
 def test_json_lists_hold_what_scripts_read(stub: Stub) -> None:
     stub.on(
-        "GET /v1/jobs", Answer({"items": [job_record()], "next": "c1"}), Answer({"items": [job_record()], "next": None})
+        "GET /v1/jobs",
+        Answer({"items": [job_record()], "next": "c1"}),
+        Answer({"items": [job_record()], "next": None}),
     )
     jobs = json.loads(stub.run("jobs", "--all", "--json").stdout)
     assert [j["id"] for j in jobs] == [JOB, JOB]
     assert "cursor=c1" in stub.requests[1].path
-    attempt = {"job_id": JOB, "number": 1, "parent": None, "epoch": 1, "state": "ended", "outcome": "failed",
-               "cause": "stalled", "exit_code": 76, "reason": "r", "host": "h", "reserved_at": "2026-01-01T00:00:00Z"}  # fmt: skip
+    attempt = {
+        "job_id": JOB,
+        "number": 1,
+        "parent": None,
+        "epoch": 1,
+        "state": "ended",
+        "outcome": "failed",
+        "cause": "stalled",
+        "exit_code": 76,
+        "reason": "r",
+        "host": "h",
+        "reserved_at": "2026-01-01T00:00:00Z",
+    }
     stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": [attempt], "next": None}))
     (found,) = json.loads(stub.run("attempts", JOB, "--json").stdout)
-    wanted = {"number", "outcome", "cause", "exit_code", "host", "epoch", "reason", "started_at", "ended_at"}
+    wanted = {
+        "number",
+        "outcome",
+        "cause",
+        "exit_code",
+        "host",
+        "epoch",
+        "reason",
+        "started_at",
+        "ended_at",
+    }
     assert wanted <= found.keys()
 
 
 def test_tables_fit_eighty_columns_and_keep_ids_whole(stub: Stub) -> None:
-    long = job_record(name="n" * 120, reason="because " * 40, queue="ingest-fetch", state="cancelled")
+    long = job_record(
+        name="n" * 120, reason="because " * 40, queue="ingest-fetch", state="cancelled"
+    )
     stub.on("GET /v1/jobs", Answer({"items": [long], "next": None}))
     done = stub.run("jobs")
     assert JOB in done.stdout
@@ -239,7 +321,10 @@ def test_config_set_checks_before_it_sends(stub: Stub) -> None:
 def test_every_command_teaches_by_example(stub: Stub, name: str) -> None:
     command = cli.get_command(None, name)  # type: ignore[arg-type]  # plain words stand for the typed value in a test
     assert command is not None
-    for words, one in [([name], command), *(([name, n], c) for n, c in getattr(command, "commands", {}).items())]:
+    for words, one in [
+        ([name], command),
+        *(([name, n], c) for n, c in getattr(command, "commands", {}).items()),
+    ]:
         done = stub.run(*words, "--help")
         assert done.exit_code == 0
         assert "Example" in done.stdout, words
@@ -251,7 +336,8 @@ def test_help_imports_neither_the_http_library_nor_the_server() -> None:
         "import sys; sys.argv = ['holdfast', '--help']\n"
         "from holdfast.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "print(sorted({'httpx', 'rich', 'psycopg', 'fastapi', 'msgspec', 'yaml', 'asyncio'} & set(sys.modules)), file=sys.stderr)"
+        "print(sorted({'httpx', 'rich', 'psycopg', 'fastapi', 'msgspec', 'yaml', 'asyncio'} & "
+        "set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
@@ -260,11 +346,15 @@ def test_help_imports_neither_the_http_library_nor_the_server() -> None:
 def test_a_client_imports_nothing_that_draws_and_no_patterns_of_logs() -> None:
     code = (
         "import sys, holdfast.client.synchronous, holdfast.cli.jobs.jobs\n"
-        "print(sorted({'httpx._main', 'rich', 'pygments', 'asyncio', 'holdfast.core.endings.patterns'} & set(sys.modules)))\n"
+        "print(sorted({'httpx._main', 'rich', 'pygments', 'asyncio', "
+        "'holdfast.core.endings.patterns'} & set(sys.modules)))\n"
         "import httpx, httpx._main; print(httpx.Client.__name__, httpx._main.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "Client httpx._main"]  # and who wants httpx's command line has it
+    assert done.stdout.splitlines() == [
+        "[]",
+        "Client httpx._main",
+    ]  # and who wants httpx's command line has it
 
 
 def test_beat_sends_one_datagram_and_never_fails(tmp_path: Path) -> None:
@@ -274,7 +364,11 @@ def test_beat_sends_one_datagram_and_never_fails(tmp_path: Path) -> None:
         beats.bind(path)
         env = {"HOLDFAST_BEAT_SOCKET": path, "HOLDFAST_TASK": f"{JOB}:0:1"}
         assert stub.run("beat", "3", "10", env=env).exit_code == 0
-        assert msgspec.json.decode(beats.recv(4096)) == {"task": f"{JOB}:0:1", "step": 3, "total": 10}
+        assert msgspec.json.decode(beats.recv(4096)) == {
+            "task": f"{JOB}:0:1",
+            "step": 3,
+            "total": 10,
+        }
     assert stub.run("beat", "4", env=env).exit_code == 0
     assert stub.run("beat", env={"HOLDFAST_BEAT_SOCKET": None}).exit_code == 0
 
@@ -287,6 +381,12 @@ def test_the_reference_names_every_command_and_option() -> None:
         assert command is not None
         every = [command, *getattr(command, "commands", {}).values()]
         words = [name, *getattr(command, "commands", {})]
-        words += [option for one in every for p in one.params for option in p.opts if option.startswith("--")]
+        words += [
+            option
+            for one in every
+            for p in one.params
+            for option in p.opts
+            if option.startswith("--")
+        ]
         missing += [f"{name}: {word}" for word in words if word not in text]
     assert missing == []

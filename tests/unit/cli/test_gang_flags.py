@@ -1,4 +1,5 @@
-"""What `submit` and `run` say of a gang, as flags, in a file and in the SDK, down to the bytes that are sent."""
+"""What `submit` and `run` say of a gang, as flags, in a file and in the SDK, down to the bytes that
+are sent."""
 
 from __future__ import annotations
 
@@ -11,12 +12,32 @@ import pytest
 from holdfast.client import Client
 from tests.unit.cli.stub import Answer, Stub, job_record
 
-FLAGS = ["--tasks", "4", "--placement", "spread", "--host-label", "gpu=h100", "--host-label", "rack=7", "--on-partial", "restart",
-         "--preemptible", "--start-timeout", "10m", "--recovery-timeout", "90s"]  # fmt: skip
+FLAGS = [
+    "--tasks",
+    "4",
+    "--placement",
+    "spread",
+    "--host-label",
+    "gpu=h100",
+    "--host-label",
+    "rack=7",
+    "--on-partial",
+    "restart",
+    "--preemptible",
+    "--start-timeout",
+    "10m",
+    "--recovery-timeout",
+    "90s",
+]
 SENT = {
-    "tasks": 4, "placement": "spread", "host_labels": {"gpu": "h100", "rack": "7"}, "on_partial": "restart",
-    "preemptible": True, "start_timeout_seconds": 600.0, "recovery_timeout_seconds": 90.0,
-}  # fmt: skip
+    "tasks": 4,
+    "placement": "spread",
+    "host_labels": {"gpu": "h100", "rack": "7"},
+    "on_partial": "restart",
+    "preemptible": True,
+    "start_timeout_seconds": 600.0,
+    "recovery_timeout_seconds": 90.0,
+}
 
 
 def sent(stub: Stub) -> dict[str, Any]:
@@ -44,25 +65,54 @@ def test_what_no_flag_says_is_not_sent(accepting: Stub) -> None:
 
 def test_a_file_says_the_same_and_flags_win(accepting: Stub, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
-    job.write_text('argv = ["x"]\ntasks = 8\nplacement = "pack"\non_partial = "restart"\npreemptible = true\n'
-                   'start_timeout = "5m"\nrecovery_timeout_seconds = 60\n[host_labels]\ngpu = "a100"\nrack = 7\n')  # fmt: skip
+    job.write_text(
+        'argv = ["x"]\ntasks = 8\nplacement = "pack"\non_partial = "restart"\npreemptible = true\n'
+        'start_timeout = "5m"\nrecovery_timeout_seconds = 60\n[host_labels]\ngpu = "a100"\nrack = '
+        "7\n"
+    )
     assert accepting.run("submit", "--file", str(job)).exit_code == 0
     assert sent(accepting)["start_timeout_seconds"] == 300.0
     assert sent(accepting)["host_labels"] == {"gpu": "a100", "rack": "7"}
     done = accepting.run(
-        "submit", "--file", str(job), "--tasks", "2", "--placement", "spread", "--not-preemptible",
-        "--host-label", "gpu=h100", "--recovery-timeout", "2m",
-    )  # fmt: skip
+        "submit",
+        "--file",
+        str(job),
+        "--tasks",
+        "2",
+        "--placement",
+        "spread",
+        "--not-preemptible",
+        "--host-label",
+        "gpu=h100",
+        "--recovery-timeout",
+        "2m",
+    )
     assert done.exit_code == 0, done.stderr
     found = accepting.requests[-1].spec
-    assert (found.tasks, found.placement, found.preemptible, found.on_partial) == (2, "spread", False, "restart")
-    assert (found.host_labels, found.recovery_timeout_seconds) == ({"gpu": "h100", "rack": "7"}, 120.0)
+    assert (found.tasks, found.placement, found.preemptible, found.on_partial) == (
+        2,
+        "spread",
+        False,
+        "restart",
+    )
+    assert (found.host_labels, found.recovery_timeout_seconds) == (
+        {"gpu": "h100", "rack": "7"},
+        120.0,
+    )
 
 
 def test_the_sdk_takes_the_same_words(accepting: Stub) -> None:
     with Client(accepting.url, "secret") as client:
-        client.submit(argv=["x"], tasks=4, placement="spread", host_labels={"gpu": "h100", "rack": 7}, on_partial="restart",
-                      preemptible=True, start_timeout="10m", recovery_timeout="90s")  # fmt: skip
+        client.submit(
+            argv=["x"],
+            tasks=4,
+            placement="spread",
+            host_labels={"gpu": "h100", "rack": 7},
+            on_partial="restart",
+            preemptible=True,
+            start_timeout="10m",
+            recovery_timeout="90s",
+        )
     assert {name: sent(accepting)[name] for name in SENT} == SENT
 
 
@@ -79,7 +129,9 @@ def test_the_sdk_takes_the_same_words(accepting: Stub) -> None:
         (["--recovery-timeout", "off"], "recovery_timeout"),
     ],
 )
-def test_mistakes_are_refused_by_name_before_anything_is_sent(stub: Stub, words: list[str], sentence: str) -> None:
+def test_mistakes_are_refused_by_name_before_anything_is_sent(
+    stub: Stub, words: list[str], sentence: str
+) -> None:
     done = stub.run("submit", *words, "--", "x")
     assert (done.exit_code, stub.requests) == (2, [])
     assert sentence in done.stderr

@@ -14,7 +14,9 @@ from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
 
-def line(rank: int, data: bytes, offset: int = 0, attempt: int = 1, stream: str = "stdout") -> LogLine:
+def line(
+    rank: int, data: bytes, offset: int = 0, attempt: int = 1, stream: str = "stdout"
+) -> LogLine:
     return LogLine(attempt=attempt, rank=rank, stream=stream, offset=offset, data=data)
 
 
@@ -27,8 +29,14 @@ def serve(stub: Stub, *lines: LogLine, tasks: int = 2) -> None:
 
 
 def test_run_shows_every_rank_in_whole_lines(stub: Stub) -> None:
-    serve(stub, line(0, b"half"), line(11, b"two\nlines\n"), line(0, b" whole\nrest", 4), line(3, b"oh\n", stream="stderr"),
-          tasks=12)  # fmt: skip
+    serve(
+        stub,
+        line(0, b"half"),
+        line(11, b"two\nlines\n"),
+        line(0, b" whole\nrest", 4),
+        line(3, b"oh\n", stream="stderr"),
+        tasks=12,
+    )
     done = stub.run("run", "--tasks", "12", "--", "x")
     assert done.exit_code == 0, done.stderr
     assert done.stdout == "[11] two\n[11] lines\n[ 0] half whole\n[ 0] rest\n"
@@ -55,17 +63,21 @@ def test_a_job_of_one_is_untouched(stub: Stub) -> None:
 def test_logs_of_a_gang_rank_by_rank(stub: Stub) -> None:
     streams = [
         {"job_id": JOB, "attempt": 2, "rank": r, "stream": s, "size": 4, "kept": 4, "ended": True}
-        for r in (0, 1) for s in ("stdout", "stderr")
-    ]  # fmt: skip
+        for r in (0, 1)
+        for s in ("stdout", "stderr")
+    ]
     stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record(tasks=2, attempts=2)))
     stub.on(f"GET /v1/jobs/{JOB}/logs/streams", Answer({"items": streams, "next": None}))
     stub.on(
-        f"GET /v1/jobs/{JOB}/logs", *(Answer(d, kind="application/octet-stream") for d in (b"a\nb", b"", b"c\n", b"d"))
+        f"GET /v1/jobs/{JOB}/logs",
+        *(Answer(d, kind="application/octet-stream") for d in (b"a\nb", b"", b"c\n", b"d")),
     )
     done = stub.run("logs", JOB)
     assert (done.stdout, done.stderr) == ("[0] a\n[1] c\n[0] b\n", "[1] d\n")
     asked = [
-        request.path.partition("?")[2] for request in stub.requests if request.path.startswith(f"/v1/jobs/{JOB}/logs?")
+        request.path.partition("?")[2]
+        for request in stub.requests
+        if request.path.startswith(f"/v1/jobs/{JOB}/logs?")
     ]
     assert [("rank=0" in q, "stream=stdout" in q) for q in asked] == [
         (True, True),
@@ -91,11 +103,16 @@ def test_logs_of_a_gang_are_followed_with_their_ranks(stub: Stub) -> None:
 # ---- the prefixer
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"d\ne", b"\x00\xff"])),
+        st.tuples(
+            st.integers(0, 3),
+            st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"d\ne", b"\x00\xff"]),
+        ),
         max_size=60,
     )
 )
-def test_every_rank_keeps_its_bytes_in_order_and_lines_never_mix(pieces: list[tuple[int, bytes]]) -> None:
+def test_every_rank_keeps_its_bytes_in_order_and_lines_never_mix(
+    pieces: list[tuple[int, bytes]],
+) -> None:
     prefixer = RankPrefixer(4)
     out = b"".join(prefixer.feed(1, rank, "stdout", data) for rank, data in pieces)
     out += b"".join(data for _, data in prefixer.close())
@@ -117,7 +134,11 @@ def test_every_rank_keeps_its_bytes_in_order_and_lines_never_mix(pieces: list[tu
     for rank, data in given_bytes.items():
         got = found[rank]
         # At most the end of the last line was put there.
-        assert got == data or got == data.rstrip(b"\r") + b"\n" or (data.endswith(b"\r") and got == data[:-1] + b"\n")
+        assert (
+            got == data
+            or got == data.rstrip(b"\r") + b"\n"
+            or (data.endswith(b"\r") and got == data[:-1] + b"\n")
+        )
 
 
 def test_a_line_without_an_end_is_not_kept_for_ever() -> None:

@@ -16,10 +16,21 @@ NOW = datetime.now(UTC)
 
 def task(rank: int, **fields: Any) -> dict[str, Any]:
     return {
-        "job_id": JOB, "rank": rank, "epoch": 3, "attempt": 2, "state": "running", "host_id": "h", "host_name": f"box-{rank // 4}",
-        "devices": [rank % 4], "step": 100 + rank, "total": 1000, "beat_at": (NOW - timedelta(seconds=5 + rank)).isoformat(),
-        "offered_at": NOW.isoformat(), "claimed_at": NOW.isoformat(), **fields,
-    }  # fmt: skip
+        "job_id": JOB,
+        "rank": rank,
+        "epoch": 3,
+        "attempt": 2,
+        "state": "running",
+        "host_id": "h",
+        "host_name": f"box-{rank // 4}",
+        "devices": [rank % 4],
+        "step": 100 + rank,
+        "total": 1000,
+        "beat_at": (NOW - timedelta(seconds=5 + rank)).isoformat(),
+        "offered_at": NOW.isoformat(),
+        "claimed_at": NOW.isoformat(),
+        **fields,
+    }
 
 
 def member(rank: int, **fields: Any) -> dict[str, Any]:
@@ -27,36 +38,72 @@ def member(rank: int, **fields: Any) -> dict[str, Any]:
 
 
 TRIGGER: dict[str, Any] = {
-    "state": "failed", "exit_code": 1, "cause": "oom_killed", "rule": "log-cuda-oom", "trigger": True,
-    "message": "CUDA out of memory on its GPU", "evidence": {"line": "torch.OutOfMemoryError: tried 20 GiB"},
-}  # fmt: skip
+    "state": "failed",
+    "exit_code": 1,
+    "cause": "oom_killed",
+    "rule": "log-cuda-oom",
+    "trigger": True,
+    "message": "CUDA out of memory on its GPU",
+    "evidence": {"line": "torch.OutOfMemoryError: tried 20 GiB"},
+}
 FELL: dict[str, Any] = {
-    "state": "failed", "exit_code": 1, "cause": "nonzero_exit", "rule": "log-peer", "cascade": True,
+    "state": "failed",
+    "exit_code": 1,
+    "cause": "nonzero_exit",
+    "rule": "log-peer",
+    "cascade": True,
     "message": "a peer was lost: connection reset",
-}  # fmt: skip
+}
 
 
 def attempt(number: int, members: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     return {
-        "job_id": JOB, "number": number, "parent": None if number == 1 else number - 1, "epoch": number, "state": "ended",
-        "outcome": "requeued", "cause": "oom_killed", "charged_to": "retries", "exit_code": 1, "host": "box-0, box-1",
-        "reason": "rank 3 on box-0: CUDA out of memory on its GPU; retry 1 of 2 in 60 s", "members": members,
-        "reserved_at": NOW.isoformat(), "started_at": NOW.isoformat(), "ended_at": NOW.isoformat(), **fields,
-    }  # fmt: skip
+        "job_id": JOB,
+        "number": number,
+        "parent": None if number == 1 else number - 1,
+        "epoch": number,
+        "state": "ended",
+        "outcome": "requeued",
+        "cause": "oom_killed",
+        "charged_to": "retries",
+        "exit_code": 1,
+        "host": "box-0, box-1",
+        "reason": "rank 3 on box-0: CUDA out of memory on its GPU; retry 1 of 2 in 60 s",
+        "members": members,
+        "reserved_at": NOW.isoformat(),
+        "started_at": NOW.isoformat(),
+        "ended_at": NOW.isoformat(),
+        **fields,
+    }
 
 
-def serve(stub: Stub, live: list[dict[str, Any]], attempts: list[dict[str, Any]], **job: Any) -> None:
+def serve(
+    stub: Stub, live: list[dict[str, Any]], attempts: list[dict[str, Any]], **job: Any
+) -> None:
     size = max(len(live), *(len(a["members"]) for a in attempts), 1)
     record = msgspec.to_builtins(job_record(**{"tasks": size, "attempts": len(attempts), **job}))
     stub.on(f"GET /v1/jobs/{JOB}", Answer(record))
     stub.on(f"GET /v1/jobs/{JOB}/tasks", Answer({"items": live, "next": None}))
     stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": attempts, "next": None}))
-    stub.on(f"GET /v1/jobs/{JOB}/why", Answer({"job_id": JOB, "state": "running", "summary": "it runs", "lines": []}))
+    stub.on(
+        f"GET /v1/jobs/{JOB}/why",
+        Answer({"job_id": JOB, "state": "running", "summary": "it runs", "lines": []}),
+    )
 
 
-FIRST = attempt(1, [member(rank, **({3: TRIGGER, 5: FELL, 6: FELL}.get(rank, {}))) for rank in range(8)])
+FIRST = attempt(
+    1, [member(rank, **({3: TRIGGER, 5: FELL, 6: FELL}.get(rank, {}))) for rank in range(8)]
+)
 RUNS = attempt(
-    2, [], state="running", outcome=None, cause=None, charged_to=None, exit_code=None, reason="", ended_at=None
+    2,
+    [],
+    state="running",
+    outcome=None,
+    cause=None,
+    charged_to=None,
+    exit_code=None,
+    reason="",
+    ended_at=None,
 )
 
 
@@ -70,8 +117,20 @@ def rows(text: str, head: str = "RANK") -> list[list[str]]:
 
 
 def test_a_small_gang_has_a_row_for_each_rank(stub: Stub) -> None:
-    serve(stub, [task(rank) for rank in range(8)], [FIRST, RUNS], rank_charges={"3": {"retries": 1}}, retries_charged=1,
-          spec={"argv": ["x"], "tasks": 8, "placement": "spread", "host_labels": {"gpu": "h100"}, "preemptible": True})  # fmt: skip
+    serve(
+        stub,
+        [task(rank) for rank in range(8)],
+        [FIRST, RUNS],
+        rank_charges={"3": {"retries": 1}},
+        retries_charged=1,
+        spec={
+            "argv": ["x"],
+            "tasks": 8,
+            "placement": "spread",
+            "host_labels": {"gpu": "h100"},
+            "preemptible": True,
+        },
+    )
     done = stub.run("show", JOB)
     assert done.exit_code == 0, done.stderr
     drawn = rows(done.stdout)
@@ -80,13 +139,16 @@ def test_a_small_gang_has_a_row_for_each_rank(stub: Stub) -> None:
     assert "attempt 2, running" in done.stdout
     assert "for each of 8 tasks, spread" in done.stdout
     assert re.search(r"only on hosts +gpu=h100", done.stdout)
-    assert re.search(r"charged +1 failures \(to rank 3; each rank has its own budget\)", done.stdout)
+    assert re.search(
+        r"charged +1 failures \(to rank 3; each rank has its own budget\)", done.stdout
+    )
     assert re.search(r"host +box-0, box-1\n", done.stdout), "each host once"
 
 
 def test_a_thousand_ranks_fit_a_screen_and_the_odd_one_stands_out(stub: Stub) -> None:
     tasks = [
-        task(rank, host_name=f"node-{rank // 8}", devices=[rank % 8], step=50, section=None) for rank in range(1000)
+        task(rank, host_name=f"node-{rank // 8}", devices=[rank % 8], step=50, section=None)
+        for rank in range(1000)
     ]
     tasks[437] |= {"section": "eval"}
     serve(stub, tasks, [RUNS])
@@ -112,23 +174,29 @@ def test_a_start_shows_who_has_its_place(stub: Stub) -> None:
     closed = {"state": "reserved", "barrier": False, "step": None, "beat_at": None}
     tasks = [
         task(0, **closed),
-        task(
-            1,
-            **closed,
-        )
-        | {"claimed_at": None},
+        task(1, **closed) | {"claimed_at": None},
         task(2, **closed) | {"barrier": True},
     ]
     serve(stub, tasks, [RUNS], state="reserved")
-    assert [row[2] for row in rows(stub.run("show", JOB).stdout)] == ["claimed", "reserved", "starting"]
+    assert [row[2] for row in rows(stub.run("show", JOB).stdout)] == [
+        "claimed",
+        "reserved",
+        "starting",
+    ]
 
 
 def test_a_fall_that_goes_on_shows_who_began_it(stub: Stub) -> None:
-    # The loudest is not the first: rank 1 reports a peer's death before the rank that really died is heard of.
+    # The loudest is not the first: rank 1 reports a peer's death before the rank that really died
+    # is heard of.
     gone = {"ended_at": NOW.isoformat()}
     tasks = [
         task(0, state="preempting"),
-        task(1, state="failed", facts={"exit_code": 1, "log_tail": "RuntimeError: Connection reset by peer"}, **gone),
+        task(
+            1,
+            state="failed",
+            facts={"exit_code": 1, "log_tail": "RuntimeError: Connection reset by peer"},
+            **gone,
+        ),
         task(2, state="failed", facts={"signal": 9}, **gone),
     ]
     serve(
@@ -158,14 +226,18 @@ def test_an_attempt_that_ended_says_who_began_and_by_what_evidence(stub: Stub) -
     assert drawn[5][5].startswith("fell with it")
     assert drawn[0][2:6] == ["preempted", "-", "-", "stopped"]
     said = " ".join(done.stdout.split())
-    assert "attempt 1, requeued: rank 3 on box-0: CUDA out of memory on its GPU; retry 1 of 2 in 60 s" in said
     assert (
-        "rank 3 on box-0 began the fall: CUDA out of memory on its GPU (rule log-cuda-oom, line = torch.OutOfMemoryError: tried 20 GiB)"
+        "attempt 1, requeued: rank 3 on box-0: CUDA out of memory on its GPU; retry 1 of 2 in 60 s"
         in said
+    )
+    assert (
+        "rank 3 on box-0 began the fall: CUDA out of memory on its GPU (rule log-cuda-oom, line = "
+        "torch.OutOfMemoryError: tried 20 GiB)" in said
     )
     assert "ranks 5-6 fell with it, and are charged nothing" in said
     assert "ranks 0-2, 4, 7 were stopped" in said
-    # The whole picture of the job draws the last attempt that has something to draw, and says its reason once.
+    # The whole picture of the job draws the last attempt that has something to draw, and says its
+    # reason once.
     whole = " ".join(stub.run("show", JOB).stdout.split())
     assert "began the fall" in whole
     assert whole.count("retry 1 of 2 in 60 s") == 1
@@ -191,7 +263,9 @@ def test_an_attempt_that_is_not_there(stub: Stub) -> None:
 
 
 def test_a_plain_job_is_drawn_as_before_and_its_attempts_can_be_looked_at(stub: Stub) -> None:
-    alone = attempt(1, [member(0, **TRIGGER)], reason="CUDA out of memory on its GPU; no retries were asked for")
+    alone = attempt(
+        1, [member(0, **TRIGGER)], reason="CUDA out of memory on its GPU; no retries were asked for"
+    )
     serve(stub, [], [alone], state="failed", tasks=1)
     assert "RANK" not in stub.run("show", JOB).stdout
     said = " ".join(stub.run("show", JOB, "--attempt", "1").stdout.split())

@@ -15,10 +15,24 @@ from tests.unit.cli.stub import Answer, Stub
 
 def host(**fields: Any) -> dict[str, Any]:
     return {
-        "id": "h1", "name": "box-7", "pool": "local", "state": "draining", "reason": "new driver", "incarnation": "i",
-        "queues": [], "labels": {}, "cpu_slots": 4, "memory_bytes": 0, "gpus": [], "address": "10.0.0.7", "version": "0",
-        "probe": "real", "registered_at": "2026-01-01T00:00:00Z", "slots": {"cpu": {"total": 4, "busy": 1}}, **fields,
-    }  # fmt: skip
+        "id": "h1",
+        "name": "box-7",
+        "pool": "local",
+        "state": "draining",
+        "reason": "new driver",
+        "incarnation": "i",
+        "queues": [],
+        "labels": {},
+        "cpu_slots": 4,
+        "memory_bytes": 0,
+        "gpus": [],
+        "address": "10.0.0.7",
+        "version": "0",
+        "probe": "real",
+        "registered_at": "2026-01-01T00:00:00Z",
+        "slots": {"cpu": {"total": 4, "busy": 1}},
+        **fields,
+    }
 
 
 def sent(stub: Stub) -> dict[str, Any]:
@@ -42,7 +56,10 @@ def test_a_drain_takes_a_deadline_and_shows_it(stub: Stub) -> None:
 
 
 def test_the_list_shows_the_deadline(stub: Stub) -> None:
-    rows = [host(drain_deadline=in_an_hour()), host(id="h2", name="box-8", state="active", reason="")]
+    rows = [
+        host(drain_deadline=in_an_hour()),
+        host(id="h2", name="box-8", state="active", reason=""),
+    ]
     stub.on("GET /v1/hosts", Answer({"items": rows, "next": None}))
     lines = stub.run("hosts").stdout.splitlines()
     assert "stopped in 59m" in lines[1]
@@ -76,7 +93,9 @@ def test_hard_and_plain_drains_and_undrain(stub: Stub) -> None:
         (["--scale-down", "--hard"], "Leave --hard out"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_sent(stub: Stub, words: list[str], sentence: str) -> None:
+def test_mistakes_are_refused_before_anything_is_sent(
+    stub: Stub, words: list[str], sentence: str
+) -> None:
     done = stub.run("hosts", "drain", "box-7", *words)
     assert (done.exit_code, stub.requests) == (2, [])
     assert sentence in " ".join(done.stderr.split())

@@ -42,7 +42,10 @@ def test_showing(stub: Stub) -> None:
 def test_no_rules_and_rules_that_are_not_in_force(stub: Stub) -> None:
     stub.on("GET /v1/rules", Answer(RulesView(text="", rules=[], revision=1)))
     assert "the shipped ones apply" in stub.run("rules").stdout
-    stub.on("GET /v1/rules", Answer(RulesView(text="x", rules=[], revision=1, problem="line 1: what is x")))
+    stub.on(
+        "GET /v1/rules",
+        Answer(RulesView(text="x", rules=[], revision=1, problem="line 1: what is x")),
+    )
     assert "not in force" in stub.run("rules").stderr
 
 
@@ -66,7 +69,12 @@ def test_setting(stub: Stub, file: Path) -> None:
     stub.on("PUT /v1/rules", Answer(RulesView(text="", rules=[], revision=4)))
     assert "any more" in stub.run("rules", "set", "-", input="").stdout
     assert sent(stub) == {"text": ""}
-    refused = {"status": 422, "code": "validation_error", "detail": "line 2: name: no", "field": "line 2"}
+    refused = {
+        "status": 422,
+        "code": "validation_error",
+        "detail": "line 2: name: no",
+        "field": "line 2",
+    }
     stub.on("PUT /v1/rules", Answer(refused, 422))
     done = stub.run("rules", "set", str(file))
     assert done.exit_code == 2
@@ -75,9 +83,14 @@ def test_setting(stub: Stub, file: Path) -> None:
 
 def test_trying(stub: Stub, file: Path, tmp_path: Path) -> None:
     finding = RulesFinding(
-        cause="nonzero_exit", rule="operator:config", message="bad key", charged_to="retries", exit_code=64,
-        evidence={"line": "bad key 7"}, never_retry=True,
-    )  # fmt: skip
+        cause="nonzero_exit",
+        rule="operator:config",
+        message="bad key",
+        charged_to="retries",
+        exit_code=64,
+        evidence={"line": "bad key 7"},
+        never_retry=True,
+    )
     stub.on("POST /v1/rules/try", Answer(finding))
     log = tmp_path / "job.log"
     log.write_bytes(b"begin" + b"x" * 20_000 + b"\x00bad key 7\n")
@@ -96,7 +109,8 @@ def test_trying(stub: Stub, file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--exit-code", "1", "--signal", "9"], ["--exit-code", "0"], ["--signal", "SIGNOPE"]]
+    "words",
+    [[], ["--exit-code", "1", "--signal", "9"], ["--exit-code", "0"], ["--signal", "SIGNOPE"]],
 )
 def test_what_cannot_be_tried(stub: Stub, words: list[str]) -> None:
     assert stub.run("rules", "try", *words).exit_code == 2

@@ -1,4 +1,5 @@
-"""`holdfast supervise`: the job it makes of its flags, what it refuses before anything is submitted, and its exit codes."""
+"""`holdfast supervise`: the job it makes of its flags, what it refuses before anything is
+submitted, and its exit codes."""
 
 from __future__ import annotations
 
@@ -31,37 +32,114 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_job_is_a_gang_of_members(accepting: Stub, folder: Path) -> None:
     done = accepting.run(
-        "supervise", "policy.py", "--hosts", "3", "--gpus-per-host", "8", "--cpus", "4", "--max-retries", "2", "--grace", "1m",
-        "--host-label", "gpu=h100", "--preemptible", "--start-timeout", "10m", "--secret", "T=hush", "--priority", "70",
-        "--", "--hosts", "3", "--", "python", "train.py", "--lr", "3e-4",
-    )  # fmt: skip
+        "supervise",
+        "policy.py",
+        "--hosts",
+        "3",
+        "--gpus-per-host",
+        "8",
+        "--cpus",
+        "4",
+        "--max-retries",
+        "2",
+        "--grace",
+        "1m",
+        "--host-label",
+        "gpu=h100",
+        "--preemptible",
+        "--start-timeout",
+        "10m",
+        "--secret",
+        "T=hush",
+        "--priority",
+        "70",
+        "--",
+        "--hosts",
+        "3",
+        "--",
+        "python",
+        "train.py",
+        "--lr",
+        "3e-4",
+    )
     assert done.exit_code == 0, done.stderr
     assert done.stdout.strip() == JOB
     spec = accepting.requests[-1].spec
     assert spec.argv == (
-        sys.executable, "-P", "-m", "holdfast", "supervised-member", "--gpus", "8", "--", sys.executable, "policy.py",
-        "--hosts", "3", "--", "python", "train.py", "--lr", "3e-4",
-    )  # fmt: skip
-    assert (spec.supervised, spec.tasks, spec.gpus, spec.cpus, spec.placement) == (True, 3, 8, 4, "spread")
-    assert (spec.name, spec.cwd, spec.on_partial, spec.grace_seconds) == ("policy.py", str(folder), "restart", 60.0)
-    assert (spec.host_labels, spec.preemptible, spec.start_timeout_seconds) == ({"gpu": "h100"}, True, 600.0)
+        sys.executable,
+        "-P",
+        "-m",
+        "holdfast",
+        "supervised-member",
+        "--gpus",
+        "8",
+        "--",
+        sys.executable,
+        "policy.py",
+        "--hosts",
+        "3",
+        "--",
+        "python",
+        "train.py",
+        "--lr",
+        "3e-4",
+    )
+    assert (spec.supervised, spec.tasks, spec.gpus, spec.cpus, spec.placement) == (
+        True,
+        3,
+        8,
+        4,
+        "spread",
+    )
+    assert (spec.name, spec.cwd, spec.on_partial, spec.grace_seconds) == (
+        "policy.py",
+        str(folder),
+        "restart",
+        60.0,
+    )
+    assert (spec.host_labels, spec.preemptible, spec.start_timeout_seconds) == (
+        {"gpu": "h100"},
+        True,
+        600.0,
+    )
     assert spec.retry is not None
     assert (spec.retry.max_retries, spec.secrets, spec.priority) == (2, {"T": "hush"}, 70)
 
 
 def test_another_python_a_name_and_metrics(accepting: Stub, folder: Path) -> None:
     done = accepting.run(
-        "supervise", "--hosts", "1", "--python", "/opt/venv/bin/python", "--name", "llama", "--metrics-port", "0.0.0.0:9100",
-        str(folder / "policy.py"), "--json",
-    )  # fmt: skip
+        "supervise",
+        "--hosts",
+        "1",
+        "--python",
+        "/opt/venv/bin/python",
+        "--name",
+        "llama",
+        "--metrics-port",
+        "0.0.0.0:9100",
+        str(folder / "policy.py"),
+        "--json",
+    )
     assert done.exit_code == 0, done.stderr
     assert msgspec.json.decode(done.stdout)["id"] == JOB
     spec = accepting.requests[-1].spec
     assert spec.name == "llama"
     assert spec.argv[:8] == (
-        "/opt/venv/bin/python", "-P", "-m", "holdfast", "supervised-member", "--gpus", "0", "--metrics-port"
-    )  # fmt: skip
-    assert spec.argv[8:] == ("0.0.0.0:9100", "--", "/opt/venv/bin/python", str(folder / "policy.py"))
+        "/opt/venv/bin/python",
+        "-P",
+        "-m",
+        "holdfast",
+        "supervised-member",
+        "--gpus",
+        "0",
+        "--metrics-port",
+    )
+    assert spec.argv[8:] == (
+        "0.0.0.0:9100",
+        "--",
+        "/opt/venv/bin/python",
+        str(folder / "policy.py"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +155,9 @@ def test_another_python_a_name_and_metrics(accepting: Stub, folder: Path) -> Non
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_mistakes_are_told_before_anything_is_sent(accepting: Stub, words: tuple[str, ...], said: str) -> None:
+def test_mistakes_are_told_before_anything_is_sent(
+    accepting: Stub, words: tuple[str, ...], said: str
+) -> None:
     done = accepting.run("supervise", *words, standalone_mode=False)
     assert done.exit_code == 2
     assert said in done.stderr
@@ -85,7 +165,9 @@ def test_mistakes_are_told_before_anything_is_sent(accepting: Stub, words: tuple
 
 
 @pytest.mark.usefixtures("folder")
-def test_on_other_machines_the_script_is_where_cwd_says(accepting: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_other_machines_the_script_is_where_cwd_says(
+    accepting: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Place, "is_local", False)
     done = accepting.run("supervise", "policy.py", "--hosts", "2")
     assert done.exit_code == 2
@@ -97,8 +179,12 @@ def test_on_other_machines_the_script_is_where_cwd_says(accepting: Stub, monkeyp
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("state", "code", "found"), [("succeeded", 0, 0), ("failed", 43, 43), ("failed", 137, 137)])
-def test_followed_it_shows_rank_0_and_ends_with_its_code(accepting: Stub, state: str, code: int, found: int) -> None:
+@pytest.mark.parametrize(
+    ("state", "code", "found"), [("succeeded", 0, 0), ("failed", 43, 43), ("failed", 137, 137)]
+)
+def test_followed_it_shows_rank_0_and_ends_with_its_code(
+    accepting: Stub, state: str, code: int, found: int
+) -> None:
     line = {"attempt": 1, "rank": 0, "stream": "stdout", "offset": 0, "data": b"policy says\n"}
     job = job_record(state=state, tasks=3, exit_code=code)
     stream = events(("log", line), ("end", job))
@@ -115,9 +201,19 @@ def test_the_help_teaches() -> None:
     ours = {option for parameter in supervise.params for option in parameter.opts}
     theirs = {option for parameter in submit.params for option in parameter.opts}
     left_out = {
-        "--gpus", "--tasks", "--placement", "--on-partial", "--shell", "--file", "--image", "--runtime", "--pull", "--volume",
-        "--pull-timeout", "command",
-    }  # fmt: skip
+        "--gpus",
+        "--tasks",
+        "--placement",
+        "--on-partial",
+        "--shell",
+        "--file",
+        "--image",
+        "--runtime",
+        "--pull",
+        "--volume",
+        "--pull-timeout",
+        "command",
+    }
     assert theirs - ours == left_out
 
 

@@ -60,19 +60,26 @@ def test_one_up_per_folder(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_what_to_type_depends_on_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_to_type_depends_on_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = "http://127.0.0.1:1"
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path)
     usual = DataFolder(Path("holdfast-data")).tell_how_to_reach(url)
     assert usual == "in another terminal, in this folder: holdfast run -- echo hello"
     monkeypatch.chdir(tmp_path / "below")
-    assert f", in {tmp_path}: holdfast run" in DataFolder(tmp_path / "holdfast-data").tell_how_to_reach(url)
+    assert f", in {tmp_path}: holdfast run" in DataFolder(
+        tmp_path / "holdfast-data"
+    ).tell_how_to_reach(url)
     other = DataFolder(tmp_path / "it's mine").tell_how_to_reach(url).splitlines()
     assert other[1].strip() == f"export HOLDFAST_URL={url}"
     assert "this folder" not in other[0]
     said = subprocess.run(
-        ["bash", "-c", f"echo {other[2].strip().partition('=')[2]}"], capture_output=True, text=True, check=False
+        ["bash", "-c", f"echo {other[2].strip().partition('=')[2]}"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert f"{tmp_path}/it's mine/token" in said.stderr, "its name is quoted"
 
@@ -91,4 +98,6 @@ def test_logs_are_cut_and_kept(tmp_path: Path) -> None:
     for _ in range(5):
         log.write_bytes(b"y")
         folder.rotate_logs(at_start=True)
-    assert sorted(p.name for p in folder.log_folder.iterdir()) == [f"controller.log.{n}" for n in (1, 2, 3)]
+    assert sorted(p.name for p in folder.log_folder.iterdir()) == [
+        f"controller.log.{n}" for n in (1, 2, 3)
+    ]

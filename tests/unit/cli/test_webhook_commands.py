@@ -23,16 +23,34 @@ def stub() -> Iterator[Stub]:
 
 def hook(**fields: Any) -> dict[str, Any]:
     return {
-        "id": HOOK, "name": "", "url": "https://hooks.example/h", "events": ["job.*"], "project": None, "state": "active",
-        "reason": "", "created_at": "2026-01-01T00:00:00Z", "pending": 3, "dead": 2, **fields,
-    }  # fmt: skip
+        "id": HOOK,
+        "name": "",
+        "url": "https://hooks.example/h",
+        "events": ["job.*"],
+        "project": None,
+        "state": "active",
+        "reason": "",
+        "created_at": "2026-01-01T00:00:00Z",
+        "pending": 3,
+        "dead": 2,
+        **fields,
+    }
 
 
 def delivery(**fields: Any) -> dict[str, Any]:
     return {
-        "id": DELIVERY, "webhook_id": HOOK, "event_id": "0-1", "event_kind": "job.failed", "job_id": None, "state": "dead",
-        "tries": 12, "status": 503, "error": "the receiver answered 503", "created_at": "2026-01-01T00:00:00Z", **fields,
-    }  # fmt: skip
+        "id": DELIVERY,
+        "webhook_id": HOOK,
+        "event_id": "0-1",
+        "event_kind": "job.failed",
+        "job_id": None,
+        "state": "dead",
+        "tries": 12,
+        "status": 503,
+        "error": "the receiver answered 503",
+        "created_at": "2026-01-01T00:00:00Z",
+        **fields,
+    }
 
 
 def sent(stub: Stub) -> Any:
@@ -43,27 +61,51 @@ def test_add_prints_the_secret_alone_on_stdout(stub: Stub, tmp_path: Path) -> No
     stub.on("POST /v1/webhooks", Answer(hook(secret="hfw_abc"), 201))
     own = tmp_path / "secret"
     own.write_text("my-own-secret-0123\n")
-    done = stub.run("webhooks", "add", "https://hooks.example/h", "--event", "job.*", "--event", "host.dead",
-                    "--project", "vision", "--name", "pager", "--secret-file", str(own))  # fmt: skip
+    done = stub.run(
+        "webhooks",
+        "add",
+        "https://hooks.example/h",
+        "--event",
+        "job.*",
+        "--event",
+        "host.dead",
+        "--project",
+        "vision",
+        "--name",
+        "pager",
+        "--secret-file",
+        str(own),
+    )
     assert (done.exit_code, done.stdout) == (0, "hfw_abc\n"), done.stderr
     assert "not shown again" in done.stderr
     assert sent(stub) == {
-        "url": "https://hooks.example/h", "events": ["job.*", "host.dead"], "project": "vision", "name": "pager",
+        "url": "https://hooks.example/h",
+        "events": ["job.*", "host.dead"],
+        "project": "vision",
+        "name": "pager",
         "secret": "my-own-secret-0123",
-    }  # fmt: skip
+    }
 
 
-def test_a_bad_pattern_or_secret_is_refused_before_anything_is_sent(stub: Stub, tmp_path: Path) -> None:
+def test_a_bad_pattern_or_secret_is_refused_before_anything_is_sent(
+    stub: Stub, tmp_path: Path
+) -> None:
     short = tmp_path / "short"
     short.write_text("short")
-    for more in (["--event", "job .*"], ["--secret-file", str(short)], ["--secret-file", str(tmp_path / "none")]):
+    for more in (
+        ["--event", "job .*"],
+        ["--secret-file", str(short)],
+        ["--secret-file", str(tmp_path / "none")],
+    ):
         done = stub.run("webhooks", "add", "https://hooks.example/h", *more)
         assert done.exit_code == 2, done.stderr
     assert stub.requests == []
 
 
 def test_the_list_as_a_table_and_as_json(stub: Stub) -> None:
-    stub.on("GET /v1/webhooks", Answer({"items": [hook(state="paused", name="pager")], "next": None}))
+    stub.on(
+        "GET /v1/webhooks", Answer({"items": [hook(state="paused", name="pager")], "next": None})
+    )
     done = stub.run("webhooks")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[1].split() == [HOOK, "paused", "pager", "job.*", "-", "3", "2"]
@@ -73,7 +115,12 @@ def test_the_list_as_a_table_and_as_json(stub: Stub) -> None:
 
 def test_set_sends_what_was_named_and_nothing_else(stub: Stub) -> None:
     stub.on(f"PATCH /v1/webhooks/{HOOK}", Answer(hook()))
-    assert stub.run("webhooks", "set", HOOK, "--to", "https://new.example/", "--all-projects").exit_code == 0
+    assert (
+        stub.run(
+            "webhooks", "set", HOOK, "--to", "https://new.example/", "--all-projects"
+        ).exit_code
+        == 0
+    )
     assert sent(stub) == {"url": "https://new.example/", "project": None}
     assert stub.run("webhooks", "set", HOOK, "--all-events", "--name", "x").exit_code == 0
     assert sent(stub) == {"events": [], "name": "x"}
@@ -103,8 +150,14 @@ def test_deliveries_and_one_delivery(stub: Stub) -> None:
 
 def test_redeliver_some_or_all_the_dead(stub: Stub) -> None:
     stub.on(f"POST /v1/webhooks/{HOOK}/redeliver-dead", Answer({"count": 7}))
-    stub.on(f"POST /v1/webhooks/{HOOK}/deliveries/{DELIVERY}/redeliver", Answer(delivery(state="pending")))
-    assert stub.run("webhooks", "redeliver", HOOK, "--dead").stdout == "7 dead deliveries are sent again\n"
+    stub.on(
+        f"POST /v1/webhooks/{HOOK}/deliveries/{DELIVERY}/redeliver",
+        Answer(delivery(state="pending")),
+    )
+    assert (
+        stub.run("webhooks", "redeliver", HOOK, "--dead").stdout
+        == "7 dead deliveries are sent again\n"
+    )
     assert stub.run("webhooks", "redeliver", HOOK, DELIVERY).exit_code == 0
     assert stub.run("webhooks", "redeliver", HOOK).exit_code == 2
     assert stub.run("webhooks", "redeliver", HOOK, DELIVERY, "--dead").exit_code == 2
@@ -120,7 +173,10 @@ def test_rotate_pause_resume_show_and_remove(stub: Stub) -> None:
     assert stub.run("webhooks", "rotate", HOOK, "--grace", "1h").stdout == "hfw_new\n"
     assert sent(stub) == {"secret": None, "grace_seconds": 3600.0}
     assert stub.run("webhooks", "rotate", HOOK, "--grace", "soon").exit_code == 2
-    assert stub.run("webhooks", "pause", HOOK, "--reason", "moving").stdout == f"{HOOK}: paused, moving\n"
+    assert (
+        stub.run("webhooks", "pause", HOOK, "--reason", "moving").stdout
+        == f"{HOOK}: paused, moving\n"
+    )
     assert stub.run("webhooks", "resume", HOOK).stdout == f"{HOOK}: active, 3 pending\n"
     assert "2026-01-02 03:04 UTC" in stub.run("webhooks", "show", HOOK).stdout
     assert stub.run("webhooks", "remove", HOOK).stdout == f"{HOOK}: removed\n"

@@ -24,7 +24,11 @@ def stub() -> Iterator[Stub]:
 def test_the_two_have_the_same_methods_and_arguments() -> None:
     def shape(kind: type) -> dict[str, list[str]]:
         public = inspect.getmembers(kind, inspect.isfunction)
-        return {name: list(inspect.signature(f).parameters) for name, f in public if not name.startswith("_")}
+        return {
+            name: list(inspect.signature(f).parameters)
+            for name, f in public
+            if not name.startswith("_")
+        }
 
     assert shape(Client) == shape(AsyncClient)
 
@@ -46,7 +50,11 @@ async def test_async_submits_waits_and_follows(stub: Stub) -> None:
     stub.on("POST /v1/jobs/batch", Answer({"items": [job_record(state="queued")]}, 201))
     stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record(state="succeeded")))
     stub.on(f"GET /v1/jobs/{JOB}/logs", Answer(done, kind="text/event-stream"))
-    stub.on("GET /v1/jobs", Answer({"items": [job_record()], "next": "c"}), Answer({"items": [], "next": None}))
+    stub.on(
+        "GET /v1/jobs",
+        Answer({"items": [job_record()], "next": "c"}),
+        Answer({"items": [], "next": None}),
+    )
     async with AsyncClient(stub.url, "t") as client:
         assert [j.id for j in await client.submit_many([JobSpec(argv=("x",))])] == [JOB]
         assert (await client.wait(JOB, 10)).state == "succeeded"
@@ -95,5 +103,8 @@ def test_a_refusal_keeps_its_code_and_sentence(stub: Stub) -> None:
 
 def test_an_answer_from_something_else_is_told(stub: Stub) -> None:
     stub.on("GET /v1/queues", Answer(b"<html>", 502, kind="text/html"))
-    with Client(stub.url, "t", retry_seconds=0.0) as client, pytest.raises(Unavailable, match="HTTP 502"):
+    with (
+        Client(stub.url, "t", retry_seconds=0.0) as client,
+        pytest.raises(Unavailable, match="HTTP 502"),
+    ):
         client.queues()

@@ -14,7 +14,9 @@ from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import job_record
 
 
-def log(offset: int, data: bytes, *, attempt: int = 1, stream: str = "stdout", gap: int = 0) -> ServerEvent:
+def log(
+    offset: int, data: bytes, *, attempt: int = 1, stream: str = "stdout", gap: int = 0
+) -> ServerEvent:
     line = LogLine(attempt=attempt, rank=0, stream=stream, offset=offset, data=data, gap=gap)
     return ServerEvent("log", msgspec.json.encode(line), None)
 
@@ -58,7 +60,9 @@ def test_a_lost_connection_resumes_attempt_by_attempt() -> None:
     query = dict(f.request()[0].query)
     assert (query["attempt"], query["offset"]) == ("1", "3")
     assert "tail" not in query
-    assert not any(isinstance(i, Ended) for i in feed(f, state("end", attempts=2, state="succeeded")))
+    assert not any(
+        isinstance(i, Ended) for i in feed(f, state("end", attempts=2, state="succeeded"))
+    )
     query = dict(f.request()[0].query)
     assert query["attempt"] == "2"
     assert "offset" not in query
@@ -80,7 +84,9 @@ def test_a_problem_in_the_stream_is_an_error_of_its_kind() -> None:
 def test_events_resume_after_the_last_one_seen() -> None:
     f = EventFollower(calls.events(tail=5))
     record = EventRecord(id="e7", at="2026-01-01T00:00:00Z", kind="job.failed")  # type: ignore[arg-type]  # plain words stand for the typed value in a test
-    assert [e.id for e in f.take(ServerEvent("job.failed", msgspec.json.encode(record), "e7"))] == ["e7"]
+    assert [e.id for e in f.take(ServerEvent("job.failed", msgspec.json.encode(record), "e7"))] == [
+        "e7"
+    ]
     call, headers = f.request()
     assert call.query == (("after", "e7"),)
     assert headers["Last-Event-ID"] == "e7"

@@ -20,7 +20,11 @@ def put(folder: Path, url: str | None, token: str | None) -> None:
 def test_the_order(tmp_path: Path) -> None:
     put(tmp_path / "holdfast-data", "http://127.0.0.1:1", "local")
     put(tmp_path / "config" / "holdfast", "http://far:2", "far")
-    env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "HOLDFAST_URL": "http://env:3", "HOLDFAST_TOKEN": "env"}
+    env = {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "HOLDFAST_URL": "http://env:3",
+        "HOLDFAST_TOKEN": "env",
+    }
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert locate("http://arg:4", "arg", environ=env, folder=below).url == "http://arg:4"

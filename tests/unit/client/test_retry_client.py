@@ -1,4 +1,5 @@
-"""The SDK's retries and projects: what is sent, what is refused before it is, what is never sent twice."""
+"""The SDK's retries and projects: what is sent, what is refused before it is, what is never sent
+twice."""
 
 from __future__ import annotations
 
@@ -63,17 +64,29 @@ def test_a_whole_policy_sets_every_field() -> None:
 
 
 def test_fields_go_over_a_spec_and_none_takes_one_away() -> None:
-    spec = JobSpec(argv=("x",), name="n", retry=RetryFields(max_retries=1), env={"A": "1"}, time_limit_seconds=5.0)
+    spec = JobSpec(
+        argv=("x",),
+        name="n",
+        retry=RetryFields(max_retries=1),
+        env={"A": "1"},
+        time_limit_seconds=5.0,
+    )
     assert merge_spec(spec, {}) == spec
-    changed = merge_spec(spec, {"name": None, "time_limit": "off", "retry": {"backoff": "exponential"}})
+    changed = merge_spec(
+        spec, {"name": None, "time_limit": "off", "retry": {"backoff": "exponential"}}
+    )
     assert (changed.name, changed.time_limit_seconds, changed.env) == (None, "off", {"A": "1"})
-    assert changed.retry == RetryFields(backoff="exponential"), "a policy given is the job's own, whole"
+    assert changed.retry == RetryFields(backoff="exponential"), (
+        "a policy given is the job's own, whole"
+    )
 
 
 @given(st.lists(st.sampled_from(ELIGIBLE), unique=True))
 def test_causes_are_taken_as_list_or_text(causes: list[Any]) -> None:
     as_list = build_spec({"argv": ["x"], "retry": {"eligible_causes": causes}}).retry
-    as_text = build_spec({"argv": ["x"], "retry": {"eligible_causes": ",".join(causes) or "none"}}).retry
+    as_text = build_spec(
+        {"argv": ["x"], "retry": {"eligible_causes": ",".join(causes) or "none"}}
+    ).retry
     assert as_list is not None
     assert as_list == as_text
     assert as_list.eligible_causes == tuple(causes)
@@ -100,7 +113,9 @@ def test_a_bad_policy_never_leaves(stub: Stub, retry: Any, field: str) -> None:
 
 
 def test_over_quota_is_its_own_error_and_is_sent_once(stub: Stub) -> None:
-    stub.on("POST /v1/jobs", Answer({"status": 403, "code": "quota_exceeded", "detail": "2 of 2"}, 403))
+    stub.on(
+        "POST /v1/jobs", Answer({"status": 403, "code": "quota_exceeded", "detail": "2 of 2"}, 403)
+    )
     with Client(stub.url, "t") as client, pytest.raises(QuotaExceeded, match="2 of 2"):
         client.submit(argv=["x"])
     assert len(stub.requests) == 1
@@ -116,7 +131,8 @@ def test_over_quota_is_its_own_error_and_is_sent_once(stub: Stub) -> None:
 
 def test_a_counted_retry_that_is_refused(stub: Stub) -> None:
     stub.on(
-        f"POST /v1/jobs/{JOB}/retry", Answer({"status": 409, "code": "retries_spent", "detail": "all 3 are spent"}, 409)
+        f"POST /v1/jobs/{JOB}/retry",
+        Answer({"status": 409, "code": "retries_spent", "detail": "all 3 are spent"}, 409),
     )
     with Client(stub.url, "t") as client, pytest.raises(Conflict, match="all 3") as caught:
         client.retry(JOB, counted=True)
@@ -126,8 +142,18 @@ def test_a_counted_retry_that_is_refused(stub: Stub) -> None:
 
 def test_the_two_clients_read_the_same(stub: Stub) -> None:
     project = {"name": "vision", "settings": {"quota_jobs": 2}, "running": 1}
-    view = {"enabled": True, "holds": [], "backing_off": 0, "held": 0, "rate_limit": None, "projects": []}
-    policy = {"policy": {"max_retries": 1}, "fields": [{"field": "max_retries", "value": 1, "source": "job"}]}
+    view = {
+        "enabled": True,
+        "holds": [],
+        "backing_off": 0,
+        "held": 0,
+        "rate_limit": None,
+        "projects": [],
+    }
+    policy = {
+        "policy": {"max_retries": 1},
+        "fields": [{"field": "max_retries", "value": 1, "source": "job"}],
+    }
     state = {"sentence": "attempt 1 of 2, running", "attempt": 1, "of": 2, "retries_left": 1}
     link = {"number": 1, "parent": None, "retry_count": 0}
     stub.on("GET /v1/projects", Answer({"items": [project], "next": None}))
@@ -141,15 +167,23 @@ def test_the_two_clients_read_the_same(stub: Stub) -> None:
     async def ask() -> list[Any]:
         async with AsyncClient(stub.url, "t") as client:
             return [
-                await client.projects(), await client.project("vision"), await client.hold_retries("vision", "why"),
-                await client.release_retries("vision"), await client.policy(JOB), await client.job(JOB),
-            ]  # fmt: skip
+                await client.projects(),
+                await client.project("vision"),
+                await client.hold_retries("vision", "why"),
+                await client.release_retries("vision"),
+                await client.policy(JOB),
+                await client.job(JOB),
+            ]
 
     with Client(stub.url, "t") as client:
         found = [
-            client.projects(), client.project("vision"), client.hold_retries("vision", "why"),
-            client.release_retries("vision"), client.policy(JOB), client.job(JOB),
-        ]  # fmt: skip
+            client.projects(),
+            client.project("vision"),
+            client.hold_retries("vision", "why"),
+            client.release_retries("vision"),
+            client.policy(JOB),
+            client.job(JOB),
+        ]
         held = client.job(JOB).retry_state
     assert found == asyncio.run(ask())
     assert held is not None

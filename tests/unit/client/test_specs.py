@@ -12,7 +12,14 @@ from holdfast.errors import ValidationError
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1024", 1024), ("512M", 512 << 20), ("4G", 4 << 30), ("1.5GiB", 3 << 29), ("2t", 2 << 40), ("7kb", 7 << 10)],
+    [
+        ("1024", 1024),
+        ("512M", 512 << 20),
+        ("4G", 4 << 30),
+        ("1.5GiB", 3 << 29),
+        ("2t", 2 << 40),
+        ("7kb", 7 << 10),
+    ],
 )
 def test_sizes(text: str, count: int) -> None:
     assert parse_bytes(text) == count
@@ -27,14 +34,21 @@ def test_no_sizes(text: str) -> None:
 def test_starts() -> None:
     assert parse_start("+10m", 1000.0) == 1600.0
     assert parse_start("1700000000", 0.0) == 1_700_000_000.0
-    assert parse_start("2027-01-31T18:00:00+00:00", 0.0) == datetime.fromisoformat("2027-01-31T18:00:00Z").timestamp()
+    assert (
+        parse_start("2027-01-31T18:00:00+00:00", 0.0)
+        == datetime.fromisoformat("2027-01-31T18:00:00Z").timestamp()
+    )
     with pytest.raises(ValueError, match="not a time"):
         parse_start("tomorrow", 0.0)
 
 
 def test_short_names_and_units() -> None:
     spec = build_spec({"argv": ["x"], "memory": "4G", "time_limit": "2h", "grace": "5s"})
-    assert (spec.memory_bytes, spec.time_limit_seconds, spec.grace_seconds) == (4 << 30, 7200.0, 5.0)
+    assert (spec.memory_bytes, spec.time_limit_seconds, spec.grace_seconds) == (
+        4 << 30,
+        7200.0,
+        5.0,
+    )
     assert build_spec({"argv": ["x"], "time_limit": "Off"}).time_limit_seconds == "off"
     assert build_spec({"argv": ["x"], "env": {"N": 7, "B": True}}).env == {"N": "7", "B": "true"}
 

@@ -37,7 +37,9 @@ class Served:
         self.url = running.url
         self.http = httpx.AsyncClient(base_url=self.url, timeout=20, trust_env=False)
 
-    async def call(self, method: str, path: str, role: str | None = "admin", **more: Any) -> httpx.Response:
+    async def call(
+        self, method: str, path: str, role: str | None = "admin", **more: Any
+    ) -> httpx.Response:
         headers = {**(bearer(SECRETS[role]) if role else {}), **more.pop("headers", {})}
         return await self.http.request(method, path, headers=headers, **more)
 
@@ -64,7 +66,9 @@ class FakeAgent:
 
     def __init__(self, served: Served, name: str = "h1", **facts: Any) -> None:
         self.served = served
-        self.facts = wire.HostFacts(**{"name": name, "cpu_slots": 4, "memory_bytes": 8 << 30, **facts})
+        self.facts = wire.HostFacts(
+            **{"name": name, "cpu_slots": 4, "memory_bytes": 8 << 30, **facts}
+        )
         self.incarnation = f"incarnation-of-{name}-1"
         self.key = ""
         self.host_id = ""
@@ -74,20 +78,33 @@ class FakeAgent:
     async def register(self, secret: str | None = None) -> httpx.Response:
         body = wire.encode(wire.RegisterRequest(incarnation=self.incarnation, facts=self.facts))
         answer = await self.served.http.post(
-            "/v1/agent/register", content=body, headers=bearer(secret or self.key or await make_join(self.served))
+            "/v1/agent/register",
+            content=body,
+            headers=bearer(secret or self.key or await make_join(self.served)),
         )
         if answer.status_code == 200:
             found = wire.decode_register_answer(answer.content)
             self.host_id, self.key = found.host_id, found.host_key or self.key
         return answer
 
-    async def post_sync(self, *tasks: wire.TaskReport, wait: float = 0.0, **more: Any) -> httpx.Response:
+    async def post_sync(
+        self, *tasks: wire.TaskReport, wait: float = 0.0, **more: Any
+    ) -> httpx.Response:
         self.seq += 1
-        fields: dict[str, Any] = {"incarnation": self.incarnation, "seq": self.seq, "settings_rev": self.rev, **more}
+        fields: dict[str, Any] = {
+            "incarnation": self.incarnation,
+            "seq": self.seq,
+            "settings_rev": self.rev,
+            **more,
+        }
         request = wire.SyncRequest(tasks=list(tasks), wait_seconds=wait, **fields)
-        return await self.served.http.post("/v1/agent/sync", content=wire.encode(request), headers=bearer(self.key))
+        return await self.served.http.post(
+            "/v1/agent/sync", content=wire.encode(request), headers=bearer(self.key)
+        )
 
-    async def sync(self, *tasks: wire.TaskReport, wait: float = 0.0, **more: Any) -> wire.SyncAnswer:
+    async def sync(
+        self, *tasks: wire.TaskReport, wait: float = 0.0, **more: Any
+    ) -> wire.SyncAnswer:
         answer = await self.post_sync(*tasks, wait=wait, **more)
         assert answer.status_code == 200, answer.text
         return wire.decode_sync_answer(answer.content)
@@ -99,10 +116,17 @@ class FakeAgent:
         return found[0]
 
     async def end(self, order: wire.LaunchOrder, **facts: Any) -> wire.SyncAnswer:
-        return await self.sync(wire.TaskReport(key=order.key, state="ended", facts=TaskFacts(**facts)))
+        return await self.sync(
+            wire.TaskReport(key=order.key, state="ended", facts=TaskFacts(**facts))
+        )
 
     async def send_log(
-        self, key: wire.TaskKey, data: bytes, offset: int = 0, ended: bool = False, stream: Any = "stdout"
+        self,
+        key: wire.TaskKey,
+        data: bytes,
+        offset: int = 0,
+        ended: bool = False,
+        stream: Any = "stdout",
     ) -> httpx.Response:
         upload = wire.LogUpload(key=key, stream=stream, offset=offset, data=data, ended=ended)
         body = msgspec.msgpack.encode(wire.LogsRequest(uploads=[upload]))
@@ -126,7 +150,8 @@ async def add_tokens(store: Store) -> None:
 
 @pytest.fixture(params=["memory"])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    """The memory store; a module that is to run over PostgreSQL too says `@pytest.mark.parametrize("store", …, indirect=True)`."""
+    """The memory store; a module that is to run over PostgreSQL too says
+    `@pytest.mark.parametrize("store", …, indirect=True)`."""
     made: Store
     if request.param == "memory":
         made = MemoryStore()

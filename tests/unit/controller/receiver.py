@@ -1,4 +1,5 @@
-"""A receiver of webhooks: a plain asyncio server whose answers are bytes, so that it can fail, hang and lie."""
+"""A receiver of webhooks: a plain asyncio server whose answers are bytes, so that it can fail, hang
+and lie."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ Answer = bytes | Act
 
 @dataclass
 class Receiver:
-    """`answer` decides, by the request and how many came before it; bytes are sent as they are. Every request's signature is checked."""
+    """`answer` decides, by the request and how many came before it; bytes are sent as they are.
+    Every request's signature is checked."""
 
     port: int = 0
     scheme: str = "http"
@@ -115,7 +117,11 @@ class Receiver:
 
 async def _read(reader: asyncio.StreamReader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if name}
+    headers = {
+        name.lower(): value
+        for name, _, value in (line.partition(": ") for line in head[1:])
+        if name
+    }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Request(head[0].split()[1], headers, body, reader)
 
@@ -124,7 +130,8 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 async def receive(
     *, tls: ssl.SSLContext | None = None, port: int = 0, host: str = "127.0.0.1"
 ) -> AsyncIterator[Receiver]:
-    """A receiver on loopback. At the end whatever it still holds open is closed, and a wrong signature fails the test."""
+    """A receiver on loopback. At the end whatever it still holds open is closed, and a wrong
+    signature fails the test."""
     receiver = Receiver(scheme="https" if tls else "http")
     server = await asyncio.start_server(receiver.serve, host, port, ssl=tls)
     receiver.port = server.sockets[0].getsockname()[1]
@@ -172,10 +179,29 @@ def make_certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLCo
     """A server's context for `name` alone, and a client's that trusts it."""
     key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-keyout", key, "-out", certificate, "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            f"subjectAltName=DNS:{name}",
+        ],
+        check=True,
+        capture_output=True,
+    )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)
     return server, ssl.create_default_context(cafile=certificate)

@@ -1,4 +1,5 @@
-"""Gangs over the wire: preemption from both sides, starts that take too long, held room, forced drains, and what is logged."""
+"""Gangs over the wire: preemption from both sides, starts that take too long, held room, forced
+drains, and what is logged."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def ended(key: TaskKey, **facts: Any) -> wire.TaskReport:
     return wire.TaskReport(key=key, state="ended", facts=TaskFacts(**facts))
 
 
-async def launch_gang(agent: FakeAgent, ranks: int, *others: wire.TaskReport) -> list[wire.LaunchOrder]:
+async def launch_gang(
+    agent: FakeAgent, ranks: int, *others: wire.TaskReport
+) -> list[wire.LaunchOrder]:
     """Claim every rank on this host and take the launch orders."""
     async with asyncio.timeout(SECONDS):
         while len(claims := (await agent.sync(*others, wait=1.0)).claim) < ranks:
@@ -51,7 +54,9 @@ async def launch_gang(agent: FakeAgent, ranks: int, *others: wire.TaskReport) ->
     return orders
 
 
-async def run_gang(served: Served, agent: FakeAgent, **spec: Any) -> tuple[str, list[wire.TaskReport]]:
+async def run_gang(
+    served: Served, agent: FakeAgent, **spec: Any
+) -> tuple[str, list[wire.TaskReport]]:
     job = await served.submit(**spec)
     reports = [agent.running(order) for order in await launch_gang(agent, spec["tasks"])]
     await agent.sync(*reports)
@@ -59,7 +64,9 @@ async def run_gang(served: Served, agent: FakeAgent, **spec: Any) -> tuple[str, 
     return job["id"], reports
 
 
-async def until_told_to_stop(agent: FakeAgent, reports: Sequence[wire.TaskReport]) -> list[wire.PreemptOrder]:
+async def until_told_to_stop(
+    agent: FakeAgent, reports: Sequence[wire.TaskReport]
+) -> list[wire.PreemptOrder]:
     async with asyncio.timeout(SECONDS):
         while not (orders := (await agent.sync(*reports, wait=1.0)).preempt):
             pass
@@ -81,16 +88,22 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     winner = (await served.submit(tasks=2, cpus=2, priority=90))["id"]
     orders = await until_told_to_stop(agent, reports)
     sentence = f"preempted by job {winner} of priority 90 (this one has 10)"
-    assert [(str(o.cause), o.reason, o.hard) for o in orders] == [("preempted", sentence, False)] * 2
+    assert [(str(o.cause), o.reason, o.hard) for o in orders] == [
+        ("preempted", sentence, False)
+    ] * 2
     assert (await served.job(victim))["state"] == "draining"
     assert await read_metric(served, "holdfast_gangs_draining") == 1
 
-    # One has gone. What it held is not for a passer-by, though that one waits for no longer and fits.
+    # One has gone. What it held is not for a passer-by, though that one waits for no longer and
+    # fits.
     thief = (await served.submit(cpus=1, priority=50, time_limit_seconds="off"))["id"]
     answer = await agent.sync(reports[0], ended(reports[1].key, signal=15, stopped=True))
     assert answer.acked == [reports[1].key]
     async with asyncio.timeout(SECONDS):
-        while "held back" not in served.controller.refusals.get(winner, "") or thief not in served.controller.refusals:
+        while (
+            "held back" not in served.controller.refusals.get(winner, "")
+            or thief not in served.controller.refusals
+        ):
             await asyncio.sleep(0.02)
     assert f"when {victim} has stopped there" in served.controller.refusals[winner]
     assert (await served.job(thief))["state"] == "queued"
@@ -102,7 +115,11 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     charges = [back["retries_charged"], back["watchdog_charged"], back["infra_charged"]]
     assert charges == [0, 0, 0]
     (attempt,) = (await served.call("GET", f"/v1/jobs/{victim}/attempts")).json()["items"]
-    assert (attempt["outcome"], attempt["cause"], attempt["charged_to"]) == ("requeued", "preempted", "nothing")
+    assert (attempt["outcome"], attempt["cause"], attempt["charged_to"]) == (
+        "requeued",
+        "preempted",
+        "nothing",
+    )
     assert sentence in attempt["reason"]
     assert [m["state"] for m in attempt["members"]] == ["preempted", "preempted"]
 
@@ -113,15 +130,20 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     assert await read_metric(served, "holdfast_gangs_reserved") == 1
     assert await read_metric(served, "holdfast_gangs_draining") == 0
     assert told(caplog, victim) == [
-        ("reserved", 1), ("drain started", 1), ("task preempted", 1), ("task preempted", 1), ("drain completed", 1),
-    ]  # fmt: skip
+        ("reserved", 1),
+        ("drain started", 1),
+        ("task preempted", 1),
+        ("task preempted", 1),
+        ("drain completed", 1),
+    ]
     assert told(caplog, winner) == [("reserved", 1)]
 
 
 async def test_nobody_is_preempted_who_has_hardly_begun_nor_where_preemption_is_off(
     served: Served, agent: FakeAgent
 ) -> None:
-    """ADMIT-5, by the settings: first the default of minutes, then none and a cluster without preemption."""
+    """ADMIT-5, by the settings: first the default of minutes, then none and a cluster without
+    preemption."""
     victim, reports = await run_gang(served, agent, tasks=2, cpus=2, priority=10, preemptible=True)
     await served.submit(tasks=2, cpus=2, priority=90)
     for settings in ({"preemption": True}, {"preemption": False, "preempt_min_run_seconds": 0}):
@@ -132,7 +154,9 @@ async def test_nobody_is_preempted_who_has_hardly_begun_nor_where_preemption_is_
     assert len(await until_told_to_stop(agent, reports)) == 2
 
 
-async def test_peers_are_told_once_to_an_agent_that_shares_them(served: Served, agent: FakeAgent) -> None:
+async def test_peers_are_told_once_to_an_agent_that_shares_them(
+    served: Served, agent: FakeAgent
+) -> None:
     """An agent of the version before is told them with every order; both are told the same."""
     other = FakeAgent(served, "h2", cpu_slots=1, address="10.0.0.2")
     await other.register()
@@ -181,17 +205,23 @@ async def test_one_line_tells_whose_failure_began_a_fall(
     assert (await served.job(job_id))["state"] == "failed"
 
 
-async def test_a_start_that_takes_too_long_is_given_up_together(served: Served, agent: FakeAgent) -> None:
-    """Both ranks were launched and one never came up: nothing is charged, and the next start has a time of its own."""
+async def test_a_start_that_takes_too_long_is_given_up_together(
+    served: Served, agent: FakeAgent
+) -> None:
+    """Both ranks were launched and one never came up: nothing is charged, and the next start has a
+    time of its own."""
     await configure(served, start_timeout_seconds=1)
     job = await served.submit(tasks=2)
     slow, quick = [order.key for order in await launch_gang(agent, 2)]
-    reports = [wire.TaskReport(key=slow, state="starting"), wire.TaskReport(key=quick, state="running", pid=1)]
+    reports = [
+        wire.TaskReport(key=slow, state="starting"),
+        wire.TaskReport(key=quick, state="running", pid=1),
+    ]
     orders = await until_told_to_stop(agent, reports)
     assert {str(order.cause) for order in orders} == {"start_timeout"}
     assert (
-        f"not every task ran within 1 s of the reservation (start_timeout_seconds): rank {slow.rank} on h1 had not started"
-        in orders[0].reason
+        "not every task ran within 1 s of the reservation (start_timeout_seconds): rank "
+        f"{slow.rank} on h1 had not started" in orders[0].reason
     )
     await configure(served, start_timeout_seconds=900)
     await agent.sync(ended(slow, stopped=True), ended(quick, signal=15, stopped=True))
@@ -207,7 +237,9 @@ async def test_a_start_that_takes_too_long_is_given_up_together(served: Served, 
     await served.until(job["id"], "succeeded")
 
 
-async def test_room_is_held_for_one_that_waited_and_used_until_then(served: Served, agent: FakeAgent) -> None:
+async def test_room_is_held_for_one_that_waited_and_used_until_then(
+    served: Served, agent: FakeAgent
+) -> None:
     await configure(served, hold_back_seconds=0)
     _, first = await run_gang(served, agent, tasks=2, time_limit_seconds=600)
     gang = (await served.submit(tasks=4))["id"]
@@ -234,7 +266,9 @@ async def test_what_does_not_go_is_told_hard_and_keeps_its_place_until_it_has_go
     async with asyncio.timeout(SECONDS):
         while not any(order.hard for order in (await agent.sync(reports[1], wait=1.0)).preempt):
             pass
-    assert await read_metric(served, "holdfast_gangs_force_drained_total") == 1, "only what was left of it"
+    assert await read_metric(served, "holdfast_gangs_force_drained_total") == 1, (
+        "only what was left of it"
+    )
     other = (await served.submit(cpus=4))["id"]
     assert (await served.job(job_id))["state"] == "draining"
     assert (await served.job(other))["state"] == "queued", "GANG-3: its place is not given away"

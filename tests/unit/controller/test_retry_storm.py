@@ -1,4 +1,5 @@
-"""A thousand jobs that fail at once, over PostgreSQL: the API goes on answering, and their retries come back spread out."""
+"""A thousand jobs that fail at once, over PostgreSQL: the API goes on answering, and their retries
+come back spread out."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ async def take_all(agent: FakeAgent, known: set[tuple[str, int]], count: int) ->
 
 
 async def end_all(agent: FakeAgent, orders: list[LaunchOrder], facts: TaskFacts) -> None:
-    answer = await agent.sync(*(TaskReport(key=order.key, state="ended", facts=facts) for order in orders))
+    answer = await agent.sync(
+        *(TaskReport(key=order.key, state="ended", facts=facts) for order in orders)
+    )
     assert len(answer.acked) == len(orders)
 
 
@@ -40,7 +43,12 @@ async def ask_on(served: Served, job_id: str, stop: asyncio.Event) -> Counter[in
     """Ask the API as users do, until told to stop; how often it answered what."""
     answers: Counter[int] = Counter()
     while not stop.is_set():
-        for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/why", "/v1/jobs?state=waiting&limit=50", "/metrics"):
+        for path in (
+            f"/v1/jobs/{job_id}",
+            f"/v1/jobs/{job_id}/why",
+            "/v1/jobs?state=waiting&limit=50",
+            "/metrics",
+        ):
             answers[(await served.call("GET", path)).status_code] += 1
         await asyncio.sleep(0.05)
     return answers
@@ -57,7 +65,9 @@ async def test_a_storm_is_answered_spread_and_dispatched_once(served: Served) ->
     agent = FakeAgent(served, "big", cpu_slots=JOBS, memory_bytes=1 << 44)
     await agent.register()
     retry = {"max_retries": 1, "retry_delay": DELAY, "jitter": "random", "jitter_ratio": RATIO}
-    page = await served.call("POST", "/v1/jobs/batch", json={"jobs": [{"argv": ["x"], "retry": retry}] * JOBS})
+    page = await served.call(
+        "POST", "/v1/jobs/batch", json={"jobs": [{"argv": ["x"], "retry": retry}] * JOBS}
+    )
     ids = [job["id"] for job in page.json()["items"]]
     known: set[tuple[str, int]] = set()
     first = await take_all(agent, known, JOBS)
@@ -85,7 +95,9 @@ async def test_a_storm_is_answered_spread_and_dispatched_once(served: Served) ->
     assert delays[0] >= DELAY - 0.01
     assert delays[-1] <= DELAY * (1 + RATIO) + 0.01
     quarters = Counter(int((delay - DELAY) / (DELAY * RATIO) * 4) for delay in delays)
-    assert min(quarters[n] for n in range(4)) > JOBS / 8, "uniform jitter puts a quarter of them in each quarter"
+    assert min(quarters[n] for n in range(4)) > JOBS / 8, (
+        "uniform jitter puts a quarter of them in each quarter"
+    )
     assert all(event["data"]["waited_seconds"] >= 0 for event in dispatched)
     times = sorted(moment(event["at"]) for event in dispatched)
     for n, began in enumerate(
@@ -99,7 +111,9 @@ async def every_event(served: Served, kind: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     after: dict[str, str] = {}
     while True:
-        page = (await served.call("GET", "/v1/events", params={"kind": kind, "limit": 1000, **after})).json()
+        page = (
+            await served.call("GET", "/v1/events", params={"kind": kind, "limit": 1000, **after})
+        ).json()
         found += page["items"]
         if not page["items"] or page["next"] is None:
             return found

@@ -85,7 +85,8 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 
 async def test_a_stop_waits_for_nobody_for_ever() -> None:
-    """SERVE-1: something in the background that takes no cancellation holds the rest up for its share of the time only."""
+    """SERVE-1: something in the background that takes no cancellation holds the rest up for its
+    share of the time only."""
     store = MemoryStore()
     await store.open()
     running = RunningServer(store, bind_socket("127.0.0.1", 0))
@@ -116,14 +117,17 @@ async def test_what_never_started_can_be_stopped() -> None:
 
 
 class Process:
-    """A controller in a process of its own. Its log is a file, for whoever waits for a word in it."""
+    """A controller in a process of its own. Its log is a file, for whoever waits for a word in
+    it."""
 
     def __init__(self, dsn: str, folder: Path, **more: object) -> None:
         self._folder = folder
         self._log = folder / f"log{len(os.listdir(folder))}"
         config = {"dsn": dsn, "token_file": str(folder / "token"), "log_format": "json", **more}
         with open(self._log, "wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", START, json.dumps(config)], stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", START, json.dumps(config)], stderr=log
+            )
 
     @property
     def log(self) -> str:
@@ -153,7 +157,9 @@ class Process:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stop_is_orderly_and_quick(pg_database: str, tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_stop_is_orderly_and_quick(
+    pg_database: str, tmp_path: Path, number: signal.Signals
+) -> None:
     server = Process(pg_database, tmp_path)
     try:
         url, secret = await asyncio.to_thread(server.wait_ready)
@@ -179,7 +185,9 @@ def test_killed_and_started_again_it_leads_again(pg_database: str, tmp_path: Pat
     server = Process(pg_database, tmp_path)
     try:
         url, secret = server.wait_ready()
-        job = httpx.post(url + "/v1/jobs", headers=bearer(secret), json={"argv": ["a"]}, trust_env=False).json()
+        job = httpx.post(
+            url + "/v1/jobs", headers=bearer(secret), json={"argv": ["a"]}, trust_env=False
+        ).json()
     finally:
         server.end()
     server = Process(pg_database, tmp_path)
@@ -190,7 +198,9 @@ def test_killed_and_started_again_it_leads_again(pg_database: str, tmp_path: Pat
         while "holdfast_leading 1.0" not in httpx.get(url + "/metrics", trust_env=False).text:
             assert time.monotonic() < until
             time.sleep(0.1)
-        found = httpx.get(f"{url}/v1/jobs/{job['id']}", headers=bearer(secret), trust_env=False).json()
+        found = httpx.get(
+            f"{url}/v1/jobs/{job['id']}", headers=bearer(secret), trust_env=False
+        ).json()
         assert found["state"] == "queued"
         server.process.terminate()
         assert server.process.wait(10) == 0

@@ -16,7 +16,12 @@ async def test_a_job_from_submit_to_success(served: Served, agent: FakeAgent) ->
     job = await served.submit(argv=["echo", "hello"], name="first")
     assert job["state"] == "queued"
     order = await agent.take()
-    assert (order.key.job_id, order.argv, order.attempt, order.queue) == (job["id"], ["echo", "hello"], 1, "cpu")
+    assert (order.key.job_id, order.argv, order.attempt, order.queue) == (
+        job["id"],
+        ["echo", "hello"],
+        1,
+        "cpu",
+    )
     assert order.watch.time_limit_seconds == 2100.0
     answer = await agent.sync(agent.running(order))
     assert [r.key for r in answer.renewed] == [order.key]
@@ -44,7 +49,9 @@ async def test_a_failed_task_is_decided_by_the_completer(served: Served, agent: 
     assert "exit code 3" in found["reason"]
 
 
-async def test_a_waiting_poll_gets_a_launch_in_milliseconds(served: Served, agent: FakeAgent) -> None:
+async def test_a_waiting_poll_gets_a_launch_in_milliseconds(
+    served: Served, agent: FakeAgent
+) -> None:
     poll = asyncio.create_task(agent.sync(wait=5.0))
     await asyncio.sleep(0.3)  # let it wait: what is measured is the wake, not the first read
     assert not poll.done()

@@ -18,7 +18,9 @@ def test_shape(now_ms: int, entropy: int) -> None:
 
 
 @given(st.tuples(times, entropies), st.tuples(times, entropies))
-def test_ids_sort_as_their_times_and_differ_as_they_do(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_ids_sort_as_their_times_and_differ_as_they_do(
+    one: tuple[int, int], other: tuple[int, int]
+) -> None:
     assert (make_id(*one) < make_id(*other)) == (one < other)
     assert (make_id(*one) == make_id(*other)) == (one == other)
 

@@ -40,9 +40,13 @@ def test_no_step_is_seen_where_there_was_none(
 
 
 @given(
-    pause=SPANS, first=SPANS, second=SPANS, shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    step=st.floats(1.5, 1e7), back=st.booleans(),
-)  # fmt: skip
+    pause=SPANS,
+    first=SPANS,
+    second=SPANS,
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    step=st.floats(1.5, 1e7),
+    back=st.booleans(),
+)
 def test_a_step_that_no_reading_explains_is_seen_with_its_direction(
     pause: float, first: float, second: float, shares: tuple[float, float], step: float, back: bool
 ) -> None:

@@ -103,7 +103,8 @@ def test_off_is_a_word_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "slots"), [({}, 1), ({"gpus": 1}, 0), ({"gpus": 1, "cpus": 3}, 3), ({"cpus": 0}, 0), ({"cpus": 4}, 4)]
+    ("fields", "slots"),
+    [({}, 1), ({"gpus": 1}, 0), ({"gpus": 1, "cpus": 3}, 3), ({"cpus": 0}, 0), ({"cpus": 4}, 4)],
 )
 def test_cpu_slots(fields: dict[str, int], slots: int) -> None:
     assert read(**fields).cpu_slots == slots

@@ -110,9 +110,13 @@ def test_a_terminal_job_leaves_only_by_a_persons_retry() -> None:
 
 
 def test_a_job_that_may_run_is_stopped_only_by_a_drain() -> None:
-    """One way down (DESIGN §3): from reserved and running nothing but success or an expiry goes round the drain."""
+    """One way down (DESIGN §3): from reserved and running nothing but success or an expiry goes
+    round the drain."""
     for (source, event), (target, _) in JOB.items():
-        if source in (JobState.RESERVED, JobState.RUNNING) and target not in (JobState.RUNNING, JobState.SUCCEEDED):
+        if source in (JobState.RESERVED, JobState.RUNNING) and target not in (
+            JobState.RUNNING,
+            JobState.SUCCEEDED,
+        ):
             assert target is JobState.DRAINING or event is JobEvent.EXPIRE
 
 

@@ -1,7 +1,9 @@
-"""TREE-4 against a made-up kernel: processes fork, exec, exit and are orphaned between any two reads of a scan.
+"""TREE-4 against a made-up kernel: processes fork, exec, exit and are orphaned between any two
+reads of a scan.
 
-The windows are those of Linux: who exits has no environment and (v1) shows the root as its group, but is no zombie yet and keeps
-its children; who execs has no environment for a moment; only a zombie's children are the sub-reaper's.
+The windows are those of Linux: who exits has no environment and (v1) shows the root as its group,
+but is no zombie yet and keeps its children; who execs has no environment for a moment; only a
+zombie's children are the sub-reaper's.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ FAMILY = "job:0:1"
 TWIN = "twin:0:1"
 BRANDS = {"agent:0:0": (1, 9), "other:0:1": (2, 9), TWIN: (3, 9), FAMILY: (4, 9)}
 REAPER = 100
-RUNNING, EXECING, EXITING, OUT_OF_GROUP, ZOMBIE = "running", "execing", "exiting", "out of group", "zombie"
+RUNNING, EXECING, EXITING, OUT_OF_GROUP, ZOMBIE = (
+    "running",
+    "execing",
+    "exiting",
+    "out of group",
+    "zombie",
+)
 UNTIL_ENDED = 5_000
 many = settings(max_examples=200)
 some = settings(max_examples=80)
@@ -42,10 +50,17 @@ class Process:
 
 
 class Kernel:
-    """The process table, which moves on by itself whenever it is read. `moves` is how often it still may."""
+    """The process table, which moves on by itself whenever it is read. `moves` is how often it
+    still may."""
 
     def __init__(
-        self, random: Random, *, grouped: bool, moves: int, faults: float = 0.0, hunted: tuple[str, ...] = (FAMILY,)
+        self,
+        random: Random,
+        *,
+        grouped: bool,
+        moves: int,
+        faults: float = 0.0,
+        hunted: tuple[str, ...] = (FAMILY,),
     ) -> None:
         self.random = random
         self.grouped = grouped
@@ -74,8 +89,14 @@ class Kernel:
         for _ in range(min(self.random.randrange(6), self.moves)):
             self.moves -= 1
             self.now += 1
-            family = [p for p in self.processes.values() if p.task in self.hunted and p.state != ZOMBIE]
-            others = [p for p in self.processes.values() if p.task not in self.hunted and p.state != ZOMBIE]
+            family = [
+                p for p in self.processes.values() if p.task in self.hunted and p.state != ZOMBIE
+            ]
+            others = [
+                p
+                for p in self.processes.values()
+                if p.task not in self.hunted and p.state != ZOMBIE
+            ]
             hunted = family and self.random.random() < 0.8
             self.move(self.random.choice(family if hunted else others))
 
@@ -97,7 +118,8 @@ class Kernel:
 
     def fork(self, parent: Process) -> None:
         pid = next(self.numbers)
-        # The task's own leave every session; half of the bystander's stay, so that both kinds of evidence are met.
+        # The task's own leave every session; half of the bystander's stay, so that both kinds of
+        # evidence are met.
         stays = parent.task not in self.hunted and self.random.random() < 0.5
         self.put(pid, parent.pid, task=parent.task, session=parent.session if stays else None)
 
@@ -124,7 +146,9 @@ class Kernel:
         process = self.processes.get(pid)
         if process is None:
             return None
-        entry = ProcessEntry(pid, process.ppid, process.session, process.start, process.state != ZOMBIE)
+        entry = ProcessEntry(
+            pid, process.ppid, process.session, process.start, process.state != ZOMBIE
+        )
         entry.exiting = process.state in (EXITING, OUT_OF_GROUP, ZOMBIE)
         return entry
 
@@ -144,7 +168,11 @@ class Kernel:
         self.fail_sometimes()
         self.advance()
         process = self.processes.get(pid)
-        return process.task if self.grouped and process is not None and process.runs and process.task else None
+        return (
+            process.task
+            if self.grouped and process is not None and process.runs and process.task
+            else None
+        )
 
     def read_brand(self, pid: int) -> tuple[int, int] | None:
         self.fail_sometimes()
@@ -199,15 +227,18 @@ class Killer(Signaller):
 
 
 def make_forest(kernel: Kernel) -> tuple[Forest, Tree]:
-    """A guardian's view: its agent, a bystander's task, and the task under test, whose family ran away from its parent."""
+    """A guardian's view: its agent, a bystander's task, and the task under test, whose family ran
+    away from its parent."""
     forest = Forest(HOST, proc=kernel, reaper=REAPER)
     trees = {}
     others = [(500, TWIN)] if TWIN in kernel.hunted else []
     for pid, task in ((200, "agent:0:0"), (300, "other:0:1"), *others, (400, FAMILY)):
         trees[task] = Tree(
-            Mark(task, HOST), Child(pid, -1, -1, kernel.now / 100), Group(kernel, task) if kernel.grouped else None,
+            Mark(task, HOST),
+            Child(pid, -1, -1, kernel.now / 100),
+            Group(kernel, task) if kernel.grouped else None,
             brand=BRANDS[task] if kernel.branded else None,
-        )  # fmt: skip
+        )
         kernel.put(pid, REAPER, task=task)
         forest.add(trees[task])
         kernel.now += 1
@@ -221,7 +252,9 @@ def make_forest(kernel: Kernel) -> tuple[Forest, Tree]:
 
 def left(kernel: Kernel, task: str = FAMILY) -> list[int]:
     """What must not be there when a tree is said to be gone."""
-    states = (RUNNING, EXECING, EXITING) if kernel.grouped else (RUNNING, EXECING, EXITING, OUT_OF_GROUP)
+    states = (
+        (RUNNING, EXECING, EXITING) if kernel.grouped else (RUNNING, EXECING, EXITING, OUT_OF_GROUP)
+    )
     return kernel.of(task, *states)
 
 
@@ -237,7 +270,9 @@ def settle(kernel: Kernel) -> None:
 @pytest.mark.parametrize("grouped", [True, False])
 @many
 @given(random=st.randoms(use_true_random=False), moves=st.integers(0, 400))
-def test_a_tree_is_never_said_to_be_gone_while_one_of_it_lives(grouped: bool, random: Random, moves: int) -> None:
+def test_a_tree_is_never_said_to_be_gone_while_one_of_it_lives(
+    grouped: bool, random: Random, moves: int
+) -> None:
     kernel = Kernel(random, grouped=grouped, moves=moves)
     forest, tree = make_forest(kernel)
     for _ in range(8):
@@ -250,11 +285,18 @@ def test_a_tree_is_never_said_to_be_gone_while_one_of_it_lives(grouped: bool, ra
 @pytest.mark.parametrize("grouped", [True, False])
 @many
 @given(random=st.randoms(use_true_random=False), moves=st.integers(0, 400))
-def test_a_kill_ends_the_whole_family_however_it_forks(grouped: bool, random: Random, moves: int) -> None:
+def test_a_kill_ends_the_whole_family_however_it_forks(
+    grouped: bool, random: Random, moves: int
+) -> None:
     kernel = Kernel(random, grouped=grouped, moves=moves)
     forest, tree = make_forest(kernel)
     ending = Ending(
-        tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=UNTIL_ENDED * 2, signaller=Killer(kernel)
+        tree,
+        forest,
+        now=0.0,
+        grace_seconds=0.0,
+        kill_limit_seconds=UNTIL_ENDED * 2,
+        signaller=Killer(kernel),
     )
     ending.first_exited = True
     for turn in range(UNTIL_ENDED):
@@ -268,7 +310,8 @@ def test_a_kill_ends_the_whole_family_however_it_forks(grouped: bool, random: Ra
 
 
 def test_a_member_that_forks_and_dies_between_two_reads_of_one_look_leaves_no_gap() -> None:
-    """Its parent, exiting, still holds it: so it is in the group, is no child of the reaper, and is dead when it is read."""
+    """Its parent, exiting, still holds it: so it is in the group, is no child of the reaper, and is
+    dead when it is read."""
 
     class Late(Kernel):
         def read_children(self, pid: int) -> list[int] | None:
@@ -296,11 +339,14 @@ def test_a_member_that_forks_and_dies_between_two_reads_of_one_look_leaves_no_ga
 
 
 def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
-    """An orphan that exits for ever and could be anybody's: the tree is given up, not said to be gone."""
+    """An orphan that exits for ever and could be anybody's: the tree is given up, not said to be
+    gone."""
     kernel = Kernel(Random(0), grouped=False, moves=0)
     forest, tree = make_forest(kernel)
     kernel.processes[401].state = EXITING
-    ending = Ending(tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=Killer(kernel))
+    ending = Ending(
+        tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=Killer(kernel)
+    )
     ending.first_exited = True
     assert not ending.step(0.0)
     assert not ending.step(4.9)
@@ -311,14 +357,17 @@ def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
 def end(kernel: Kernel, forest: Forest, tree: Tree, *, limit: float = UNTIL_ENDED * 2) -> Ending:
     return Ending(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=limit, signaller=Killer(kernel)
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("grouped", [True, False])
 @some
 @given(random=st.randoms(use_true_random=False), moves=st.integers(0, 300))
-def test_trees_that_are_ended_together_are_each_gone_when_it_is_said(grouped: bool, random: Random, moves: int) -> None:
-    """TREE-5: two families that race, hunted through the same scans and looks, and one that is only waited for."""
+def test_trees_that_are_ended_together_are_each_gone_when_it_is_said(
+    grouped: bool, random: Random, moves: int
+) -> None:
+    """TREE-5: two families that race, hunted through the same scans and looks, and one that is only
+    waited for."""
     kernel = Kernel(random, grouped=grouped, moves=moves, hunted=(FAMILY, TWIN))
     forest, tree = make_forest(kernel)
     kernel.put(501, 500, task=TWIN)
@@ -331,7 +380,9 @@ def test_trees_that_are_ended_together_are_each_gone_when_it_is_said(grouped: bo
                 del kernel.processes[500]
                 forest.note_exit(500)
                 ending.first_exited = True
-            if (task == FAMILY or ending.first_exited or turn % 3 == 0) and ending.step(float(turn)):
+            if (task == FAMILY or ending.first_exited or turn % 3 == 0) and ending.step(
+                float(turn)
+            ):
                 assert (task, ending.survivors, left(kernel, task)) == (task, [], [])
                 forest.remove(ending.tree)
                 del endings[task]
@@ -345,9 +396,16 @@ def test_trees_that_are_ended_together_are_each_gone_when_it_is_said(grouped: bo
 
 @pytest.mark.parametrize("grouped", [True, False])
 @some
-@given(random=st.randoms(use_true_random=False), moves=st.integers(0, 300), faults=st.sampled_from([0.02, 0.2, 0.6]))
-def test_what_cannot_be_read_is_never_said_to_be_gone(grouped: bool, random: Random, moves: int, faults: float) -> None:
-    """TREE-6: reads fail for want of descriptors, at any point of a scan or a look; nothing is concluded, and nobody given up."""
+@given(
+    random=st.randoms(use_true_random=False),
+    moves=st.integers(0, 300),
+    faults=st.sampled_from([0.02, 0.2, 0.6]),
+)
+def test_what_cannot_be_read_is_never_said_to_be_gone(
+    grouped: bool, random: Random, moves: int, faults: float
+) -> None:
+    """TREE-6: reads fail for want of descriptors, at any point of a scan or a look; nothing is
+    concluded, and nobody given up."""
     kernel = Kernel(random, grouped=grouped, moves=moves, faults=faults)
     forest, tree = make_forest(kernel)
     ending = end(kernel, forest, tree)
@@ -375,7 +433,9 @@ def test_a_kill_limit_counts_no_time_in_which_nothing_could_be_read() -> None:
     kernel = Kernel(Random(0), grouped=False, moves=0, faults=1.0)
     forest, tree = make_forest(kernel)
     signaller = Killer(kernel)
-    ending = Ending(tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=signaller)
+    ending = Ending(
+        tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=signaller
+    )
     ending.first_exited = True
     now = 0.0
     while now < 60.0:
@@ -404,7 +464,9 @@ def test_one_scan_serves_all_that_are_ended_together() -> None:
     kernel.scans = 0
     assert not any(ending.step(0.0) for ending in endings)
     assert kernel.scans == 1
-    assert all(left(kernel, tree.mark.task) and not kernel.of(tree.mark.task, RUNNING) for tree in trees)
+    assert all(
+        left(kernel, tree.mark.task) and not kernel.of(tree.mark.task, RUNNING) for tree in trees
+    )
     for process in list(kernel.processes.values()):
         if process.task:
             del kernel.processes[process.pid]
@@ -416,7 +478,8 @@ def test_one_scan_serves_all_that_are_ended_together() -> None:
 
 
 def test_a_turn_that_is_over_leaves_the_rest_for_the_next() -> None:
-    """A bystander that makes orphans for ever must not hold up the caller: what is not clear when the time is up is asked again."""
+    """A bystander that makes orphans for ever must not hold up the caller: what is not clear when
+    the time is up is asked again."""
 
     class Busy(Kernel):
         def read_children(self, pid: int) -> list[int] | None:
@@ -455,7 +518,8 @@ def make_two(kernel: Kernel) -> tuple[Forest, Tree, Tree]:
 
 
 def test_an_orphan_that_could_be_two_tasks_is_the_last_ones() -> None:
-    """With a cleared environment, in one scan that both endings share: what the first could not be charged with, the second is."""
+    """With a cleared environment, in one scan that both endings share: what the first could not be
+    charged with, the second is."""
     kernel = Kernel(Random(0), grouped=False, moves=0)
     forest, tree, twin = make_two(kernel)
     kernel.now += 10
@@ -491,9 +555,16 @@ def test_a_scan_that_broke_off_proves_nothing_to_those_that_share_it() -> None:
 
 
 @some
-@given(random=st.randoms(use_true_random=False), moves=st.integers(0, 400), faults=st.sampled_from([0.0, 0.1]))
-def test_a_family_without_an_environment_is_known_by_its_brand(random: Random, moves: int, faults: float) -> None:
-    """No groups, nothing in any environment, every parent dead, and a bystander who could have made them as well."""
+@given(
+    random=st.randoms(use_true_random=False),
+    moves=st.integers(0, 400),
+    faults=st.sampled_from([0.0, 0.1]),
+)
+def test_a_family_without_an_environment_is_known_by_its_brand(
+    random: Random, moves: int, faults: float
+) -> None:
+    """No groups, nothing in any environment, every parent dead, and a bystander who could have made
+    them as well."""
     kernel = Kernel(random, grouped=False, moves=moves, faults=faults)
     kernel.branded = True
     forest, tree = make_forest(kernel)
@@ -514,7 +585,8 @@ def test_a_family_without_an_environment_is_known_by_its_brand(random: Random, m
 
 
 def hunt_in_a_crowd(seed: int) -> int:
-    """End a family that forks all the time on a host with many processes; return how many moves it had left."""
+    """End a family that forks all the time on a host with many processes; return how many moves it
+    had left."""
     kernel = Kernel(Random(seed), grouped=False, moves=0)
     for pid in range(5_000, 5_400):
         kernel.put(pid, 1, task="")
@@ -533,5 +605,6 @@ def hunt_in_a_crowd(seed: int) -> int:
 
 
 def test_a_family_is_chased_where_a_scan_takes_longer_than_its_members_live() -> None:
-    """TREE-3: by whole scans alone nobody is caught before the family is tired (these seeds: none of eight)."""
+    """TREE-3: by whole scans alone nobody is caught before the family is tired (these seeds: none
+    of eight)."""
     assert any(hunt_in_a_crowd(seed) for seed in range(8))

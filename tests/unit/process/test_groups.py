@@ -1,4 +1,5 @@
-"""Control groups: reading both layouts from plain folders, and one real group where this system allows it."""
+"""Control groups: reading both layouts from plain folders, and one real group where this system
+allows it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def test_a_v2_group_is_read(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("12\n13\n")
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "cgroup.procs").write_text("14\n")
-    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 4\noom 1\noom_kill 3\noom_group_kill 0\n")
+    (tmp_path / "memory.events").write_text(
+        "low 0\nhigh 0\nmax 4\noom 1\noom_kill 3\noom_group_kill 0\n"
+    )
     (tmp_path / "memory.peak").write_text("4096\n")
     (tmp_path / "cgroup.kill").write_text("")
     for name in ("memory.max", "memory.swap.max"):
@@ -70,8 +73,12 @@ def test_our_own_group_is_found_in_every_layout() -> None:
     aside = "0::/system.slice/holdfast.service/holdfast-guardian"
     assert find_own_groups([aside], [v2]) == {"": "/sys/fs/cgroup/system.slice/holdfast.service"}
     assert find_own_groups(["0::/holdfast-guardian"], [v2]) == {"": "/sys/fs/cgroup"}
-    assert find_own_groups(["4:memory:/user", "1:cpu:/", "0::/"], [cpu, v1]) == {"memory": "/sys/fs/cgroup/memory/user"}
-    assert find_own_groups(["4:memory:/docker/abc/x"], [part]) == {"memory": "/sys/fs/cgroup/memory/x"}
+    assert find_own_groups(["4:memory:/user", "1:cpu:/", "0::/"], [cpu, v1]) == {
+        "memory": "/sys/fs/cgroup/memory/user"
+    }
+    assert find_own_groups(["4:memory:/docker/abc/x"], [part]) == {
+        "memory": "/sys/fs/cgroup/memory/x"
+    }
     assert find_own_groups(["4:memory:/docker/abc"], [part]) == {"memory": "/sys/fs/cgroup/memory"}
     assert find_own_groups(["0::/../other"], [v2]) == {}
     assert find_own_groups([], []) == {}
@@ -91,7 +98,9 @@ def test_a_real_group_holds_counts_and_goes(tmp_path: Path) -> None:
     other = home.make_group()
     assert {g.path for g in list_groups(home.path)} == {group.path, other.path}
     code = f"open({group.procs_path!r}, 'w').write('0'); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as inside:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as inside:
         assert inside.stdin is not None
         assert inside.stdout is not None
         inside.stdout.readline()

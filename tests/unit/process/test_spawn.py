@@ -65,7 +65,9 @@ def test_exit_codes_and_signals_are_told_apart(watcher: Watcher, tmp_path: Path)
 
 
 def test_it_leads_its_own_session_and_group(watcher: Watcher, tmp_path: Path) -> None:
-    said = run_python(watcher, tmp_path, "import os; p=os.getpid(); print(os.getsid(0)==p, os.getpgid(0)==p)")
+    said = run_python(
+        watcher, tmp_path, "import os; p=os.getpid(); print(os.getsid(0)==p, os.getpgid(0)==p)"
+    )
     assert said == "True True"
 
 
@@ -73,7 +75,9 @@ def test_only_the_standard_descriptors_are_inherited(watcher: Watcher, tmp_path:
     leaked = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(leaked, True)
     try:
-        said = run_python(watcher, tmp_path, "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))")
+        said = run_python(
+            watcher, tmp_path, "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))"
+        )
         # The listing itself opens one more.
         assert said == "['0', '1', '2', '3']"
         said = run_python(
@@ -98,10 +102,12 @@ def test_signals_are_at_their_defaults_and_unblocked(watcher: Watcher, tmp_path:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         signal.signal(signal.SIGUSR1, old)
         signal.signal(signal.SIGRTMIN + 3, old_realtime)
-    # 32 and 33 are the C library's own and cannot be set through it; a starter that uses posix_spawn (make does)
-    # leaves one of them ignored in everything below it.
+    # 32 and 33 are the C library's own and cannot be set through it; a starter that uses
+    # posix_spawn (make does) leaves one of them ignored in everything below it.
     own = (1 << 31) | (1 << 32)
-    masks = [int(line.split()[1], 16) & ~own for line in (tmp_path / "out").read_text().splitlines()]
+    masks = [
+        int(line.split()[1], 16) & ~own for line in (tmp_path / "out").read_text().splitlines()
+    ]
     assert masks == [0, 0]
 
 
@@ -118,7 +124,9 @@ def test_the_program_is_found_in_its_own_path(watcher: Watcher, tmp_path: Path) 
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho found\n")
     program.chmod(0o755)
-    sentence, found = run(watcher, make_request(tmp_path, "only-here", env={"PATH": f"/nowhere:{program.parent}"}))
+    sentence, found = run(
+        watcher, make_request(tmp_path, "only-here", env={"PATH": f"/nowhere:{program.parent}"})
+    )
     assert (sentence, found.exit_code) == ("", 0)
     sentence, _ = run(watcher, make_request(tmp_path, "only-here"))
     assert sentence.startswith("no such program: 'only-here' in PATH")
@@ -140,7 +148,10 @@ def test_each_failure_to_start_has_its_sentence(watcher: Watcher, tmp_path: Path
         (("./plain",), ()): "permission denied",
         (("./bad",), ()): "neither a program for this machine nor a script",
         (("./lost",), ()): "the interpreter it names",
-        (("true",), (("cwd", "/no/such/folder"),)): "the working folder '/no/such/folder' cannot be entered",
+        (
+            ("true",),
+            (("cwd", "/no/such/folder"),),
+        ): "the working folder '/no/such/folder' cannot be entered",
         (("true",), (("stdout", "/no/such/folder/out"),)): "the stdout file",
         (("true", "x" * (200 << 10)), ()): "too large for the kernel",
         (("true",), (("group_procs", "/no/such/group/cgroup.procs"),)): "the control group",
@@ -163,10 +174,14 @@ def test_what_no_kernel_can_start_is_refused_before_the_fork(tmp_path: Path) -> 
             spawn(make_request(tmp_path, *argv, env=env))
 
 
-def test_a_task_that_ends_before_it_is_asked_about_is_not_missed(watcher: Watcher, tmp_path: Path) -> None:
+def test_a_task_that_ends_before_it_is_asked_about_is_not_missed(
+    watcher: Watcher, tmp_path: Path
+) -> None:
     children = [spawn(make_request(tmp_path, "true")) for _ in range(20)]
     for child in children:
-        os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT)  # all are zombies before anyone watches
+        os.waitid(
+            os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT
+        )  # all are zombies before anyone watches
         watcher.watch_child(child.pid, child.pidfd)
         read_start(child, make_request(tmp_path, "true"))
     assert {found.pid for found in watcher.collect()} == {child.pid for child in children}
@@ -182,7 +197,9 @@ def test_one_collect_takes_so_many_and_the_next_the_rest(watcher: Watcher) -> No
             os._exit(7)
         pids.append(pid)
     for pid in pids:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its status is left to `collect`
+        os.waitid(
+            os.P_PID, pid, os.WEXITED | os.WNOWAIT
+        )  # it has ended, and its status is left to `collect`
     first, rest = watcher.collect(), watcher.collect()
     assert (len(first), len(rest)) == (MAX_EXITS, 10)
     assert sorted(found.pid for found in first + rest) == sorted(pids)

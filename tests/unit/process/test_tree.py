@@ -1,4 +1,5 @@
-"""Finding and ending trees with real processes, without a guardian: this test process is the sub-reaper's child."""
+"""Finding and ending trees with real processes, without a guardian: this test process is the
+sub-reaper's child."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_a_pid_used_again_is_not_signalled() -> None:
 
 
 def start_runaway(tmp_path: Path, host: str, name: str, *, task: str = "job:0:1") -> int:
-    """A marked process that left its parent, its session and its terminal behind. Returns its pid."""
+    """A marked process that left its parent, its session and its terminal behind. Returns its
+    pid."""
     code = (
         "import os, sys, time\n"
         "if os.fork(): os._exit(0)\n"
@@ -118,7 +120,8 @@ def test_a_sweep_reports_what_it_cannot_kill(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_for_want_of_descriptors_is_not_taken_for_empty(tmp_path: Path) -> None:
-    """TABLE-1, SWEEP-1: with none left every look fails, and says so; with one again all is as before."""
+    """TABLE-1, SWEEP-1: with none left every look fails, and says so; with one again all is as
+    before."""
     (tmp_path / "cgroup.procs").write_text("1\n")
     (tmp_path / "t1").mkdir()
     code = (
@@ -127,9 +130,11 @@ def test_what_cannot_be_read_for_want_of_descriptors_is_not_taken_for_empty(tmp_
         "from holdfast.process.sweep import sweep\n"
         "folder, pid = sys.argv[1], os.getpid()\n"
         "looks = {\n"
-        "    'table': table.read_table, 'entry': lambda: table.read_entry(pid), 'environ': lambda: table.read_environ(pid),\n"
+        "    'table': table.read_table, 'entry': lambda: table.read_entry(pid), 'environ': "
+        "lambda: table.read_environ(pid),\n"
         "    'group': lambda: table.read_group(pid, 'x'), 'brand': lambda: table.read_brand(pid),\n"
-        "    'pids': groups.TaskGroup(folder, True).read_pids, 'groups': lambda: groups.list_groups(folder),\n"
+        "    'pids': groups.TaskGroup(folder, True).read_pids, 'groups': lambda: "
+        "groups.list_groups(folder),\n"
         "    'sweep': lambda: sweep('nobody-has-this-mark', kill_limit_seconds=0.05),\n"
         "}\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
@@ -141,10 +146,13 @@ def test_what_cannot_be_read_for_want_of_descriptors_is_not_taken_for_empty(tmp_
         "    try: print(name, 'found', look())\n"
         "    except OSError as error: print(name, errno.errorcode[error.errno])\n"
         "os.close(held.pop()); os.close(held.pop()); os.close(held.pop())\n"
-        "assert table.read_entry(pid).alive and pid in table.read_table() and sweep('nobody-has-this-mark') == []\n"
+        "assert table.read_entry(pid).alive and pid in table.read_table() and "
+        "sweep('nobody-has-this-mark') == []\n"
         "assert groups.TaskGroup(folder, True).read_pids() == [1]\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     names = ("table", "entry", "environ", "group", "brand", "pids", "groups", "sweep")
     assert done.stdout.splitlines() == [f"{name} EMFILE" for name in names]

@@ -25,7 +25,9 @@ def is_urgent() -> bool:
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become a real-time thread")

@@ -72,8 +72,11 @@ def test_callbacks_run_in_order_apart_and_survive_each_other() -> None:
     assert seen == [5, "holdfast-callbacks", "late"]
 
 
-def test_callbacks_come_also_where_python_starts_no_thread_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in what runs at exit under Python 3.12: who failed then broke off the bus's work for all other hosts."""
+def test_callbacks_come_also_where_python_starts_no_thread_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in what runs at exit under Python 3.12: who failed then broke off the bus's work for all
+    other hosts."""
     monkeypatch.setattr(futures, "_callbacks", futures.Callbacks())
     future: Future[int] = Future()
     seen: list[Any] = []
@@ -173,7 +176,10 @@ def test_as_completed_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> 
             pass
     waiting = [record.getMessage() for record in caplog.records]
     assert len(waiting) >= 2
-    assert "6 not done: returncode of p0 on h0, p1 on h1, p2 on h2, p4 on h4, p5 on h5 and 1 more" in waiting[0]
+    assert (
+        "6 not done: returncode of p0 on h0, p1 on h1, p2 on h2, p4 on h4, p5 on h5 and 1 more"
+        in waiting[0]
+    )
 
 
 def test_as_completed_in_a_loop() -> None:
@@ -195,7 +201,11 @@ def test_wait_returns_the_partial_result_at_its_timeout(return_when: str) -> Non
     done, never = Future[int](), Future[int]()
     done.set_result(1)
     began = time.monotonic()
-    found = wait([done, never], timeout=0.1 if return_when != FIRST_COMPLETED else 60, return_when=return_when)
+    found = wait(
+        [done, never],
+        timeout=0.1 if return_when != FIRST_COMPLETED else 60,
+        return_when=return_when,
+    )
     assert (found.done, found.not_done) == ({done}, {never})
     assert time.monotonic() - began < 50
     assert never._hooks in (None, []), "a wait that is over still listens"
@@ -216,13 +226,20 @@ def test_the_inbox_is_bounded_and_says_what_it_dropped(monkeypatch: pytest.Monke
     """INBOX-2."""
     monkeypatch.setattr("holdfast.supervisor.script.inbox.MAX_WAITING_MESSAGES", 3)
     inbox = Inbox()
-    assert [inbox.add_part(encode_value(n), 0, True) for n in range(5)] == [True, True, True, False, False]
+    assert [inbox.add_part(encode_value(n), 0, True) for n in range(5)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert inbox.dropped == 2
     assert [receive_one(inbox, None, "", "").result(0) for _ in range(3)] == [2, 3, 4]
 
 
 def test_the_inbox_gives_each_message_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INBOX-1, with a wait that was cancelled, one whose filter refuses, and one whose filter raises."""
+    """INBOX-1, with a wait that was cancelled, one whose filter refuses, and one whose filter
+    raises."""
     inbox = Inbox()
     cancelled = receive_one(inbox, None, "", "")
     raising = receive_one(inbox, lambda m: m["x"], "", "")

@@ -76,10 +76,16 @@ def test_elsewhere_nothing_is_said() -> None:
 
 
 @given(st.sampled_from(["auto", "on", "off"]), st.booleans())
-def test_idle_devices_of_a_supervised_job_are_its_scripts_business(word: str, supervised: bool) -> None:
-    """A spare host waits for as long as it takes; only where a queue says "on" are its devices watched."""
+def test_idle_devices_of_a_supervised_job_are_its_scripts_business(
+    word: str, supervised: bool
+) -> None:
+    """A spare host waits for as long as it takes; only where a queue says "on" are its devices
+    watched."""
     usual = WatchSettings()
-    every = {name: Effective(name, getattr(usual, name), "default") for name in WatchSettings.__struct_fields__}
+    every = {
+        name: Effective(name, getattr(usual, name), "default")
+        for name in WatchSettings.__struct_fields__
+    }
     every["health_watch"] = Effective("health_watch", word, "queue")
     found = watch_settings(every, supervised=supervised)
     assert found.health_watch == ("off" if supervised and word == "auto" else word)

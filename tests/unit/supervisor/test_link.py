@@ -1,4 +1,5 @@
-"""LINK-1…3 under every loss, doubling and swap that hypothesis finds. Two ends, one simulated wire, time by hand."""
+"""LINK-1…3 under every loss, doubling and swap that hypothesis finds. Two ends, one simulated wire,
+time by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.supervisor.line.session_link import BATCH_BYTES, RESEND_SECONDS, WINDOW_BYTES, Link
-from holdfast.wire.bus import HEADER_BYTES, Send, decode_down, decode_header, encode_header, encode_message
+from holdfast.wire.bus import (
+    HEADER_BYTES,
+    Send,
+    decode_down,
+    decode_header,
+    encode_header,
+    encode_message,
+)
 
 
 def message(number: int, size: int = 0) -> bytes:
@@ -64,7 +72,9 @@ def test_everything_arrives_once_and_in_order(steps: list[tuple[str, int, int]])
                 end.link.push_ordered(message(pushed[side][-1]))
             end.say(now)
         elif verb == "deliver" and end.wire:
-            other.hear(end.wire.pop(amount % len(end.wire)), now)  # any of them: frames overtake each other
+            other.hear(
+                end.wire.pop(amount % len(end.wire)), now
+            )  # any of them: frames overtake each other
         elif verb == "lose" and end.wire:
             end.wire.pop(amount % len(end.wire))
         elif verb == "double" and end.wire:
@@ -74,7 +84,9 @@ def test_everything_arrives_once_and_in_order(steps: list[tuple[str, int, int]])
         elif verb == "wait":
             now += amount
         for one, theirs in ((0, ends[1]), (1, ends[0])):
-            assert theirs.taken == pushed[one][: len(theirs.taken)], "out of order, twice, or made up"
+            assert theirs.taken == pushed[one][: len(theirs.taken)], (
+                "out of order, twice, or made up"
+            )
     # From here on the wire is good: everything must come through.
     for _ in range(6):
         now += RESEND_SECONDS + 0.1
@@ -92,7 +104,9 @@ def test_everything_arrives_once_and_in_order(steps: list[tuple[str, int, int]])
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([10, 100_000, 900_000])), max_size=40))
-def test_the_short_overtakes_the_bulky_but_order_is_kept_where_it_counts(pushes: list[tuple[bool, int]]) -> None:
+def test_the_short_overtakes_the_bulky_but_order_is_kept_where_it_counts(
+    pushes: list[tuple[bool, int]],
+) -> None:
     """LINK-3: what was pushed as ordered comes out in that order, whatever was pushed between."""
     link = Link(1)
     ordered: list[int] = []

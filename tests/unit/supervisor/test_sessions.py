@@ -1,4 +1,5 @@
-"""One supervisor's fleet and its managers over a wire that loses, doubles and swaps, on simulated time. No sockets."""
+"""One supervisor's fleet and its managers over a wire that loses, doubles and swaps, on simulated
+time. No sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.supervisor.line.session_fleet import SLACK_SECONDS, Fleet, Peer, Rules
-from holdfast.supervisor.line.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED, HELLO_SECONDS, HostSession
+from holdfast.supervisor.line.session_host import (
+    EXIT_NO_SUPERVISOR,
+    EXIT_ORPHANED,
+    HELLO_SECONDS,
+    HostSession,
+)
 from holdfast.wire.bus import (
     Bye,
     Deliver,
@@ -51,7 +57,9 @@ class Wire:
         self.fleet = Fleet("run", self.epoch, self.rules, lambda: next(self.sessions), self.now)
 
     def add_host(self, identity: bytes) -> None:
-        self.hosts[identity] = HostSession(FACTS, 1, now=self.now, patience_seconds=PATIENCE, report=list)
+        self.hosts[identity] = HostSession(
+            FACTS, 1, now=self.now, patience_seconds=PATIENCE, report=list
+        )
         self.obeyed[identity], self.heard[identity] = [], []
 
     def peer(self, identity: bytes) -> Peer | None:
@@ -68,7 +76,9 @@ class Wire:
         found = self.fleet.receive(identity, frame, self.now)
         self.fleet.came.clear()
         if found is not None:
-            self.heard[identity] += [message.rank for message in found[1] if isinstance(message, Deliver)]
+            self.heard[identity] += [
+                message.rank for message in found[1] if isinstance(message, Deliver)
+            ]
 
     def deliver_down(self, index: int) -> None:
         identity, frame = self.down[index]
@@ -86,7 +96,9 @@ class Wire:
         """Everything on the way arrives, in order."""
         self.flush()
         for _ in range(200):
-            readable = [n for n, (identity, _) in enumerate(self.down) if identity not in self.frozen]
+            readable = [
+                n for n, (identity, _) in enumerate(self.down) if identity not in self.frozen
+            ]
             if not self.up and not readable:
                 return
             if self.up:
@@ -129,13 +141,17 @@ class Protocol(RuleBasedStateMachine):
         peer = self.wire.peer(identity)
         if peer is not None:
             self.sent[identity].append(len(self.sent[identity]))
-            self.wire.fleet.push_ordered(peer, encode_message(Send(1, self.sent[identity][-1], b"")))
+            self.wire.fleet.push_ordered(
+                peer, encode_message(Send(1, self.sent[identity][-1], b""))
+            )
 
     @rule(which=st.integers(0, 2))
     def host_speaks(self, which: int) -> None:
         identity = self.ids[which]
         self.said[identity].append(len(self.said[identity]))
-        self.wire.hosts[identity].push_ordered(encode_message(Deliver(1, self.said[identity][-1], b"")))
+        self.wire.hosts[identity].push_ordered(
+            encode_message(Deliver(1, self.said[identity][-1], b""))
+        )
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 3.0]))
     def time_passes(self, seconds: float) -> None:
@@ -143,7 +159,11 @@ class Protocol(RuleBasedStateMachine):
         self.wire.tick()
         self.wire.flush()
 
-    @rule(up=st.booleans(), at=st.integers(0, 30), what=st.sampled_from(["deliver", "deliver", "lose", "double"]))
+    @rule(
+        up=st.booleans(),
+        at=st.integers(0, 30),
+        what=st.sampled_from(["deliver", "deliver", "lose", "double"]),
+    )
     def wire_acts(self, up: bool, at: int, what: str) -> None:
         self.wire.flush()
         frames = self.wire.up if up else self.wire.down
@@ -173,7 +193,8 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def script_dies_and_comes_back(self) -> None:
-        # What it was about to say dies with it, what is on the wire may still arrive: numbers are not used again.
+        # What it was about to say dies with it, what is on the wire may still arrive: numbers are
+        # not used again.
         self.wire.start_script()
         self.wire.lost.clear()
 
@@ -182,7 +203,8 @@ class Protocol(RuleBasedStateMachine):
         for identity in self.ids:
             obeyed = self.wire.obeyed[identity]
             assert obeyed == sorted(set(obeyed)), "an order was carried out twice, or too early"
-            # A script that came back may hear again what the dead one had heard but not acknowledged, in order.
+            # A script that came back may hear again what the dead one had heard but not
+            # acknowledged, in order.
             heard = self.wire.heard[identity]
             rises = [b - a for a, b in pairwise(heard)]
             assert self.wire.epoch > 1 or all(step == 1 for step in rises)
@@ -195,7 +217,8 @@ class Protocol(RuleBasedStateMachine):
                 assert identity in self.wire.lost or self.wire.epoch > 1
 
     def teardown(self) -> None:
-        """On a good wire every host that is not ending is heard of again, and everything it said arrives."""
+        """On a good wire every host that is not ending is heard of again, and everything it said
+        arrives."""
         self.wire.run(12)
         for identity, host in self.wire.hosts.items():
             if host.ending is None:
@@ -273,7 +296,10 @@ def test_a_silent_supervisor_ends_the_hosts() -> None:
             wire.now += 0.25
             host.tick(wire.now)
         assert host.ending is not None
-        assert (host.ending.code, host.ending.grace_seconds) == (EXIT_ORPHANED, RULES.kill_grace_seconds)
+        assert (host.ending.code, host.ending.grace_seconds) == (
+            EXIT_ORPHANED,
+            RULES.kill_grace_seconds,
+        )
 
 
 def test_a_manager_that_was_frozen_does_not_take_its_sleep_for_silence() -> None:
@@ -329,7 +355,9 @@ def test_a_manager_belongs_to_one_run() -> None:
 
 
 def test_hellos_are_said_until_somebody_answers_and_then_no_more() -> None:
-    host = HostSession(FACTS, 1, now=0.0, patience_seconds=PATIENCE, report=lambda: [GroupReport(group=1)])
+    host = HostSession(
+        FACTS, 1, now=0.0, patience_seconds=PATIENCE, report=lambda: [GroupReport(group=1)]
+    )
     now, said = 0.0, 0
     while host.ending is None:
         host.tick(now)
@@ -342,7 +370,7 @@ def test_hellos_are_said_until_somebody_answers_and_then_no_more() -> None:
 def test_goodbye_is_acknowledged() -> None:
     wire = Wire(1)
     wire.run(1)
-    (identity, host), = wire.hosts.items()  # fmt: skip
+    ((identity, host),) = wire.hosts.items()
     host.say_bye("done", 0)
     wire.flush()
     (found,) = [wire.fleet.receive(identity, frame, wire.now) for _, frame in wire.up]

@@ -1,5 +1,5 @@
-"""`beat`, `section` and `track` over a real datagram socket: what is sent, and that nothing ever hurts the
-job."""
+"""`beat`, `section` and `track` over a real datagram socket: what is sent, and that nothing ever
+hurts the job."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def pause_coalescing(reporter: Reporter) -> None:
         ((True,), Beat(task=TASK, step=1)),
     ],
 )
-def test_the_wire_reads_what_beat_writes(agent: Agent, reporter: Reporter, given: tuple[int, ...], sent: Beat) -> None:
+def test_the_wire_reads_what_beat_writes(
+    agent: Agent, reporter: Reporter, given: tuple[int, ...], sent: Beat
+) -> None:
     reporter.beat(*given)
     assert agent.next() == sent
 
@@ -98,13 +100,19 @@ class Hostile:
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("step", ["x", -1, 2**53 + 1, float("nan"), float("inf"), object(), Hostile(), [], b"\xff"])
-def test_a_step_that_is_none_still_beats_and_raises_nothing(agent: Agent, reporter: Reporter, step: object) -> None:
+@pytest.mark.parametrize(
+    "step", ["x", -1, 2**53 + 1, float("nan"), float("inf"), object(), Hostile(), [], b"\xff"]
+)
+def test_a_step_that_is_none_still_beats_and_raises_nothing(
+    agent: Agent, reporter: Reporter, step: object
+) -> None:
     reporter.beat(step, step)
     assert agent.next() == Beat(task=TASK)
 
 
-def test_close_beats_are_one_datagram_and_the_newest_step_is_not_lost(agent: Agent, reporter: Reporter) -> None:
+def test_close_beats_are_one_datagram_and_the_newest_step_is_not_lost(
+    agent: Agent, reporter: Reporter
+) -> None:
     reporter._next_at = float("inf")
     for step in range(1000):
         reporter.beat(step, 1000)
@@ -137,7 +145,9 @@ def test_a_full_buffer_drops_and_never_waits(agent: Agent, reporter: Reporter) -
     assert agent.next().step == 4999
 
 
-def test_an_entry_waits_a_little_for_a_full_buffer_and_no_longer(agent: Agent, reporter: Reporter) -> None:
+def test_an_entry_waits_a_little_for_a_full_buffer_and_no_longer(
+    agent: Agent, reporter: Reporter
+) -> None:
     for step in range(5000):
         pause_coalescing(reporter)
         reporter.beat(step)
@@ -195,7 +205,9 @@ def test_an_impossible_address_is_silent(address: str) -> None:
     reporter.flush()
 
 
-def test_sections_nest_and_every_datagram_says_where_the_work_is(agent: Agent, reporter: Reporter) -> None:
+def test_sections_nest_and_every_datagram_says_where_the_work_is(
+    agent: Agent, reporter: Reporter
+) -> None:
     with section(reporter, "outer", timeout=600):
         with section(reporter, "inner"):
             pause_coalescing(reporter)
@@ -215,14 +227,19 @@ def test_sections_nest_and_every_datagram_says_where_the_work_is(agent: Agent, r
     ]
 
 
-def test_a_remembered_step_goes_out_before_the_section_changes(agent: Agent, reporter: Reporter) -> None:
+def test_a_remembered_step_goes_out_before_the_section_changes(
+    agent: Agent, reporter: Reporter
+) -> None:
     reporter.beat(1)
     reporter.beat(2)
     with section(reporter, "eval"):
         pass
     assert [(b.step, b.section, b.leave) for b in agent.waiting()] == [
-        (1, None, False), (2, None, False), (None, "eval", False), (None, "eval", True),
-    ]  # fmt: skip
+        (1, None, False),
+        (2, None, False),
+        (None, "eval", False),
+        (None, "eval", True),
+    ]
 
 
 def test_a_section_left_by_an_exception_is_left(agent: Agent, reporter: Reporter) -> None:
@@ -297,7 +314,11 @@ assert "socket" not in sys.modules and "msgspec" not in sys.modules and "json" n
 def run_script(script: str, **env: str) -> None:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**clean, **env}, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        env={**clean, **env},
+        timeout=60,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -315,9 +336,7 @@ def test_inside_the_last_step_is_sent_at_exit(agent: Agent) -> None:
 
 
 def test_track_beats_after_an_item_was_worked_on_and_works_without_a_length(agent: Agent) -> None:
-    script = (
-        "import holdfast, time\nfor x in holdfast.track(iter('ab')):\n    time.sleep(0.02)\n    if x == 'b': break\n"
-    )
+    script = "import holdfast, time\nfor x in holdfast.track(iter('ab')):\n    time.sleep(0.02)\n    if x == 'b': break\n"
     run_script(script, HOLDFAST_TASK=TASK, HOLDFAST_BEAT_SOCKET=agent.address)
     assert agent.waiting() == [Beat(task=TASK, step=1)]
 

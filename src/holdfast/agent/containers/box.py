@@ -1,12 +1,13 @@
-"""From a launch order to the options of `create`. Pure, but for looking whether a working folder exists.
+"""From a launch order to the options of `create`. Pure, but for looking whether a working folder
+exists.
 
-BOX-5  Inside, the beat socket and the job's work folder have the paths they have outside, so every path in a variable that
-       Holdfast sets is right on both sides.
-BOX-6  The host's network and IPC namespaces are shared: the ranks of a gang find each other by the host's address, and NCCL's
-       shared memory (`/dev/shm`) works between ranks, at the host's size. Processes have their own namespace, so none of
-       them outlives the first one.
-BOX-7  The user inside is the agent's, whatever the image says: it owns the work folder and the beat socket, and its processes can
-       be seen, measured and ended from outside.
+BOX-5  Inside, the beat socket and the job's work folder have the paths they have outside, so every
+       path in a variable that Holdfast sets is right on both sides.
+BOX-6  The host's network and IPC namespaces are shared: the ranks of a gang find each other by the
+       host's address, and NCCL's shared memory (`/dev/shm`) works between ranks, at the host's
+       size. Processes have their own namespace, so none of them outlives the first one.
+BOX-7  The user inside is the agent's, whatever the image says: it owns the work folder and the beat
+       socket, and its processes can be seen, measured and ended from outside.
 """
 
 from __future__ import annotations
@@ -24,11 +25,40 @@ from holdfast.wire.agent import LaunchOrder
 
 # A client that found one of these in its environment would behave differently.
 _CLIENT_NAMES = frozenset(
-    ["PATH", "HOME", "USER", "SHELL", "TMPDIR", "TMP", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "SSL_CERT_FILE",
-     "SSL_CERT_DIR", "GNUPGHOME", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GOCOVERDIR"]
-)  # fmt: skip
-_CLIENT_PREFIXES = ("LD_", "XDG_", "CONTAINER", "DOCKER_", "PODMAN_", "BUILDAH_", "STORAGE_", "REGISTRY_", "DBUS_",
-                    "HOLDFAST_", "_")  # fmt: skip
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "SHELL",
+        "TMPDIR",
+        "TMP",
+        "NOTIFY_SOCKET",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "GNUPGHOME",
+        "GODEBUG",
+        "GOGC",
+        "GOMAXPROCS",
+        "GOMEMLIMIT",
+        "GOTRACEBACK",
+        "GOCOVERDIR",
+    ]
+)
+_CLIENT_PREFIXES = (
+    "LD_",
+    "XDG_",
+    "CONTAINER",
+    "DOCKER_",
+    "PODMAN_",
+    "BUILDAH_",
+    "STORAGE_",
+    "REGISTRY_",
+    "DBUS_",
+    "HOLDFAST_",
+    "_",
+)
 # What an image brings itself: a working folder of the host is not put over these.
 _SYSTEM_FOLDERS = (
     "/bin",
@@ -69,9 +99,14 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_box(
-    order: LaunchOrder, runtime: Runtime, traits: Traits, environment: Mapping[str, str], around: Surroundings
+    order: LaunchOrder,
+    runtime: Runtime,
+    traits: Traits,
+    environment: Mapping[str, str],
+    around: Surroundings,
 ) -> Box:
-    """Return the container for an order. `environment`: what the task is to see, nothing of the host's own.
+    """Return the container for an order. `environment`: what the task is to see, nothing of the
+    host's own.
 
     Raises ValidationError for what this runtime cannot be asked for.
     """
@@ -92,7 +127,9 @@ def make_box(
         if runtime.kind == "podman":
             options.append(f"--init-path={traits.init}")
     if traits.selinux:
-        options.append("--security-opt=label=disable")  # relabelling a user's folder is not ours to do
+        options.append(
+            "--security-opt=label=disable"
+        )  # relabelling a user's folder is not ours to do
     if order.memory_bytes and traits.memory_limits:
         options += [f"--memory={order.memory_bytes}", f"--memory-swap={order.memory_bytes}"]
     options += [f"--ulimit={name}={limit}:{limit}" for name, limit in sorted(traits.limits.items())]
@@ -104,7 +141,12 @@ def make_box(
     for name in sorted(variables):
         options += ["--env", name]
     command = ["-c", order.shell] if order.shell is not None else list(order.argv)
-    return Box(options=[*options, *around.extra], command=command, variables=variables, file_variables=file_variables)
+    return Box(
+        options=[*options, *around.extra],
+        command=command,
+        variables=variables,
+        file_variables=file_variables,
+    )
 
 
 def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -115,7 +157,8 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
             by_name[name] = value
         elif "\n" in value or "\r" in value:
             raise ValidationError(
-                f"{name} has a line break in it, and variables of that name reach a container only as one line",
+                f"{name} has a line break in it, and variables of that name reach a container "
+                "only as one line",
                 field=f"env.{name}",
             )
         else:
@@ -126,8 +169,13 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 def _make_mounts(
     order: LaunchOrder, environment: Mapping[str, str], around: Surroundings
 ) -> list[tuple[str, str, str]]:
-    """Outside, inside, "ro" or "rw". Ours first; a volume of the user's on the same path replaces ours."""
-    mounts = {around.work_folder: "rw", around.beat_socket: "rw", f"{around.task_folder}/checkpoint-out": "rw"}
+    """Outside, inside, "ro" or "rw". Ours first; a volume of the user's on the same path replaces
+    ours."""
+    mounts = {
+        around.work_folder: "rw",
+        around.beat_socket: "rw",
+        f"{around.task_folder}/checkpoint-out": "rw",
+    }
     if order.checkpoint is not None:
         mounts[f"{around.task_folder}/checkpoint-in"] = "ro"
     if order.world_size > 1 and "HOLDFAST_PEERS_FILE" in environment:
@@ -142,26 +190,44 @@ def _make_mounts(
 
 
 def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> list[str]:
-    """docker makes what `--volume` does not find on the host, as root; its `--mount` refuses that, as podman does."""
+    """docker makes what `--volume` does not find on the host, as root; its `--mount` refuses that,
+    as podman does."""
     if runtime.kind == "docker":
         return [f"--mount={_write_mount(*mount)}" for mount in mounts]
     for outside, inside, _ in mounts:
         if ":" in outside + inside:
-            raise ValidationError(f"the folder {outside!r} cannot be mounted: podman reads ':' as its own", field="cwd")
-    return [word for outside, inside, mode in mounts for word in ("--volume", f"{outside}:{inside}:{mode}")]
+            raise ValidationError(
+                f"the folder {outside!r} cannot be mounted: podman reads ':' as its own",
+                field="cwd",
+            )
+    return [
+        word
+        for outside, inside, mode in mounts
+        for word in ("--volume", f"{outside}:{inside}:{mode}")
+    ]
 
 
 def _write_mount(outside: str, inside: str, mode: str) -> str:
     """One line of comma-separated values."""
-    fields = ["type=bind", f"source={outside}", f"target={inside}", *(["readonly"] if mode == "ro" else [])]
+    fields = [
+        "type=bind",
+        f"source={outside}",
+        f"target={inside}",
+        *(["readonly"] if mode == "ro" else []),
+    ]
     quoted = ('"' + field.replace('"', '""') + '"' for field in fields)
-    return ",".join(text if set(field) & set(',"\r\n') else field for text, field in zip(quoted, fields, strict=True))
+    return ",".join(
+        text if set(field) & set(',"\r\n') else field
+        for text, field in zip(quoted, fields, strict=True)
+    )
 
 
 def is_worth_mounting(path: str) -> bool:
     """Whether a working folder may be laid over what the image has there."""
     path = os.path.normpath(path)
-    return path not in _SHALLOW and not any(path == top or path.startswith(f"{top}/") for top in _SYSTEM_FOLDERS)
+    return path not in _SHALLOW and not any(
+        path == top or path.startswith(f"{top}/") for top in _SYSTEM_FOLDERS
+    )
 
 
 def _make_devices(
@@ -178,7 +244,8 @@ def _make_devices(
         return ["--device=/dev/kfd", "--device=/dev/dri", *groups], {}
     if "nvidia" not in vendors and not traits.cdi:
         return [], {}  # declared by the operator, and of no kind that is known here
-    # Inside only these devices exist, counted from 0 in the host's order, which need not be the order of the ranks.
+    # Inside only these devices exist, counted from 0 in the host's order, which need not be the
+    # order of the ranks.
     seen = order.visible_gpus or order.gpus
     inside = ",".join(str(sorted(seen).index(index)) for index in seen)
     own = {"CUDA_VISIBLE_DEVICES": inside, "HIP_VISIBLE_DEVICES": inside}
@@ -186,7 +253,8 @@ def _make_devices(
         return [f'--gpus="device={",".join(str(index) for index in sorted(seen))}"'], own
     if not traits.cdi:
         raise ValidationError(
-            "podman finds NVIDIA devices by a CDI description, and this host has none; make one with "
+            "podman finds NVIDIA devices by a CDI description, and this host has none; make one "
+            "with "
             "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
             field="gpus",
         )

@@ -1,7 +1,8 @@
-"""The runner's children: started, waited for with a limit, ended; and the word to stop, which may come at any time.
+"""The runner's children: started, waited for with a limit, ended; and the word to stop, which may
+come at any time.
 
-One poll loop without threads. Every orphan below is reaped, too: podman's monitor detaches itself from podman and becomes
-a child of the runner (BOX-1).
+One poll loop without threads. Every orphan below is reaped, too: podman's monitor detaches itself
+from podman and becomes a child of the runner (BOX-1).
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class Program:
     def code(self) -> int:
         """The exit code as a shell has it."""
         assert self.exit is not None
-        return self.exit.exit_code if self.exit.exit_code is not None else 128 + (self.exit.signal or 0)
+        return (
+            self.exit.exit_code
+            if self.exit.exit_code is not None
+            else 128 + (self.exit.signal or 0)
+        )
 
     def read(self) -> str:
         """What it has said so far, the last part of it where that is long."""
@@ -63,7 +68,8 @@ class Program:
 
 
 class Children:
-    """All children of this process, which becomes their sub-reaper. `folder`: where what they say is kept meanwhile."""
+    """All children of this process, which becomes their sub-reaper. `folder`: where what they say
+    is kept meanwhile."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -77,7 +83,9 @@ class Children:
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the poll: an adopted orphan has no pidfd here
+        signal.signal(
+            signal.SIGCHLD, lambda *_: None
+        )  # wakes the poll: an adopted orphan has no pidfd here
         self._poll = select.poll()
         self._poll.register(self._watcher.fileno(), select.POLLIN)
         self._poll.register(self._wake_fd, select.POLLIN)
@@ -85,15 +93,21 @@ class Children:
     def _take_signal(self, *_: object) -> None:
         self.stop_asked = True
 
-    def start(self, argv: list[str], *, variables: Mapping[str, str] | None = None, loud: bool = False) -> Program:
-        """Start a program. loud: it writes where this process writes; else into a file of its own. Raises OSError."""
+    def start(
+        self, argv: list[str], *, variables: Mapping[str, str] | None = None, loud: bool = False
+    ) -> Program:
+        """Start a program. loud: it writes where this process writes; else into a file of its own.
+        Raises OSError."""
         out = None
         if not loud:
             self._number += 1
             out = self._folder / f"step-{self._number}"
         path = str(out) if out else None
         request = SpawnRequest(
-            argv=tuple(argv), env={**self._environment, **(variables or {})}, stdout=path, stderr=path
+            argv=tuple(argv),
+            env={**self._environment, **(variables or {})},
+            stdout=path,
+            stderr=path,
         )
         child = spawn(request)
         program = Program(child, out)
@@ -128,8 +142,8 @@ class Children:
     ) -> tuple[int, str]:
         """Run a program to its end; return its exit code and what it said.
 
-        may_stop: end it when the task is told to stop. each: called now and then with what it has said.
-        Raises TimedOut, Stopped (both when it is gone), OSError.
+        may_stop: end it when the task is told to stop. each: called now and then with what it has
+        said. Raises TimedOut, Stopped (both when it is gone), OSError.
         """
         program = self.start(argv, variables=variables)
         give_up_at = time.monotonic() + seconds

@@ -1,10 +1,13 @@
-"""The agent's side of container tasks: prepared for the guardian, followed until they run, confirmed when they end.
+"""The agent's side of container tasks: prepared for the guardian, followed until they run,
+confirmed when they end.
 
-DESK-1  Before a host takes work under a new incarnation, and whenever an agent starts, every container of this host that no
-        living task owns is removed (BOX-2). A runtime that was used here and does not answer holds the host's registration
+DESK-1  Before a host takes work under a new incarnation, and whenever an agent starts, every
+        container of this host that no living task owns is removed (BOX-2). A runtime that was used
+        here and does not answer holds the host's registration
         up: what it may still run must not run twice.
-DESK-2  An end is told when the runner said that the container is gone; else the agent removes it first, however often that
-        takes. Where not even that works while the container's process lives, the task is unkillable.
+DESK-2  An end is told when the runner said that the container is gone; else the agent removes it
+        first, however often that takes. Where not even that works while the container's process
+        lives, the task is unkillable.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ _KINDS: tuple[Kind, ...] = ("podman", "docker")
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator of a host set. runtimes: global options of each; extra: options of `create` for every container."""
+    """What the operator of a host set. runtimes: global options of each; extra: options of `create`
+    for every container."""
 
     runtimes: dict[str, list[str]] = {}
     extra: list[str] = []
@@ -72,7 +76,9 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
         try:
             return shlex.split(environ.get(name, ""))
         except ValueError as error:
-            raise ValidationError(f"{name} cannot be split into words: {error}", field=name) from None
+            raise ValidationError(
+                f"{name} cannot be split into words: {error}", field=name
+            ) from None
 
     return ContainerOptions(
         runtimes={"podman": split("HOLDFAST_PODMAN_ARGS"), "docker": split("HOLDFAST_DOCKER_ARGS")},
@@ -81,10 +87,16 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
 
 
 class ContainerDesk:
-    """All container tasks of this agent. `begun` is called when one runs: with its first process and the time."""
+    """All container tasks of this agent. `begun` is called when one runs: with its first process
+    and the time."""
 
     def __init__(
-        self, folder: Path, *, mark: str, options: ContainerOptions, begun: Callable[[AgentTask, int, float], None]
+        self,
+        folder: Path,
+        *,
+        mark: str,
+        options: ContainerOptions,
+        begun: Callable[[AgentTask, int, float], None],
     ) -> None:
         self._folder = folder
         self._mark = mark
@@ -97,27 +109,48 @@ class ContainerDesk:
     # ---- the beginning
 
     def prepare(
-        self, task: AgentTask, order: LaunchOrder, environment: Mapping[str, str], work: str, beats: str
+        self,
+        task: AgentTask,
+        order: LaunchOrder,
+        environment: Mapping[str, str],
+        work: str,
+        beats: str,
     ) -> list[str]:
-        """Write the plan; return the command of its runner. Raises ValidationError (the job's own fault), OSError."""
+        """Write the plan; return the command of its runner. Raises ValidationError (the job's own
+        fault), OSError."""
         assert order.image is not None
         runtime = find_runtime(order.runtime, self._options.runtimes, os.environ)
         traits = read_traits(runtime.kind, os.environ)
         if order.memory_bytes and not traits.memory_limits and not self._warned:
             self._warned = True
-            log.warning("memory limits of containers are not enforced: the controller is not delegated to this user")
+            log.warning(
+                "memory limits of containers are not enforced: the controller is not delegated to "
+                "this user"
+            )
         around = Surroundings(
-            mark=self._mark, task_folder=str(task.folder), work_folder=work, beat_socket=beats, gpus=self.gpus,
+            mark=self._mark,
+            task_folder=str(task.folder),
+            work_folder=work,
+            beat_socket=beats,
+            gpus=self.gpus,
             extra=self._options.extra,
-        )  # fmt: skip
+        )
         box = make_box(order, runtime, traits, environment, around)
         make_private_folder(self._folder)
         self._note_use(runtime)
         plan = Plan(
-            runtime=runtime, name=name_container(self._mark, order.key), image=order.image, pull=order.pull,
-            pull_seconds=order.pull_seconds, create=box.options, command=box.command, variables=box.variables,
-            file_variables=box.file_variables, locks=str(self._folder), pulls_at_once=PULLS_AT_ONCE,
-        )  # fmt: skip
+            runtime=runtime,
+            name=name_container(self._mark, order.key),
+            image=order.image,
+            pull=order.pull,
+            pull_seconds=order.pull_seconds,
+            create=box.options,
+            command=box.command,
+            variables=box.variables,
+            file_variables=box.file_variables,
+            locks=str(self._folder),
+            pulls_at_once=PULLS_AT_ONCE,
+        )
         write_plan(task.folder, plan)
         return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]
 
@@ -138,7 +171,10 @@ class ContainerDesk:
             if status is not None and status.phase != said:
                 said = status.phase
                 if said == "pulling":
-                    log.info(f"pulling {task.order.image if task.order else 'its image'}", extra=task.about())
+                    log.info(
+                        f"pulling {task.order.image if task.order else 'its image'}",
+                        extra=task.about(),
+                    )
                 pause = _FOLLOW_SECONDS[0]
             if status is not None and status.pid and not status.removed:
                 self._begun(task, status.pid, status.started_at)
@@ -154,14 +190,19 @@ class ContainerDesk:
             if self._works.get(task.key) is ended:
                 del self._works[task.key]
             if not ended.cancelled() and ended.exception() is not None:
-                log.error("a container could not be followed", exc_info=ended.exception(), extra=task.about())
+                log.error(
+                    "a container could not be followed",
+                    exc_info=ended.exception(),
+                    extra=task.about(),
+                )
 
         running.add_done_callback(done)
 
     # ---- the end
 
     def confirm(self, task: AgentTask, then: Callable[[Status, bool], None]) -> None:
-        """Make sure that the task's container is gone, then call `then(status, unkillable)` once (BOX-3)."""
+        """Make sure that the task's container is gone, then call `then(status, unkillable)` once
+        (BOX-3)."""
         status = read_status(task.folder) or Status()
         if status.removed:
             self._stop_following(task)
@@ -178,7 +219,9 @@ class ContainerDesk:
         if following is not None:
             following.cancel()
 
-    async def _remove_and_tell(self, task: AgentTask, status: Status, then: Callable[[Status, bool], None]) -> None:
+    async def _remove_and_tell(
+        self, task: AgentTask, status: Status, then: Callable[[Status, bool], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _GIVE_UP_SECONDS
         pause, longest = _AGAIN_SECONDS
@@ -186,7 +229,10 @@ class ContainerDesk:
         pid = status.pid or read_pid(task.folder)
         while not await self._remove(TASK_LABEL, str(task.key), ()):
             if loop.time() > give_up_at and not (pid and read_entry(pid)):
-                log.error("its container's record cannot be removed; its process is gone", extra=task.about())
+                log.error(
+                    "its container's record cannot be removed; its process is gone",
+                    extra=task.about(),
+                )
                 break
             if loop.time() > give_up_at:
                 unkillable = True
@@ -198,19 +244,24 @@ class ContainerDesk:
     # ---- what was left
 
     async def sweep(self, living: Iterable[TaskKey]) -> None:
-        """Remove every container of this host that none of these tasks owns; return when none is left (DESK-1)."""
+        """Remove every container of this host that none of these tasks owns; return when none is
+        left (DESK-1)."""
         kept = [name_container(self._mark, key) for key in living]
         pause, longest = _AGAIN_SECONDS
         said = False
         while not await self._remove(HOST_LABEL, self._mark, kept):
             if not said:
                 said = True
-                log.error("containers of this host cannot be looked for or removed; it takes no work until they are")
+                log.error(
+                    "containers of this host cannot be looked for or removed; it takes no work "
+                    "until they are"
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
     async def _remove(self, label: str, value: str, kept: Sequence[str]) -> bool:
-        """Remove ours with this label from every runtime that was used here. True when none is left."""
+        """Remove ours with this label from every runtime that was used here. True when none is
+        left."""
         clean = True
         for kind in _KINDS:
             if not (self._folder / f"used-{kind}").exists():
@@ -219,20 +270,26 @@ class ContainerDesk:
                 runtime = find_runtime(kind, self._options.runtimes, os.environ)
             except ValidationError:
                 log.warning(
-                    f"{kind} ran containers here and is not installed any more; what it holds cannot be removed"
+                    f"{kind} ran containers here and is not installed any more; what it holds "
+                    "cannot be removed"
                 )
                 continue
             clean = await self._remove_from(runtime, label, value, kept) and clean
         return clean
 
-    async def _remove_from(self, runtime: Runtime, label: str, value: str, kept: Sequence[str]) -> bool:
+    async def _remove_from(
+        self, runtime: Runtime, label: str, value: str, kept: Sequence[str]
+    ) -> bool:
         names = await self._list(runtime, label, value)
         if names is None:
             return False
         left = [name for name in names if name not in kept]
         if not left:
             return True
-        log.info(f"removing {len(left)} container{'s' * (len(left) != 1)} that nobody owns: {', '.join(left[:5])}")
+        log.info(
+            f"removing {len(left)} container{'s' * (len(left) != 1)} that nobody owns: "
+            f"{', '.join(left[:5])}"
+        )
         _, said = await ask(runtime.remove(*left), _COMMAND_SECONDS, errors=True)
         names = await self._list(runtime, label, value)
         if names is not None and all(name in kept for name in names):
@@ -247,15 +304,19 @@ class ContainerDesk:
 
 
 async def ask(argv: list[str], seconds: float, *, errors: bool = False) -> tuple[int | None, str]:
-    """Run a short command; return its exit code (None where it was killed after `seconds`) and what it printed.
+    """Run a short command; return its exit code (None where it was killed after `seconds`) and what
+    it printed.
 
     errors: with its standard error.
     """
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT if errors else asyncio.subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT if errors else asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         return None, str(error)
     try:
@@ -274,7 +335,8 @@ async def ask(argv: list[str], seconds: float, *, errors: bool = False) -> tuple
 
 
 def read_pid(folder: Path) -> int:
-    """The first process of a container whose runner had no time to say it; 0 where nothing is known."""
+    """The first process of a container whose runner had no time to say it; 0 where nothing is
+    known."""
     try:
         return int((folder / PID_FILE).read_text())
     except (OSError, ValueError):
@@ -284,34 +346,57 @@ def read_pid(folder: Path) -> int:
 def add_container_facts(
     facts: TaskFacts, ended: Ended, status: Status, task: AgentTask, *, unkillable: bool
 ) -> TaskFacts:
-    """Return the facts of an end with what the runner knows of it. The runner's own exit code is no task's."""
-    # The runner's own time and memory are no task's either; a container that was killed is known as far as it was watched.
+    """Return the facts of an end with what the runner knows of it. The runner's own exit code is no
+    task's."""
+    # The runner's own time and memory are no task's either; a container that was killed is known as
+    # far as it was watched.
     lived = max(0.0, read_boottime() - status.started_at) if status.started_at else 0.0
     facts = msgspec.structs.replace(
-        facts, unkillable=facts.unkillable or unkillable, runtime_seconds=lived, max_memory_bytes=status.max_memory_bytes,
+        facts,
+        unkillable=facts.unkillable or unkillable,
+        runtime_seconds=lived,
+        max_memory_bytes=status.max_memory_bytes,
         memory_limit_bytes=task.order.memory_bytes if task.order else 0,
-    )  # fmt: skip
+    )
     if status.lost is not None and facts.trip is None:
         lost = task.redactor.mask_text(status.lost)[:4096]
         return msgspec.structs.replace(
-            facts, exit_code=None, signal=None, lost=lost, start_error=None if status.started_at else lost
+            facts,
+            exit_code=None,
+            signal=None,
+            lost=lost,
+            start_error=None if status.started_at else lost,
         )
     if status.exit_code is not None:
         return msgspec.structs.replace(
-            facts, exit_code=status.exit_code, signal=None, oom=facts.oom or status.oom,
+            facts,
+            exit_code=status.exit_code,
+            signal=None,
+            oom=facts.oom or status.oom,
             runtime_seconds=status.runtime_seconds,
-        )  # fmt: skip
+        )
     if status.failed:
         mask = task.redactor.mask_text
         return msgspec.structs.replace(
-            facts, exit_code=None, signal=None,
+            facts,
+            exit_code=None,
+            signal=None,
             pull_error=mask(status.pull_error)[:4096] if status.pull_error is not None else None,
-            runtime_error=mask(status.runtime_error)[:4096] if status.runtime_error is not None else None,
+            runtime_error=mask(status.runtime_error)[:4096]
+            if status.runtime_error is not None
+            else None,
             start_error=mask(status.start_error)[:4096] if status.start_error is not None else None,
-        )  # fmt: skip
-    if ended.stopped or facts.trip is not None or facts.start_error is not None or ended.signal == 9:
+        )
+    if (
+        ended.stopped
+        or facts.trip is not None
+        or facts.start_error is not None
+        or ended.signal == 9
+    ):
         return facts
-    how = f"exit code {ended.exit_code}" if ended.exit_code is not None else f"signal {ended.signal}"
+    how = (
+        f"exit code {ended.exit_code}" if ended.exit_code is not None else f"signal {ended.signal}"
+    )
     return msgspec.structs.replace(
         facts, exit_code=None, runtime_error=f"the container's runner ended by itself with {how}"
     )

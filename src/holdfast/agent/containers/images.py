@@ -1,7 +1,9 @@
-"""Pulls: one at a time per image and host, a few at once, with progress, and with the registry's own words when they fail.
+"""Pulls: one at a time per image and host, a few at once, with progress, and with the registry's
+own words when they fail.
 
-PULL-1  Who wants an image holds its lock while it looks and pulls. Whoever waited for the lock takes over what the holder's
-        pull came to, good or bad, instead of pulling again. A holder that was killed left no word, and the next one pulls.
+PULL-1  Who wants an image holds its lock while it looks and pulls. Whoever waited for the lock
+        takes over what the holder's pull came to, good or bad, instead of pulling again. A holder
+        that was killed left no word, and the next one pulls.
 PULL-2  Locks are the kernel's (`flock`): a killed process holds none.
 """
 
@@ -16,14 +18,19 @@ import msgspec
 
 _MAX_WORDS = 1500
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@\"']+@")
-_BEARER = re.compile(r"(?i)\b(bearer|basic|token[=:]|password[=:]|signature=|x-amz-[a-z-]+=)\s*[A-Za-z0-9._~+/=%-]{8,}")
+_BEARER = re.compile(
+    r"(?i)\b(bearer|basic|token[=:]|password[=:]|signature=|x-amz-[a-z-]+=)\s*[A-Za-z0-9._~+/=%-]{8,}"
+)
 _RETRYING = re.compile(r"retrying in")
 _PODMAN_LAYER = re.compile(r"Copying blob (?:sha256:)?([0-9a-f]{8,64})")
 _DOCKER_LAYER = re.compile(
-    r"^([0-9a-f]{12}): (Pulling fs layer|Waiting|Already exists|Downloading|Verifying Checksum|Download complete|Extracting"
+    r"^([0-9a-f]{12}): (Pulling fs layer|Waiting|Already exists|Downloading|Verifying "
+    r"Checksum|Download complete|Extracting"
     r"|Pull complete)"
 )
-_MISSING = re.compile(r"no such image|image not known|no such object|not found: image", re.IGNORECASE)
+_MISSING = re.compile(
+    r"no such image|image not known|no such object|not found: image", re.IGNORECASE
+)
 _AWAY = re.compile(
     r"cannot connect to the docker daemon|failed to connect to the docker api", re.IGNORECASE
 )  # until 28, and after
@@ -68,7 +75,8 @@ class ImageLock:
 
 
 def try_take_slot(folder: str, count: int) -> int | None:
-    """Take one of the `count` rights to pull anything on this host: a descriptor to close afterwards. Raises OSError."""
+    """Take one of the `count` rights to pull anything on this host: a descriptor to close
+    afterwards. Raises OSError."""
     for number in range(count):
         fd = os.open(f"{folder}/slot-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _try_flock(fd):
@@ -96,7 +104,8 @@ def is_engine_away(text: str) -> bool:
 
 
 def qualify(image: str, text: str) -> str | None:
-    """The name to try where podman, unlike docker, has no registry for a short one; None where that was not it."""
+    """The name to try where podman, unlike docker, has no registry for a short one; None where that
+    was not it."""
     if not _UNRESOLVED.search(text):
         return None
     return f"docker.io/{image}" if "/" in image else f"docker.io/library/{image}"
@@ -124,12 +133,15 @@ def describe_progress(text: str) -> str:
 
 
 def read_last_words(text: str) -> str:
-    """What a runtime says went wrong, in the registry's words: the last lines that name an error, without credentials."""
+    """What a runtime says went wrong, in the registry's words: the last lines that name an error,
+    without credentials."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         line
         for line in lines
-        if re.match(r"(?i)error\b|.*\berror (response|from)\b|.*\bdenied\b|.*\bcannot connect\b", line)
+        if re.match(
+            r"(?i)error\b|.*\berror (response|from)\b|.*\bdenied\b|.*\bcannot connect\b", line
+        )
     ]
     chosen = [line for line in errors if "level=" not in line][-1:] or lines[-3:]
     words = "; ".join(re.sub(r"^Error: ", "", line) for line in chosen)

@@ -1,4 +1,5 @@
-"""What the agent gives the runner (`Plan`), and what the runner says back (`Status`): two private files in the task's folder."""
+"""What the agent gives the runner (`Plan`), and what the runner says back (`Status`): two private
+files in the task's folder."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ HOST_LABEL = "holdfast.host"
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One container to be.
 
-    create: options of `create`, before the image. command: what comes after it. variables: handed on by name, through the
-    client's environment. file_variables: those that would change the client itself; they go through a file.
-    pull_seconds: how long a pull of its own may take. pulls_at_once: of different images, on this host.
+    create: options of `create`, before the image. command: what comes after it. variables: handed
+    on by name, through the client's environment. file_variables: those that would change the client
+    itself; they go through a file.
+    pull_seconds: how long a pull of its own may take. pulls_at_once: of different images, on this
+    host.
     """
 
     runtime: Runtime
@@ -42,9 +45,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far it is.
 
-    pid: the container's first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0 before it runs.
+    pid: the container's first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0
+    before it runs.
     exit_code, oom, runtime_seconds, max_memory_bytes: of a container that ran to its end.
-    stopped: it was told to stop before it ran. The errors say why it never ran. lost: why it did not run to an end of its own.
+    stopped: it was told to stop before it ran. The errors say why it never ran. lost: why it did
+    not run to an end of its own.
     removed: nothing of it is left (BOX-3).
     """
 
@@ -65,7 +70,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def failed(self) -> bool:
         """Whether it says why nothing ran."""
-        return self.pull_error is not None or self.runtime_error is not None or self.start_error is not None
+        return (
+            self.pull_error is not None
+            or self.runtime_error is not None
+            or self.start_error is not None
+        )
 
 
 def name_container(mark: str, key: TaskKey) -> str:
@@ -79,7 +88,8 @@ def write_plan(folder: Path, plan: Plan) -> None:
 
 
 def take_plan(folder: Path) -> Plan:
-    """Read the plan and delete it: it holds the values of secrets (BOX-4). Raises OSError, msgspec.MsgspecError."""
+    """Read the plan and delete it: it holds the values of secrets (BOX-4). Raises OSError,
+    msgspec.MsgspecError."""
     path = folder / PLAN_FILE
     plan = msgspec.json.decode(path.read_bytes(), type=Plan)
     path.unlink()
@@ -92,7 +102,8 @@ def write_status(folder: Path, status: Status) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """What the runner said last; None where there was no runner yet, or nothing that can be read."""
+    """What the runner said last; None where there was no runner yet, or nothing that can be
+    read."""
     try:
         data = read_private(folder / STATUS_FILE)
         return msgspec.json.decode(data, type=Status) if data else None

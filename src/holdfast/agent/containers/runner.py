@@ -1,7 +1,9 @@
-"""The process that the guardian holds for a container task: `python -m holdfast.agent.containers.runner FOLDER`.
+"""The process that the guardian holds for a container task: `python -m
+holdfast.agent.containers.runner FOLDER`.
 
-It pulls, creates, starts and waits, passes TERM on once, removes the container, and exits as the container did. What it
-says for people goes to its standard error, which is the task's; what the agent must know goes to `container.status`.
+It pulls, creates, starts and waits, passes TERM on once, removes the container, and exits as the
+container did. What it says for people goes to its standard error, which is the task's; what the
+agent must know goes to `container.status`.
 """
 
 from __future__ import annotations
@@ -94,13 +96,16 @@ class Runner:
             status = failed.status
         except TimedOut as late:
             status = _fail(
-                f"{self._plan.runtime.kind} did not answer in {_STEP_SECONDS:g} s: {read_last_words(late.text)}"
+                f"{self._plan.runtime.kind} did not answer in {_STEP_SECONDS:g} s: "
+                f"{read_last_words(late.text)}"
             )
         except OSError as error:
             status = _fail(f"{self._plan.runtime.program} cannot be run: {error}")
         removed = self._remove()
         # Whatever broke off its watching, it is known to have run.
-        return msgspec.structs.replace(status, removed=removed, started_at=status.started_at or self._started_at)
+        return msgspec.structs.replace(
+            status, removed=removed, started_at=status.started_at or self._started_at
+        )
 
     # ---- the image
 
@@ -111,7 +116,10 @@ class Runner:
             return found
         if plan.pull == "never":
             raise _Failed(
-                Status(phase="ended", pull_error=f"{plan.image} is not on this host, and the job never pulls it")
+                Status(
+                    phase="ended",
+                    pull_error=f"{plan.image} is not on this host, and the job never pulls it",
+                )
             )
         lock = ImageLock(plan.locks, plan.image)
         try:
@@ -120,12 +128,16 @@ class Runner:
             lock.close()
 
     def _find_image(self, image: str) -> str:
-        code, text = self._children.run(self._plan.runtime.find_image(image), _STEP_SECONDS, may_stop=True)
+        code, text = self._children.run(
+            self._plan.runtime.find_image(image), _STEP_SECONDS, may_stop=True
+        )
         if code == 0:
             return text.strip().splitlines()[-1].strip()
         if is_missing(text):
             return ""
-        raise _Failed(_fail(f"{self._plan.runtime.kind} cannot look for {image}: {read_last_words(text)}"))
+        raise _Failed(
+            _fail(f"{self._plan.runtime.kind} cannot look for {image}: {read_last_words(text)}")
+        )
 
     def _pull_alone(self, lock: ImageLock) -> str:
         """PULL-1."""
@@ -154,7 +166,9 @@ class Runner:
         try:
             found = self._pull()
         except _Failed as failed:
-            lock.note_outcome(Outcome(at=read_boottime(), error=failed.status.pull_error or "it failed"))
+            lock.note_outcome(
+                Outcome(at=read_boottime(), error=failed.status.pull_error or "it failed")
+            )
             raise
         finally:
             os.close(slot)
@@ -185,7 +199,8 @@ class Runner:
             raise _Failed(
                 Status(
                     phase="ended",
-                    pull_error=f"the pull of {name} timed out after {plan.pull_seconds:g} s; last: {last}",
+                    pull_error=f"the pull of {name} timed out after {plan.pull_seconds:g} s; "
+                    f"last: {last}",
                 )
             ) from None
         except Stopped:
@@ -193,7 +208,11 @@ class Runner:
             raise
         if code:
             sentence = f"{name} could not be pulled: {read_last_words(text)}"
-            raise _Failed(_fail(sentence) if is_engine_away(text) else Status(phase="ended", pull_error=sentence))
+            raise _Failed(
+                _fail(sentence)
+                if is_engine_away(text)
+                else Status(phase="ended", pull_error=sentence)
+            )
         found = self._find_image(name)
         if not found:
             raise _Failed(Status(phase="ended", pull_error=f"{name} was pulled, and is not there"))
@@ -235,7 +254,9 @@ class Runner:
         if self._children.stop_asked:
             raise Stopped
         if code:
-            raise _Failed(_fail(f"{plan.runtime.kind} could not make the container: {read_last_words(text)}"))
+            raise _Failed(
+                _fail(f"{plan.runtime.kind} could not make the container: {read_last_words(text)}")
+            )
 
     def _run(self) -> Status:
         offset = os.fstat(2).st_size
@@ -254,17 +275,27 @@ class Runner:
                 raise _Failed(_blame(read_last_words(text)))
         if self._unanswered and self._ended_with_engine():
             return Status(
-                phase="ended", pid=self._pid, started_at=self._started_at, runtime_seconds=runtime_seconds,
-                lost=f"{self._plan.runtime.kind}'s engine was stopped under its container, which ended then, with {code & 0xFF}",
-            )  # fmt: skip
+                phase="ended",
+                pid=self._pid,
+                started_at=self._started_at,
+                runtime_seconds=runtime_seconds,
+                lost=f"{self._plan.runtime.kind}'s engine was stopped under its container, which "
+                f"ended then, with {code & 0xFF}",
+            )
         killed = code == _KILLED and count_oom_kills_of_host() > oom_kills
         return Status(
-            phase="ended", pid=self._pid, started_at=self._started_at, exit_code=code & 0xFF, runtime_seconds=runtime_seconds,
-            oom=bool(state.get("OOMKilled")) or killed, max_memory_bytes=self._peak_bytes,
-        )  # fmt: skip
+            phase="ended",
+            pid=self._pid,
+            started_at=self._started_at,
+            exit_code=code & 0xFF,
+            runtime_seconds=runtime_seconds,
+            oom=bool(state.get("OOMKilled")) or killed,
+            max_memory_bytes=self._peak_bytes,
+        )
 
     def _follow(self, client: Program) -> None:
-        """Until the client returns: say when it runs, pass TERM on, look at its memory now and then."""
+        """Until the client returns: say when it runs, pass TERM on, look at its memory now and
+        then."""
         messenger: Program | None = None
         ask_at = look_at = 0.0
         pause, longest = _WATCH_SECONDS
@@ -288,9 +319,12 @@ class Runner:
                 messenger = None
 
     def _may_tell_main(self) -> bool:
-        """TELL-1. While nobody knows its first process it has hardly begun, and is told by the runtime alone."""
+        """TELL-1. While nobody knows its first process it has hardly begun, and is told by the
+        runtime alone."""
         if self._inside is None and self._pid:
-            self._inside = Inside(self._plan.name, self._pid, with_init="--init" in self._plan.create)
+            self._inside = Inside(
+                self._plan.name, self._pid, with_init="--init" in self._plan.create
+            )
         return self._inside is None or self._inside.may_tell_main()
 
     def _note_peak(self) -> None:
@@ -301,7 +335,12 @@ class Runner:
             self._say_running()
 
     def _say_running(self) -> None:
-        running = Status(phase="running", pid=self._pid, started_at=self._started_at, max_memory_bytes=self._peak_bytes)
+        running = Status(
+            phase="running",
+            pid=self._pid,
+            started_at=self._started_at,
+            max_memory_bytes=self._peak_bytes,
+        )
         write_status(self._folder, running)
 
     def _find_pid(self) -> None:
@@ -319,7 +358,8 @@ class Runner:
             self._say_running()
 
     def _wait_over(self) -> dict[str, Any]:
-        """The state of the container once it does not run. A client may be lost, or an engine restarted, under it."""
+        """The state of the container once it does not run. A client may be lost, or an engine
+        restarted, under it."""
         client: Program | None = None
         attach_at, pause = 0.0, _ATTACH_SECONDS[0]
         while True:
@@ -330,14 +370,23 @@ class Runner:
                 return state
             self._unanswered = state is None  # where it answers that it runs, it goes on
             if not attach_at:
-                say(f"{self._plan.runtime.kind}'s client is gone and the container is not; waiting for it")
+                say(
+                    f"{self._plan.runtime.kind}'s client is gone and the container is not; "
+                    "waiting for it"
+                )
             now = time.monotonic()
             attach_at = attach_at or now
-            if state is not None and (client is None or client.exit is not None) and now >= attach_at:
+            if (
+                state is not None
+                and (client is None or client.exit is not None)
+                and now >= attach_at
+            ):
                 client = self._children.start(self._plan.runtime.attach(self._plan.name), loud=True)
                 attach_at, pause = now + pause, min(2 * pause, _ATTACH_SECONDS[1])
             if self._children.stop_asked and not self._passed_on and self._may_tell_main():
-                code, _ = self._children.run(self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS)
+                code, _ = self._children.run(
+                    self._plan.runtime.kill(self._plan.name, "TERM"), _STEP_SECONDS
+                )
                 self._passed_on = code == 0
             if self._pid:
                 self._note_peak()
@@ -352,7 +401,8 @@ class Runner:
             self._children.end(client)
 
     def _ended_with_engine(self) -> bool:
-        """An engine that stops, or starts again, ends what runs, and a program that handles TERM then ends with any code."""
+        """An engine that stops, or starts again, ends what runs, and a program that handles TERM
+        then ends with any code."""
         asked = self._plan.runtime.ask_restore()
         if asked is None or self._children.stop_asked:
             return False
@@ -363,7 +413,9 @@ class Runner:
         code, text = self._children.run(self._plan.runtime.inspect(self._plan.name), _STEP_SECONDS)
         if code:
             if is_missing(text) or "no such container" in text.lower():
-                raise _Failed(_fail(f"its container was removed by somebody else: {read_last_words(text)}"))
+                raise _Failed(
+                    _fail(f"its container was removed by somebody else: {read_last_words(text)}")
+                )
             return None
         try:
             state: dict[str, Any] = msgspec.json.decode(text[text.index("[") :])[0]["State"]
@@ -380,11 +432,14 @@ class Runner:
             return ""
 
     def _remove(self) -> bool:
-        """Remove the container and wait for what it leaves below us. False where that cannot be confirmed."""
+        """Remove the container and wait for what it leaves below us. False where that cannot be
+        confirmed."""
         if not self._made:
             return True
         try:
-            code, text = self._children.run(self._plan.runtime.remove(self._plan.name), _STEP_SECONDS)
+            code, text = self._children.run(
+                self._plan.runtime.remove(self._plan.name), _STEP_SECONDS
+            )
         except (TimedOut, OSError):
             return False
         self._children.settle(_SETTLE_SECONDS)
@@ -399,14 +454,16 @@ def _runs(state: dict[str, Any]) -> bool:
 
 
 def _fail(sentence: str) -> Status:
-    """What a runtime says is charged to the job, which may ask for what cannot be had; that there is no engine is the host's failure."""
+    """What a runtime says is charged to the job, which may ask for what cannot be had; that there
+    is no engine is the host's failure."""
     if is_engine_away(sentence):
         return Status(phase="ended", lost=sentence)
     return Status(phase="ended", runtime_error=sentence)
 
 
 def _blame(words: str) -> Status:
-    """A program or folder that the image has not is the job's error; anything else the runtime's."""
+    """A program or folder that the image has not is the job's error; anything else the
+    runtime's."""
     if _NO_TOOLKIT in words:
         words += "; docker reaches NVIDIA devices by the NVIDIA container toolkit, and this host's engine knows of none"
     if any(mark in words for mark in _NO_PROGRAM):
@@ -423,7 +480,8 @@ def say(sentence: str) -> None:
 
 
 def read_peak_bytes(pid: int) -> int:
-    """The most memory the container's own control group held so far; 0 where it has none, or nothing says."""
+    """The most memory the container's own control group held so far; 0 where it has none, or
+    nothing says."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         ours = Path("/proc/self/cgroup").read_text().splitlines()

@@ -1,6 +1,7 @@
 """podman and docker: what is called, with what, and which of the two is on this host.
 
-Every argument list is made here, option by option; a value never stands where an option could be read from it.
+Every argument list is made here, option by option; a value never stands where an option could be
+read from it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,20 @@ import msgspec
 from holdfast.errors import ValidationError
 
 Kind = Literal["podman", "docker"]
-_INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "catatonit", "tini", "dumb-init")
-# podman asks for these unless told otherwise (containers/common, `DefaultConfig`). Who lacks CAP_SYS_RESOURCE (root in a
-# container) is refused more than its own hard limit; and podman itself has come down to the largest pid by then.
-_PODMAN_LIMITS = {"nofile": (resource.RLIMIT_NOFILE, 1 << 20), "nproc": (resource.RLIMIT_NPROC, 1 << 22)}
+_INITS = (
+    "/usr/libexec/podman/catatonit",
+    "/usr/local/libexec/podman/catatonit",
+    "catatonit",
+    "tini",
+    "dumb-init",
+)
+# podman asks for these unless told otherwise (containers/common, `DefaultConfig`). Who lacks
+# CAP_SYS_RESOURCE (root in a container) is refused more than its own hard limit; and podman itself
+# has come down to the largest pid by then.
+_PODMAN_LIMITS = {
+    "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
+    "nproc": (resource.RLIMIT_NPROC, 1 << 22),
+}
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +52,15 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Fetches the image, saying how it goes."""
         return self.call("pull", "--", image)
 
-    def create(self, name: str, options: Sequence[str], image: str, command: Sequence[str]) -> list[str]:
+    def create(
+        self, name: str, options: Sequence[str], image: str, command: Sequence[str]
+    ) -> list[str]:
         """Makes the container. After the image everything is the container's."""
         return self.call("create", "--name", name, "--pull=never", *options, "--", image, *command)
 
     def start(self, name: str) -> list[str]:
-        """Starts it and stays with it: its output, then its exit code. `docker start` has no word for leaving signals alone."""
+        """Starts it and stays with it: its output, then its exit code. `docker start` has no word
+        for leaving signals alone."""
         quiet = ["--sig-proxy=false"] if self.kind == "podman" else []
         return self.call("start", "--attach", *quiet, name)
 
@@ -59,8 +73,13 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return self.call("attach", "--no-stdin", "--sig-proxy=false", name)
 
     def ask_restore(self) -> list[str] | None:
-        """Prints "true" where containers outlive their engine; None where there is no engine that they could outlive."""
-        return self.call("info", "--format", "{{.LiveRestoreEnabled}}") if self.kind == "docker" else None
+        """Prints "true" where containers outlive their engine; None where there is no engine that
+        they could outlive."""
+        return (
+            self.call("info", "--format", "{{.LiveRestoreEnabled}}")
+            if self.kind == "docker"
+            else None
+        )
 
     def kill(self, name: str, signal_name: str) -> list[str]:
         """Signals its first process."""
@@ -72,16 +91,27 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return self.call("rm", "--force", "--volumes", *quick, *names)
 
     def list_names(self, label: str, value: str) -> list[str]:
-        """Prints the names of all containers with this label, one a line, also of those that ended."""
-        return self.call("ps", "--all", "--no-trunc", "--filter", f"label={label}={value}", "--format", "{{.Names}}")
+        """Prints the names of all containers with this label, one a line, also of those that
+        ended."""
+        return self.call(
+            "ps",
+            "--all",
+            "--no-trunc",
+            "--filter",
+            f"label={label}={value}",
+            "--format",
+            "{{.Names}}",
+        )
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What of this host decides how a container is made.
 
-    cdi: NVIDIA's devices are described for CDI. memory_limits: a limit can be set. init: the path of a small init, "" for none.
-    limits: ulimits the runtime would set too high. shm_bytes: the size of a container's own /dev/shm where the host's IPC namespace
-    cannot be shared (podman without root binds /dev/mqueue, which some machines lack); 0 where it is shared.
+    cdi: NVIDIA's devices are described for CDI. memory_limits: a limit can be set. init: the path
+    of a small init, "" for none.
+    limits: ulimits the runtime would set too high. shm_bytes: the size of a container's own
+    /dev/shm where the host's IPC namespace cannot be shared (podman without root binds /dev/mqueue,
+    which some machines lack); 0 where it is shared.
     """
 
     uid: int
@@ -95,7 +125,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     shm_bytes: int = 0
 
 
-def find_runtime(asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]) -> Runtime:
+def find_runtime(
+    asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]
+) -> Runtime:
     """Return the runtime to use: the one that was asked for, else podman, else docker.
 
     options: what the operator gives each of them. Raises ValidationError that says what to install.
@@ -106,10 +138,13 @@ def find_runtime(asked: Kind | None, options: Mapping[str, Sequence[str]], envir
         program = shutil.which(kind, path=path)
         if program is not None:
             given = list(options.get(kind, ()))
-            return Runtime(kind=kind, program=program, options=[*_find_options(kind, given, path), *given])
+            return Runtime(
+                kind=kind, program=program, options=[*_find_options(kind, given, path), *given]
+            )
     wanted = asked or "neither podman nor docker"
     raise ValidationError(
-        f"this job runs in a container, and {wanted} is {'not ' if asked else ''}installed on this host; install "
+        f"this job runs in a container, and {wanted} is {'not ' if asked else ''}installed on "
+        "this host; install "
         f"{asked or 'podman (or docker)'} there, or send the job to a host that has it",
         field="runtime",
     )
@@ -117,7 +152,11 @@ def find_runtime(asked: Kind | None, options: Mapping[str, Sequence[str]], envir
 
 def _find_options(kind: Kind, given: Sequence[str], path: str) -> list[str]:
     """crun cannot run under the hybrid layout of control groups; runc can."""
-    if kind != "podman" or any(word.split("=")[0] == "--runtime" for word in given) or not is_hybrid():
+    if (
+        kind != "podman"
+        or any(word.split("=")[0] == "--runtime" for word in given)
+        or not is_hybrid()
+    ):
         return []
     runc = shutil.which("runc", path=path)
     return ["--runtime", runc] if runc else []
@@ -140,7 +179,9 @@ def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
         memory_limits=uid == 0 or kind == "docker" or _is_delegated(uid),
         init="docker-init" if kind == "docker" else _find_init(environ.get("PATH") or os.defpath),
         limits=_find_limits() if kind == "podman" else {},
-        shm_bytes=0 if uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue") else _find_half_memory(),
+        shm_bytes=0
+        if uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue")
+        else _find_half_memory(),
     )
 
 
@@ -167,7 +208,9 @@ def may_raise_limits() -> bool:
     """Whether this process has CAP_SYS_RESOURCE."""
     try:
         with open("/proc/self/status") as lines:
-            return any(line.startswith("CapEff:") and int(line.split()[1], 16) >> 24 & 1 for line in lines)
+            return any(
+                line.startswith("CapEff:") and int(line.split()[1], 16) >> 24 & 1 for line in lines
+            )
     except (OSError, ValueError):
         return False
 
@@ -190,7 +233,9 @@ def _has_nvidia(folder: str) -> bool:
 def _is_delegated(uid: int) -> bool:
     """Whether an ordinary user may limit memory: only where systemd handed the controller down."""
     try:
-        with open(f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers") as file:
+        with open(
+            f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers"
+        ) as file:
             return "memory" in file.read().split()
     except OSError:
         return False

@@ -1,13 +1,16 @@
 """The agent as its guardian sees it: a child to start, listen to, and replace.
 
-AGENT-1  An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to 10 s.
-AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be stopped, or
-         stuck in a driver. Before its first word each in a row has twice the time of the one before, eight times at
-         most: on a machine with little to spare the start itself takes long, and killing it earlier never helps.
-AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its successor;
-         the successor asks for a snapshot instead.
-AGENT-4  What an agent says and nobody can read is refused (LINE-1), and is no sign of life: an agent that says nothing else is
-         replaced as a silent one is.
+AGENT-1  An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
+         10 s.
+AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be
+         stopped, or stuck in a driver. Before its first word each in a row has twice the time of
+         the one before, eight times at
+         most: on a machine with little to spare the start itself takes long, and killing it earlier
+         never helps.
+AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its
+         successor; the successor asks for a snapshot instead.
+AGENT-4  What an agent says and nobody can read is refused (LINE-1), and is no sign of life: an
+         agent that says nothing else is replaced as a silent one is.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ INF = float("inf")
 
 
 class AgentChild:
-    """At most one living agent. All times are time.monotonic(): a suspended host has not frozen its agent."""
+    """At most one living agent. All times are time.monotonic(): a suspended host has not frozen its
+    agent."""
 
     def __init__(
         self,
@@ -110,14 +114,20 @@ class AgentChild:
 
     @property
     def _patience_seconds(self) -> float:
-        return self._frozen_seconds if self._greeted else self._frozen_seconds * 2.0 ** min(self._mute, 3)
+        return (
+            self._frozen_seconds
+            if self._greeted
+            else self._frozen_seconds * 2.0 ** min(self._mute, 3)
+        )
 
     def excuse_silence(self, seconds: float) -> None:
-        """The guardian itself did not turn for so long: the agent's silence of that time says nothing."""
+        """The guardian itself did not turn for so long: the agent's silence of that time says
+        nothing."""
         self._heard_at = min(self._heard_at + seconds, time.monotonic())
 
     def tell(self, answer: Answer) -> None:
-        """Send to the agent, if one has said hello; the snapshot brings everything to the next one."""
+        """Send to the agent, if one has said hello; the snapshot brings everything to the next
+        one."""
         if self._channel is None or not self._greeted:
             return
         self._unsent += encode_frame(encode(answer))
@@ -150,7 +160,8 @@ class AgentChild:
         self._signal(signal.SIGKILL)
 
     def read(self) -> list[Request]:
-        """What the agent said. A stream that ends or cannot be cut into messages costs the agent its life."""
+        """What the agent said. A stream that ends or cannot be cut into messages costs the agent
+        its life."""
         if self._channel is None:
             return []
         try:
@@ -161,7 +172,9 @@ class AgentChild:
             data = b""
         if not data:
             self._close_channel()
-            if not self._wanted_gone:  # else it is on its way out, as it was told, and has its time for that
+            if (
+                not self._wanted_gone
+            ):  # else it is on its way out, as it was told, and has its time for that
                 self._kill("it closed its line to the guardian")
             return []
         try:
@@ -190,7 +203,8 @@ class AgentChild:
         self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
 
     def take_exit(self, pid: int, exit_code: int | None, signal_number: int | None) -> bool:
-        """Take the exit of the agent; False when the process is not it. Plans the next start (AGENT-1)."""
+        """Take the exit of the agent; False when the process is not it. Plans the next start
+        (AGENT-1)."""
         if self._child is None or pid != self._child.pid:
             return False
         now = time.monotonic()
@@ -205,7 +219,11 @@ class AgentChild:
         else:
             self._failures = 1 if lived_seconds >= _STEADY_SECONDS else self._failures + 1
             first, most = self._backoff_seconds
-            delay = 0.0 if self._failures == 1 else min(first * 2.0 ** min(self._failures - 2, 30), most)
+            delay = (
+                0.0
+                if self._failures == 1
+                else min(first * 2.0 ** min(self._failures - 2, 30), most)
+            )
         self._start_at = now + delay
         self._note(
             "the agent ended" if not sentence else f"the agent could not be started: {sentence}",
@@ -245,7 +263,12 @@ class AgentChild:
             theirs.close()
         ours.setblocking(False)
         self._child, self._request, self._channel = child, request, ours
-        self._reader, self._unsent, self._greeted, self._refused = FrameReader(), bytearray(), False, 0
+        self._reader, self._unsent, self._greeted, self._refused = (
+            FrameReader(),
+            bytearray(),
+            False,
+            0,
+        )
         self._started_at = self._heard_at = now
         self._kill_at = INF
         self._wanted_gone = False
@@ -260,7 +283,9 @@ class AgentChild:
         self._failures += 1
         self._start_at = now + self._backoff_seconds[1]
         self._heard_at = now
-        self._note(f"the agent could not be started: {error}", again_in_seconds=self._backoff_seconds[1])
+        self._note(
+            f"the agent could not be started: {error}", again_in_seconds=self._backoff_seconds[1]
+        )
 
     def _read_exec(self) -> str:
         """The sentence of a failed exec, if it failed."""

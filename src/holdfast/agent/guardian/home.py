@@ -1,4 +1,5 @@
-"""What a guardian holds on its host: the lock on its folder, the beat socket, the word to systemd."""
+"""What a guardian holds on its host: the lock on its folder, the beat socket, the word to
+systemd."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ class GuardianHome:
                 f"another guardian (pid {holder}) already serves {folder}; "
                 "stop it first or give this one its own folder"
             )
-        with contextlib.suppress(OSError):  # it is the lock that counts; the number is for whoever reads it
+        with contextlib.suppress(
+            OSError
+        ):  # it is the lock that counts; the number is for whoever reads it
             os.ftruncate(self._lock_fd, 0)
             os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         self._remove_stale_socket()
@@ -72,7 +75,8 @@ class GuardianHome:
         return beats, path
 
     def record_group_folder(self, path: str) -> bool:
-        """Remember where control groups are made, for whoever has to sweep them. False where the disk takes nothing."""
+        """Remember where control groups are made, for whoever has to sweep them. False where the
+        disk takes nothing."""
         record = self.folder / GROUP_RECORD
         try:
             if read_private(record) != path.encode():
@@ -96,7 +100,11 @@ class GuardianHome:
             record.unlink(missing_ok=True)
             return
         # Only ever a folder that is plainly one of ours.
-        if short.name.startswith(_PREFIX) and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        if (
+            short.name.startswith(_PREFIX)
+            and stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.geteuid()
+        ):
             (short / SOCKET_FILE).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 short.rmdir()
@@ -115,7 +123,8 @@ def _try_bind(beats: socket.socket, path: str) -> bool:
 
 
 def _try_lock(fd: int) -> bool:
-    """Lock it, with a little patience: a killed guardian's last fork holds its lock for the instant before it closes."""
+    """Lock it, with a little patience: a killed guardian's last fork holds its lock for the instant
+    before it closes."""
     give_up_at = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
         try:
@@ -129,7 +138,8 @@ def _try_lock(fd: int) -> bool:
 
 
 def read_group_homes(state_dir: Path) -> list[str]:
-    """The control group folders recorded in a guardian's folder, for `holdfast.process.sweep` to empty."""
+    """The control group folders recorded in a guardian's folder, for `holdfast.process.sweep` to
+    empty."""
     try:
         path = (state_dir / GROUP_RECORD).read_text().strip()
     except (OSError, ValueError):  # ValueError: what broke off is no text
@@ -152,7 +162,8 @@ def _find_runtime_folder() -> str:
 
 
 class Notifier:
-    """Tells systemd how the service fares, where systemd asked (`NOTIFY_SOCKET`); silent elsewhere."""
+    """Tells systemd how the service fares, where systemd asked (`NOTIFY_SOCKET`); silent
+    elsewhere."""
 
     VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 

@@ -1,23 +1,28 @@
 """The guardian: the host's init.
 
-It parents the tasks, so that an agent may crash, freeze or be upgraded under them. To its agent it hands, in the
-environment: HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET (the beat
-socket and its path, which outlive agents so that beats queue meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID,
-HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for `guardian_home.sweep_after_guardian`).
+It parents the tasks, so that an agent may crash, freeze or be upgraded under them. To its agent it
+hands, in the
+environment: HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and
+HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so that beats queue
+meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for
+`guardian_home.sweep_after_guardian`).
 
-One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing else, except:
+One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing
+else, except:
 
-GUARD-5  One guardian per folder (a lock); at its start nothing of an earlier one lives (`process.sweep`),
-         and it is a new incarnation of the host, which tells the controller that the earlier one's tasks
-         are dead.
-GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for the
-         ends to be acknowledged), by parent-death signal and sweep when it is killed.
-GUARD-7  Nothing that goes wrong with one request, one descriptor or one part of a turn ends the loop or keeps the other parts from
-         being done; it is noted with its traceback.
-GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of that clock: a host that wakes up ends what lapsed
-         in its sleep in its first turn. An extension that waits to be obeyed counts from when it is heard.
+GUARD-5  One guardian per folder (a lock); at its start nothing of an earlier one lives
+         (`process.sweep`), and it is a new incarnation of the host, which tells the controller that
+         the earlier one's tasks are dead.
+GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for
+         the ends to be acknowledged), by parent-death signal and sweep when it is killed.
+GUARD-7  Nothing that goes wrong with one request, one descriptor or one part of a turn ends the
+         loop or keeps the other parts from being done; it is noted with its traceback.
+GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of that clock: a host
+         that wakes up ends what lapsed in its sleep in its first turn. An extension that waits to
+         be obeyed counts from when it is heard.
 
-Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by what is on disk now.
+Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by what is on
+disk now.
 """
 
 from __future__ import annotations
@@ -44,7 +49,12 @@ from holdfast.process.ending import Ending, Signaller
 from holdfast.process.groups import open_group_home
 from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.process.sweep import sweep
-from holdfast.process.syscalls import BootTimer, become_subreaper, read_boottime, set_parent_death_signal
+from holdfast.process.syscalls import (
+    BootTimer,
+    become_subreaper,
+    read_boottime,
+    set_parent_death_signal,
+)
 from holdfast.process.tree import Forest
 from holdfast.process.urgent import urgent
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
@@ -54,13 +64,15 @@ EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
 _ACK_SECONDS = 5.0
 _HOLD_SECONDS = 60.0  # an agent holds ends back for half of that (SAVE-1)
 _IDLE_SECONDS = 5.0
-# A burst of launches must not keep exits waiting: a fork takes about half a millisecond. The rest is quick, and stops that are
-# heard together are carried out together (TREE-5).
+# A burst of launches must not keep exits waiting: a fork takes about half a millisecond. The rest
+# is quick, and stops that are heard together are carried out together (TREE-5).
 _LAUNCHES_PER_TURN = 4
 _REQUESTS_PER_TURN = 256
 _PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
 _BUSY_SECONDS = 1.0  # orphans are reaped at least this often (WATCH-2)
-_MISHAP_SECONDS = 0.1  # the pause after something went wrong, so that what always does costs no processor
+_MISHAP_SECONDS = (
+    0.1  # the pause after something went wrong, so that what always does costs no processor
+)
 _MISHAPS_NOTED = 200
 _GUARDIAN_OOM_SCORE = -900
 T = TypeVar("T")
@@ -69,12 +81,13 @@ T = TypeVar("T")
 class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to run.
 
-    state_dir: the guardian's own folder, made 0700. host_id: the mark its processes carry; unique to this
-    host and cluster.
+    state_dir: the guardian's own folder, made 0700. host_id: the mark its processes carry; unique
+    to this host and cluster.
     agent_argv: the agent's command. frozen_seconds: silence after which it is replaced.
-    agent_backoff_seconds: the first and the longest wait before an agent that keeps dying is started again.
-    kill_limit_seconds: after which what survives SIGKILL is given up as unkillable. use_groups: make
-    control groups where possible. die_with_parent: shut down when the starter dies.
+    agent_backoff_seconds: the first and the longest wait before an agent that keeps dying is
+    started again.
+    kill_limit_seconds: after which what survives SIGKILL is given up as unkillable. use_groups:
+    make control groups where possible. die_with_parent: shut down when the starter dies.
     """
 
     state_dir: Path
@@ -88,12 +101,15 @@ class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_guardian(
-    config: GuardianConfig, *, signaller: Signaller | None = None, read_clock: Callable[[], float] = read_boottime
+    config: GuardianConfig,
+    *,
+    signaller: Signaller | None = None,
+    read_clock: Callable[[], float] = read_boottime,
 ) -> int:
     """Serve the host until told to stop. Returns the exit status: 0, or `EXIT_ALREADY_SERVED`.
 
-    The calling process becomes the guardian: it must be single-threaded and have no children of its own to
-    wait for. `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
+    The calling process becomes the guardian: it must be single-threaded and have no children of its
+    own to wait for. `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
     """
     if config.die_with_parent:
         parent = os.getppid()
@@ -115,7 +131,10 @@ def run_guardian(
 def write_note(sentence: str, **fields: object) -> None:
     """Write one JSON line to standard error."""
     words = {key: value for key, value in fields.items() if value is not None}
-    line = msgspec.json.encode({"at": time.time(), "from": "guardian", "message": sentence, **words}) + b"\n"
+    line = (
+        msgspec.json.encode({"at": time.time(), "from": "guardian", "message": sentence, **words})
+        + b"\n"
+    )
     try:
         os.write(2, line)
     except OSError:
@@ -126,7 +145,11 @@ class _Guardian:
     """The loop and what it holds."""
 
     def __init__(
-        self, config: GuardianConfig, home: GuardianHome, signaller: Signaller, read_clock: Callable[[], float]
+        self,
+        config: GuardianConfig,
+        home: GuardianHome,
+        signaller: Signaller,
+        read_clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._read_clock = read_clock
@@ -152,10 +175,13 @@ class _Guardian:
         self._groups = open_group_home(config.host_id) if config.use_groups else None
         if not home.record_group_folder(self._groups.path if self._groups else ""):
             write_note(
-                "the disk is full: if this guardian is killed, the next one must find its tasks without their groups"
+                "the disk is full: if this guardian is killed, the next one must find its tasks "
+                "without their groups"
             )
         self._beats, beat_path = home.open_beat_socket()
-        self._handle(self._watcher.fileno(), lambda _: None)  # being woken is all: every turn collects
+        self._handle(
+            self._watcher.fileno(), lambda _: None
+        )  # being woken is all: every turn collects
         self._timer = BootTimer()
         self._handle(self._timer.fileno(), lambda _: self._timer.clear())
         self._agent = self._make_agent(beat_path)
@@ -206,17 +232,21 @@ class _Guardian:
     def run(self) -> int:
         """Turn until the host is shut down."""
         write_note(
-            "the guardian serves", incarnation=self._incarnation, groups=self._groups.path if self._groups else None
+            "the guardian serves",
+            incarnation=self._incarnation,
+            groups=self._groups.path if self._groups else None,
         )
         self._notifier.send("READY=1")
-        # What lives from the start lives to the end: a collector that never touches it leaves its pages shared at a fork.
+        # What lives from the start lives to the end: a collector that never touches it leaves its
+        # pages shared at a fork.
         gc.freeze()
         turned_at = time.monotonic()
         while not self._is_over():
             wait_seconds = self._turn()
             slept_from = time.monotonic()
             if slept_from - turned_at > _IDLE_SECONDS + 1:
-                # Stopped, starved or in a long sweep: read what the agent said before its silence is judged.
+                # Stopped, starved or in a long sweep: read what the agent said before its silence
+                # is judged.
                 self._agent.excuse_silence(slept_from - turned_at)
             for fd, events in self._poll.poll(wait_seconds):
                 handler = self._handlers.get(fd)
@@ -286,7 +316,9 @@ class _Guardian:
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some starters ignore it, which eats exit statuses
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # some starters ignore it, which eats exit statuses
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._handle(read_fd, self._read_signals)
         return read_fd
@@ -300,9 +332,11 @@ class _Guardian:
                 self._begin_close()
 
     def _collect(self) -> bool:
-        """Reap what has ended, orphans of tasks included (WATCH-2). True when that was anything: there may be more (WATCH-3).
+        """Reap what has ended, orphans of tasks included (WATCH-2). True when that was anything:
+        there may be more (WATCH-3).
 
-        Zombies that pile up make every look for a runaway slower, so a flood of them is taken in several portions.
+        Zombies that pile up make every look for a runaway slower, so a flood of them is taken in
+        several portions.
         """
         exits: list[Exit] = []
         for _ in range(_PORTIONS_PER_TURN):
@@ -326,7 +360,9 @@ class _Guardian:
             heard = self._agent.read()
             for request in heard:
                 if isinstance(request, Extend):
-                    self._tasks.extend(request.deadlines)  # and once more in its turn, after the launches before it
+                    self._tasks.extend(
+                        request.deadlines
+                    )  # and once more in its turn, after the launches before it
             self._asked.extend(heard)
 
     def _obey(self, request: Request) -> None:
@@ -377,7 +413,10 @@ class _Guardian:
     def _begin_close(self) -> None:
         """GUARD-6. The first call asks nicely, the second does not."""
         again, self._closing = self._closing, True
-        write_note("told to shut down at once" if again else "told to shut down", running=self._tasks.count_running)
+        write_note(
+            "told to shut down at once" if again else "told to shut down",
+            running=self._tasks.count_running,
+        )
         self._notifier.send("STOPPING=1")
         if not again:
             self._agent.tell(Stopping())
@@ -423,8 +462,9 @@ class _Guardian:
 def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None:
     """Make the guardian the last to go when memory runs out.
 
-    Returns what tasks must be set to, None where they may keep what they inherit. A shield is never theirs, whether it was
-    put up here or by a service manager (`OOMScoreAdjust`): the host's memory running out must cost a job, not sshd.
+    Returns what tasks must be set to, None where they may keep what they inherit. A shield is never
+    theirs, whether it was put up here or by a service manager (`OOMScoreAdjust`): the host's memory
+    running out must cost a job, not sshd.
     """
     try:
         before = int(path.read_text())

@@ -1,14 +1,16 @@
 """The guardian's tasks: launched, extended, stopped, ended, remembered until acknowledged.
 
-GUARD-1  A key is launched once. A repeat is answered with what is known; a key acknowledged before is
-         refused.
-GUARD-2  A task is ended at its deadline whether or not an agent lives. Deadlines only ever move later.
-GUARD-3  `Ended` is said when the whole tree is gone, or what is left of it survived SIGKILL for the kill
-         limit.
+GUARD-1  A key is launched once. A repeat is answered with what is known; a key acknowledged before
+         is refused.
+GUARD-2  A task is ended at its deadline whether or not an agent lives. Deadlines only ever move
+         later.
+GUARD-3  `Ended` is said when the whole tree is gone, or what is left of it survived SIGKILL for the
+         kill limit.
 GUARD-4  `Ended` is kept, and is in every snapshot, until the agent acknowledges it.
 
-What a first process leaves running when it exits gets TERM at once and KILL `LEFTOVER_GRACE_SECONDS` later:
-the work is over, so there is nothing to save, but a server in the background may want to close its files.
+What a first process leaves running when it exits gets TERM at once and KILL
+`LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in the
+background may want to close its files.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ LEFTOVER_GRACE_SECONDS = 2.0
 # At 500 launches a second this is half a minute of them; a late repeat comes within milliseconds.
 MAX_TOMBSTONES = 16_384
 _SCAN_SECONDS = 2.0
-_FIRST_SCAN_SECONDS = 0.2  # reading all of /proc must not compete with the start of the task it is for
+_FIRST_SCAN_SECONDS = (
+    0.2  # reading all of /proc must not compete with the start of the task it is for
+)
 _PUNCH_SECONDS = 1.0
 _FLOOD_SECONDS = 0.1  # while some log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
-_MAX_SENTENCE = 4096  # a program's name may be as long as the kernel allows, and goes into every snapshot
-# Of one turn, for ending trees. A fork bomb is hunted turn after turn; in between the guardian hears, reaps and is watched.
+_MAX_SENTENCE = (
+    4096  # a program's name may be as long as the kernel allows, and goes into every snapshot
+)
+# Of one turn, for ending trees. A fork bomb is hunted turn after turn; in between the guardian
+# hears, reaps and is watched.
 _HUNT_SECONDS = 0.1
 
 
@@ -72,7 +79,9 @@ class _Task:
         self.log_disk_bytes = launch.log_disk_bytes
         self.stdout = launch.stdout
         self.stderr = launch.stderr
-        self.request: SpawnRequest | None = None  # kept only until the program runs: an environment can be large
+        self.request: SpawnRequest | None = (
+            None  # kept only until the program runs: an environment can be large
+        )
         self.child: Child | None = None
         self.tree: Tree | None = None
         self.start_error: str | None = None
@@ -149,7 +158,12 @@ class HostTasks:
         if known is not None:
             self._answer_known(known)
         elif launch.key in self._tombstones:
-            self._tell(Ended(key=launch.key, start_error="this task had already ended and its end was acknowledged"))
+            self._tell(
+                Ended(
+                    key=launch.key,
+                    start_error="this task had already ended and its end was acknowledged",
+                )
+            )
         else:
             task = self._tasks[launch.key] = _Task(launch)
             if self._closing:
@@ -184,7 +198,8 @@ class HostTasks:
         self._end(task, grace_seconds)
 
     def ack(self, keys: list[TaskKey]) -> None:
-        """Forget ends the controller has. A task that still runs is not forgotten, whoever says so."""
+        """Forget ends the controller has. A task that still runs is not forgotten, whoever says
+        so."""
         for key in keys:
             task = self._tasks.get(key)
             if task is None or task.ended is None:
@@ -199,7 +214,9 @@ class HostTasks:
     def make_snapshot(self, incarnation: str, number: int) -> Snapshot:
         """Everything held now."""
         return Snapshot(
-            incarnation=incarnation, number=number, tasks=[task.as_status() for task in self._tasks.values()]
+            incarnation=incarnation,
+            number=number,
+            tasks=[task.as_status() for task in self._tasks.values()],
         )
 
     # ---- what the guardian itself asks
@@ -245,13 +262,16 @@ class HostTasks:
             self._begin_ending(task, LEFTOVER_GRACE_SECONDS)
 
     def turn(self, now: float) -> float:
-        """Do everything that is due; return when to be called again (infinity: when something happens)."""
+        """Do everything that is due; return when to be called again (infinity: when something
+        happens)."""
         self._step_endings(now)
         for task in self._unheard:
             self._read_start(task)
         self._unheard = [task for task in self._unheard if task.request is not None]
         if self._by_pid:
-            if now >= self._scan_at and any(t.tree and t.tree.group is None for t in self._by_pid.values()):
+            if now >= self._scan_at and any(
+                t.tree and t.tree.group is None for t in self._by_pid.values()
+            ):
                 # Without groups a runaway is only known if it was seen while its parents lived.
                 self._scan()
                 self._scan_at = now + _SCAN_SECONDS
@@ -259,7 +279,8 @@ class HostTasks:
                 flooding = [task for task in self._by_pid.values() if self._punch_logs(task)]
                 self._punch_at = now + (_FLOOD_SECONDS if flooding else _PUNCH_SECONDS)
         if self._full_groups and now >= self._tidy_at:
-            # A group can be busy for a moment after its last member was reaped, or for ever under an unkillable one.
+            # A group can be busy for a moment after its last member was reaped, or for ever under
+            # an unkillable one.
             self._full_groups = [group for group in self._full_groups if not group.remove()]
             self._tidy_at = now + _TIDY_SECONDS
         due = [task.ending.next_at for task in self._endings.values() if task.ending is not None]
@@ -277,7 +298,9 @@ class HostTasks:
 
     def _start(self, task: _Task, launch: Launch) -> None:
         mark = Mark(str(launch.key), self._forest.host)
-        group = self._make_group(launch.memory_bytes) if launch.contain or launch.memory_bytes else None
+        group = (
+            self._make_group(launch.memory_bytes) if launch.contain or launch.memory_bytes else None
+        )
         brand = self._forest.make_brand()
         request = SpawnRequest(
             argv=tuple(launch.argv),
@@ -296,7 +319,9 @@ class HostTasks:
             if group is not None:
                 group.remove()
             task.hosts_fault = isinstance(error, OSError)
-            self._refuse(task, f"no process can be made: {error}" if task.hosts_fault else str(error))
+            self._refuse(
+                task, f"no process can be made: {error}" if task.hosts_fault else str(error)
+            )
             return
         task.request, task.child = request, child
         task.oom_kills_before = self._read_oom_kills()
@@ -315,7 +340,9 @@ class HostTasks:
     def _make_group(self, memory_bytes: int) -> TaskGroup | None:
         home = self._group_home
         if memory_bytes and (home is None or not home.memory):
-            self._say_once("memory limits are not enforced: no memory control group can be made here")
+            self._say_once(
+                "memory limits are not enforced: no memory control group can be made here"
+            )
         if home is None:
             return None
         try:
@@ -331,7 +358,8 @@ class HostTasks:
         return group
 
     def _read_oom_kills(self) -> int:
-        """The kernel's count, read at most once a second: a burst of launches need not read it each time."""
+        """The kernel's count, read at most once a second: a burst of launches need not read it each
+        time."""
         now = self._read_clock()
         if now >= self._oom_read_at + 1.0:
             self._oom_kills, self._oom_read_at = count_oom_kills_of_host(), now
@@ -350,7 +378,9 @@ class HostTasks:
         task.request = None
         if sentence:
             task.hosts_fault = child.hosts_fault
-            task.start_error = sentence[:_MAX_SENTENCE]  # said when the child is reaped, which is now
+            task.start_error = sentence[
+                :_MAX_SENTENCE
+            ]  # said when the child is reaped, which is now
         else:
             self._tell(Started(key=task.key, pid=child.pid, started_at=child.started_at))
 
@@ -362,9 +392,12 @@ class HostTasks:
         self._endings.pop(task.key, None)
         task.ending = None
         task.ended = Ended(
-            key=task.key, start_error=sentence[:_MAX_SENTENCE], hosts_fault=task.hosts_fault, stopped=task.stopped,
+            key=task.key,
+            start_error=sentence[:_MAX_SENTENCE],
+            hosts_fault=task.hosts_fault,
+            stopped=task.stopped,
             lapsed=task.lapsed,
-        )  # fmt: skip
+        )
         self._tell(task.ended)
 
     def _answer_known(self, task: _Task) -> None:
@@ -398,14 +431,21 @@ class HostTasks:
         self._endings[task.key] = task
 
     def _step_endings(self, now: float) -> None:
-        """Step what is due, who waits longest first, for a bounded time; the rest is due again at once."""
-        due = [(task.ending.next_at, task) for task in self._endings.values() if task.ending is not None]
+        """Step what is due, who waits longest first, for a bounded time; the rest is due again at
+        once."""
+        due = [
+            (task.ending.next_at, task)
+            for task in self._endings.values()
+            if task.ending is not None
+        ]
         self._forest.begin_turn(_HUNT_SECONDS)
         for next_at, task in sorted(due, key=lambda pair: pair[0]):
             if next_at > now:
                 break
             if task.ending is not None:
-                task.ending.next_at = now + _TIDY_SECONDS  # should this step fail (GUARD-7), the others come first
+                task.ending.next_at = (
+                    now + _TIDY_SECONDS
+                )  # should this step fail (GUARD-7), the others come first
             self._step_ending(task, now)
             if self._forest.turn_is_over:
                 break
@@ -414,14 +454,17 @@ class HostTasks:
         try:
             self._forest.find_members()
         except OSError as error:
-            self._say_once(f"the process table cannot be read, so nothing is concluded from it: {error}")
+            self._say_once(
+                f"the process table cannot be read, so nothing is concluded from it: {error}"
+            )
 
     def _step_ending(self, task: _Task, now: float) -> None:
         assert task.ending is not None
         over = task.ending.step(now)
         if task.ending.obstacle:
             self._say_once(
-                f"a task that is being ended cannot be looked for; its end is not said: {task.ending.obstacle}"
+                "a task that is being ended cannot be looked for; its end is not said: "
+                f"{task.ending.obstacle}"
             )
         if over:
             # A dead first process is only over when it was reaped: its exit code is the task's.
@@ -442,7 +485,9 @@ class HostTasks:
             key=task.key,
             exit_code=found.exit_code if found else None,
             signal=found.signal if found else None,
-            oom=group.count_oom_kills() > 0 if group is not None and counted else self._guess_oom(task),
+            oom=group.count_oom_kills() > 0
+            if group is not None and counted
+            else self._guess_oom(task),
             stopped=task.stopped,
             lapsed=task.lapsed,
             unkillable=bool(survivors),
@@ -459,7 +504,8 @@ class HostTasks:
             self._forest.remove(task.tree)
 
     def _guess_oom(self, task: _Task) -> bool:
-        """Without a group that counts: a SIGKILL nobody here sent, while the kernel's own count of OOM kills rose."""
+        """Without a group that counts: a SIGKILL nobody here sent, while the kernel's own count of
+        OOM kills rose."""
         if task.exit is None or task.exit.signal != signal.SIGKILL or task.stopped:
             return False
         return count_oom_kills_of_host() > task.oom_kills_before
@@ -469,7 +515,8 @@ class HostTasks:
             self._full_groups.append(group)
 
     def end_lapsed(self) -> None:
-        """GUARD-2: KILL what is past its deadline. An entry whose deadline was moved since goes back in."""
+        """GUARD-2: KILL what is past its deadline. An entry whose deadline was moved since goes
+        back in."""
         now = self._read_clock()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
@@ -480,14 +527,19 @@ class HostTasks:
                 heapq.heappush(self._deadlines, (task.deadline, key))
                 continue
             task.lapsed = task.exit is None
-            self._note("a task's lease ended without word from the controller; it is killed", task=str(key))
+            self._note(
+                "a task's lease ended without word from the controller; it is killed", task=str(key)
+            )
             self._end(task, 0.0)
 
     def _punch_logs(self, task: _Task) -> bool:
         """Bring both streams under the limit. True where one was over it."""
         found = [punch_file(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
         if Punched.UNSUPPORTED in found:
-            self._say_once(f"logs are not kept under their limit: no holes can be made where {task.stdout} lies")
+            self._say_once(
+                f"logs are not kept under their limit: no holes can be made where {task.stdout} "
+                "lies"
+            )
         return Punched.PUNCHED in found
 
     def _say_once(self, sentence: str) -> None:

@@ -1,10 +1,12 @@
-"""Places kept for ranks of gangs until all their peers have one too: the host's half of the start barrier.
+"""Places kept for ranks of gangs until all their peers have one too: the host's half of the start
+barrier.
 
-GANG-1  No rank of a gang is launched before every rank has its place: hosts claim, the store opens the barrier in the
-        transaction of the last claim, and only then are launches offered.
+GANG-1  No rank of a gang is launched before every rank has its place: hosts claim, the store opens
+        the barrier in the transaction of the last claim, and only then are launches offered.
 
-A claim is a promise, not a process: it costs nothing, is reported in every sync, and is forgotten at a stop, at a loss and
-at the end of its lease. A new agent has none; the controller asks it again.
+A claim is a promise, not a process: it costs nothing, is reported in every sync, and is forgotten
+at a stop, at a loss and at the end of its lease. A new agent has none; the controller asks it
+again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ KEPT_SECONDS = 600.0
 
 
 class Claim:
-    """One kept place. `port` is bound until the launch, so that nobody else on this host takes it meanwhile."""
+    """One kept place. `port` is bound until the launch, so that nobody else on this host takes it
+    meanwhile."""
 
     __slots__ = ("deadline", "port", "socket")
 
@@ -57,13 +60,19 @@ class Claims:
         return key in self._claims
 
     def keep(self, order: ClaimOrder, deadline: float, now: float) -> bool:
-        """Keep a place until `deadline`; both times are of CLOCK_BOOTTIME. True when it is a new one."""
+        """Keep a place until `deadline`; both times are of CLOCK_BOOTTIME. True when it is a new
+        one."""
         known = self._claims.get(order.key)
         if known is not None:
             known.deadline = max(known.deadline, deadline)
             return False
-        self._claims[order.key] = Claim(deadline, self.ports.bind(now) if order.key.rank == 0 else None)
-        log.info("a place is kept until its peers have theirs", extra=about(order.key, attempt=order.attempt))
+        self._claims[order.key] = Claim(
+            deadline, self.ports.bind(now) if order.key.rank == 0 else None
+        )
+        log.info(
+            "a place is kept until its peers have theirs",
+            extra=about(order.key, attempt=order.attempt),
+        )
         return True
 
     def extend(self, key: TaskKey, deadline: float) -> bool:
@@ -87,15 +96,20 @@ class Claims:
         for key in [key for key, claim in self._claims.items() if claim.deadline <= now]:
             log.warning("a kept place was given up: its lease is over", extra=about(key))
             self.drop(key)
-        return [TaskReport(key=key, state="claimed", port=claim.port) for key, claim in self._claims.items()]
+        return [
+            TaskReport(key=key, state="claimed", port=claim.port)
+            for key, claim in self._claims.items()
+        ]
 
 
 class PortChooser:
     """Finds ports for rendezvous.
 
-    PORT-1  A port that was given is not given again for `KEPT_SECONDS`: a task may take long until it listens.
-    PORT-2  Ports are taken from below the range the kernel gives to outgoing connections, so that none of those takes it
-            between its release here and the task's own bind; only where all tried there are in use, from that range.
+    PORT-1  A port that was given is not given again for `KEPT_SECONDS`: a task may take long until
+            it listens.
+    PORT-2  Ports are taken from below the range the kernel gives to outgoing connections, so that
+            none of those takes it between its release here and the task's own bind; only where all
+            tried there are in use, from that range.
     """
 
     def __init__(self, chance: Callable[[int, int], int] = random.randint) -> None:
@@ -103,13 +117,17 @@ class PortChooser:
         self._given: dict[int, float] = {}
 
     def bind(self, now: float) -> socket.socket | None:
-        """A socket bound to a free port of this host, on all its addresses: rank 0 listens where its peers reach it.
+        """A socket bound to a free port of this host, on all its addresses: rank 0 listens where
+        its peers reach it.
 
-        None where no port can be had: the rendezvous falls to the task's own choice, and its log tells its failure.
+        None where no port can be had: the rendezvous falls to the task's own choice, and its log
+        tells its failure.
         """
         self._given = {port: until for port, until in self._given.items() if until > now}
         low, high = read_quiet_ports()
-        tries = [self._chance(low, high) for _ in range(PORT_TRIES)] if high - low >= PORT_TRIES else []
+        tries = (
+            [self._chance(low, high) for _ in range(PORT_TRIES)] if high - low >= PORT_TRIES else []
+        )
         for port in [*(port for port in tries if port not in self._given), 0]:
             bound = _bind(port)
             if bound is not None:
@@ -128,7 +146,8 @@ class PortChooser:
 
 
 def read_quiet_ports() -> tuple[int, int]:
-    """The first and last port below those of outgoing connections. (1, 0) where there is no such range."""
+    """The first and last port below those of outgoing connections. (1, 0) where there is no such
+    range."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,10 +1,13 @@
-"""The controller's commands carried out, each idempotent, because all of them repeat until their effect is reported.
+"""The controller's commands carried out, each idempotent, because all of them repeat until their
+effect is reported.
 
-CMD-1  A launch is done once per key; one that comes after a stop or an end of the same key is refused, and the controller
-       told that the key is over.
-CMD-2  A launch or a renewal counts from the start of the call that brought it. Where that call is so old that the lease
-       it grants is over (the agent was frozen), the launch is not done; the controller offers it again.
-CMD-3  A stop for a task that is not known here is answered at once: ended, stopped. Nothing of it will run (CMD-1).
+CMD-1  A launch is done once per key; one that comes after a stop or an end of the same key is
+       refused, and the controller told that the key is over.
+CMD-2  A launch or a renewal counts from the start of the call that brought it. Where that call is
+       so old that the lease it grants is over (the agent was frozen), the launch is not done; the
+       controller offers it again.
+CMD-3  A stop for a task that is not known here is answered at once: ended, stopped. Nothing of it
+       will run (CMD-1).
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ log = logging.getLogger("holdfast.agent.orders.commands")
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What every task of this host shares. host_words: what tasks are told of the host (`environment.describe_host`)."""
+    """What every task of this host shares. host_words: what tasks are told of the host
+    (`environment.describe_host`)."""
 
     host_mark: str
     beat_socket: str
@@ -49,15 +53,24 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
 class Commands:
     """Carries out sync answers.
 
-    changed: there is something to report. launched: a task is to be followed by its logs, whether it runs or is over already.
+    changed: there is something to report. launched: a task is to be followed by its logs, whether
+    it runs or is over already.
     poked: a watch is to be looked at soon. forgotten: a task's end is on record.
     """
 
     def __init__(
-        self, table: TaskTable, link: GuardianLink, places: TaskPlaces, *, changed: Callable[[], None],
-        launched: Callable[[AgentTask], None], poked: Callable[[], None], forgotten: Callable[[AgentTask], None],
-        containers: ContainerDesk, checkpoints: CheckpointDesk,
-    ) -> None:  # fmt: skip
+        self,
+        table: TaskTable,
+        link: GuardianLink,
+        places: TaskPlaces,
+        *,
+        changed: Callable[[], None],
+        launched: Callable[[AgentTask], None],
+        poked: Callable[[], None],
+        forgotten: Callable[[AgentTask], None],
+        containers: ContainerDesk,
+        checkpoints: CheckpointDesk,
+    ) -> None:
         self._table = table
         self._link = link
         self._places = places
@@ -112,7 +125,9 @@ class Commands:
 
     def _settle(self, keys: list[TaskKey]) -> bool:
         """These ends are on record, or will never be: both are to be forgotten."""
-        settled = [task for key in keys if (task := self._table.get(key)) is not None and not task.live]
+        settled = [
+            task for key in keys if (task := self._table.get(key)) is not None and not task.live
+        ]
         self._link.ack([task.key for task in settled])
         for task in settled:
             task.saved.acked = True
@@ -123,7 +138,12 @@ class Commands:
         key = order.key
         deadline = host_deadline(started_at, order.ttl_seconds)
         now = read_boottime()
-        if self.closing or self._table.get(key) is not None or self._table.is_buried(key) or deadline <= now:
+        if (
+            self.closing
+            or self._table.get(key) is not None
+            or self._table.is_buried(key)
+            or deadline <= now
+        ):
             return False
         if not self.claims.keep(order, deadline, now):
             return False
@@ -143,7 +163,8 @@ class Commands:
         deadline = host_deadline(started_at, order.ttl_seconds)
         if deadline <= now:
             log.warning(
-                f"a launch came {now - started_at:.0f} s after it was asked for, its lease over; it will be offered again",
+                f"a launch came {now - started_at:.0f} s after it was asked for, its lease over; "
+                "it will be offered again",
                 extra=about(key, attempt=order.attempt),
             )
             return False
@@ -155,20 +176,24 @@ class Commands:
         return True
 
     def _refuse_buried(self, order: LaunchOrder) -> bool:
-        """CMD-1. The controller has forgotten an end it had acknowledged: its database went back in time. It is told again
-        that this key is over, or it would offer it for ever and the job would stay reserved.
+        """CMD-1. The controller has forgotten an end it had acknowledged: its database went back in
+        time. It is told again that this key is over, or it would offer it for ever and the job
+        would stay reserved.
         """
         key = order.key
-        log.error("a launch came after the task's end; it is reported as lost", extra=about(key, attempt=order.attempt))
+        log.error(
+            "a launch came after the task's end; it is reported as lost",
+            extra=about(key, attempt=order.attempt),
+        )
         try:
             task = self._table.add_stub(key, read_boottime())
         except ValidationError:
             return False
         task.state = "ended"
-        reason = (
-            "this attempt had ended here already, and the controller does not know it any more (a restored database?)"
+        reason = "this attempt had ended here already, and the controller does not know it any more (a restored database?)"
+        task.facts = TaskFacts(
+            trip=make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"})
         )
-        task.facts = TaskFacts(trip=make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"}))
         self._launched(task)
         self._changed()
         return True
@@ -188,7 +213,10 @@ class Commands:
     def _start_fetched(self, task: AgentTask, order: LaunchOrder, error: str | None) -> None:
         """What it starts from is here, or cannot be had (SAVE-3)."""
         if error is not None:
-            log.error(f"the task is not started: its checkpoint cannot be had: {error}", extra=task.about())
+            log.error(
+                f"the task is not started: its checkpoint cannot be had: {error}",
+                extra=task.about(),
+            )
             self._end_unstarted(task, TaskFacts(checkpoint_error=error[:4096]))
             return
         try:
@@ -213,27 +241,44 @@ class Commands:
         work.mkdir(mode=0o700, exist_ok=True)
         boxed = order.image is not None
         env = make_task_environment(
-            order, {} if boxed else self._places.inherited, host_id=self.host_id, host_mark=self._places.host_mark,
-            beat_socket=self._places.beat_socket, work_folder=str(work), host_gpus=self.host_gpus, peers=find_peers(task.folder),
+            order,
+            {} if boxed else self._places.inherited,
+            host_id=self.host_id,
+            host_mark=self._places.host_mark,
+            beat_socket=self._places.beat_socket,
+            work_folder=str(work),
+            host_gpus=self.host_gpus,
+            peers=find_peers(task.folder),
             host_words=self._places.host_words,
-            checkpoint_out=str(out_path(task)), checkpoint_in=in_path(task) if order.checkpoint else None,
-        )  # fmt: skip
+            checkpoint_out=str(out_path(task)),
+            checkpoint_in=in_path(task) if order.checkpoint else None,
+        )
         argv, cwd = make_command(order), order.cwd or str(work)
         if boxed:  # what the guardian holds is the runner: devices, limits and the working folder are the container's
             try:
-                argv = self._containers.prepare(task, order, env, str(work), self._places.beat_socket)
+                argv = self._containers.prepare(
+                    task, order, env, str(work), self._places.beat_socket
+                )
             except ValidationError as error:
                 self._refuse_start(task, str(error))
                 return
             env, cwd = dict(self._places.inherited), str(work)
         self._link.launch(
             Launch(
-                key=order.key, argv=argv, env=env, cwd=cwd, leads=boxed,
-                stdout=str(task.path_of("stdout")), stderr=str(task.path_of("stderr")), deadline=task.deadline,
-                memory_bytes=0 if boxed else order.memory_bytes, contain=bool(order.gpus) and not boxed,
-                grace_seconds=order.watch.grace_seconds, log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
+                key=order.key,
+                argv=argv,
+                env=env,
+                cwd=cwd,
+                leads=boxed,
+                stdout=str(task.path_of("stdout")),
+                stderr=str(task.path_of("stderr")),
+                deadline=task.deadline,
+                memory_bytes=0 if boxed else order.memory_bytes,
+                contain=bool(order.gpus) and not boxed,
+                grace_seconds=order.watch.grace_seconds,
+                log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
             )
-        )  # fmt: skip
+        )
         log.info(f"launching {order.name}", extra=task.about())
         self._launched(task)
 
@@ -252,7 +297,9 @@ class Commands:
                 return  # not an id: nothing that could be reported would be understood
         task.state = "ended"
         # A full disk is the host's failure: `start_error` alone would charge it to the job.
-        task.facts = TaskFacts(start_error=sentence[:4096], lost=f"it could not prepare the task: {sentence}"[:4096])
+        task.facts = TaskFacts(
+            start_error=sentence[:4096], lost=f"it could not prepare the task: {sentence}"[:4096]
+        )
         self._launched(task)
 
     def give_up(self, task: AgentTask, sentence: str) -> None:
@@ -288,7 +335,10 @@ class Commands:
             if task.state != "running":
                 task.watch.tick(now)  # only what runs is ticked, and this one must not begin to
             self._poked()
-        log.info(f"stopping ({order.cause}): {order.reason}", extra=task.about(grace_seconds=grace_seconds))
+        log.info(
+            f"stopping ({order.cause}): {order.reason}",
+            extra=task.about(grace_seconds=grace_seconds),
+        )
         if self._checkpoints.stop_fetch(order.key):
             self._end_unstarted(task, TaskFacts(stopped=True, trip=task.watch.trip))
             return True

@@ -1,14 +1,18 @@
-"""The environment a task gets: the agent's own, cleaned; the user's; the secrets; then what Holdfast sets.
+"""The environment a task gets: the agent's own, cleaned; the user's; the secrets; then what
+Holdfast sets.
 
-ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves like the shell it was typed in, except
-       for everything that begins with HOLDFAST_ (tokens, descriptors, marks of this agent), systemd's private
-       variables, and what would make the task someone's child (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is
-       started by a service manager, whose environment is small; there the result is PATH, HOME, USER, LANG, SHELL
-       and TMPDIR, completed where they are missing.
-ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` and `OMP_NUM_THREADS` can.
-ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an absent one.
-ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their host, as under torchrun: a script that takes
-       device LOCAL_RANK gets its own.
+ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves like the shell it
+       was typed in, except for everything that begins with HOLDFAST_ (tokens, descriptors, marks of
+       this agent), systemd's private variables, and what would make the task someone's child
+       (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is started by a service manager, whose
+       environment is small; there the result is PATH, HOME, USER, LANG, SHELL and TMPDIR, completed
+       where they are missing.
+ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` and `OMP_NUM_THREADS`
+       can.
+ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an
+       absent one.
+ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their host, as under
+       torchrun: a script that takes device LOCAL_RANK gets its own.
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ _PRIVATE = frozenset(
     ]
 )
 MAX_INLINE_BYTES = 98_000
-"""Linux takes no variable over 128 KiB, name and all: exec would fail. In base64 this is 130 668."""
+"""Linux takes no variable over 128 KiB, name and all: exec would fail. In base64 this is 130
+668."""
 MAX_PEERS_BYTES = 98_000
 """What is longer is in the file alone, for the same reason: from about 1600 ranks on."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -109,14 +114,17 @@ def make_task_environment(
 ) -> dict[str, str]:
     """Return the whole environment of a task.
 
-    The ranks and the rendezvous are named as torchrun names them, so that a script that runs under it runs here unchanged.
-    HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not the host's id (HOLDFAST_HOST_ID).
+    The ranks and the rendezvous are named as torchrun names them, so that a script that runs under
+    it runs here unchanged. HOLDFAST_HOST is the mark by which the guardian finds the task's
+    processes, not the host's id (HOLDFAST_HOST_ID).
     HOLDFAST_GRACE: the seconds between TERM and KILL. host_words: what `describe_host` says.
     """
     key = order.key
     defaults = {"PYTHONUNBUFFERED": "1"}
     if order.local_world_size > 1 and "OMP_NUM_THREADS" not in inherited:
-        defaults["OMP_NUM_THREADS"] = "1"  # as torchrun does: each rank taking every core would slow all of them
+        defaults["OMP_NUM_THREADS"] = (
+            "1"  # as torchrun does: each rank taking every core would slow all of them
+        )
     env = {**inherited, **defaults, **order.env, **order.secrets}
     env |= {
         "HOLDFAST_TASK": str(key),
@@ -138,7 +146,11 @@ def make_task_environment(
     env |= _name_peers(peers)
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     env |= _name_devices(order, host_gpus)
-    return {name: value for name, value in env.items() if name and "=" not in name and "\0" not in name + value}
+    return {
+        name: value
+        for name, value in env.items()
+        if name and "=" not in name and "\0" not in name + value
+    }
 
 
 def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
@@ -188,7 +200,8 @@ def _name_peers(path: Path | None) -> dict[str, str]:
 
 
 def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:
-    """Where the task saves, and what it starts from: a file, and where it is small its bytes as well. Raises OSError."""
+    """Where the task saves, and what it starts from: a file, and where it is small its bytes as
+    well. Raises OSError."""
     found = {"HOLDFAST_CHECKPOINT_OUT": folder} if folder else {}
     if path is None or order.checkpoint is None:
         return found

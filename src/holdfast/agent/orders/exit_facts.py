@@ -23,10 +23,12 @@ def make_facts(
 ) -> TaskFacts:
     """Return the facts of an end.
 
-    END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work: the trip is void.
-    END-2  `stopped` is for drains. What a watchdog killed was not drained, whatever the guardian had to send for it;
-           an operator's stop is both.
-    END-3  What could not be started for want of something of the host's is the host's failure, and no start of the job's.
+    END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work:
+           the trip is void.
+    END-2  `stopped` is for drains. What a watchdog killed was not drained, whatever the guardian
+           had to send for it; an operator's stop is both.
+    END-3  What could not be started for want of something of the host's is the host's failure, and
+           no start of the job's.
     """
     if trip is not None and not kill_sent and not ended.stopped and ended.exit_code == 0:
         trip = None
@@ -44,7 +46,9 @@ def make_facts(
         stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,
         unkillable=ended.unkillable,
         start_error=start_error,
-        lost=f"it could not start the task: {start_error}"[:4096] if start_error and ended.hosts_fault else None,
+        lost=f"it could not start the task: {start_error}"[:4096]
+        if start_error and ended.hosts_fault
+        else None,
         log_tail=log_tail,
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),

@@ -23,10 +23,12 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ties(environ: Mapping[str, str]) -> Ties:
-    """Read the guardian's gifts. Raises ValidationError where this process is no guardian's child."""
+    """Read the guardian's gifts. Raises ValidationError where this process is no guardian's
+    child."""
     try:
         return Ties(
-            # A guardian of an earlier version does not say it; it is the parent, unless it died in this very moment.
+            # A guardian of an earlier version does not say it; it is the parent, unless it died in
+            # this very moment.
             guardian_pid=int(environ.get("HOLDFAST_GUARDIAN_PID") or os.getppid()),
             guardian_fd=int(environ["HOLDFAST_GUARDIAN_FD"]),
             beat_fd=int(environ["HOLDFAST_BEAT_FD"]),
@@ -35,11 +37,14 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
             host_mark=environ["HOLDFAST_HOST_MARK"],
         )
     except (KeyError, ValueError) as error:
-        raise ValidationError(f"{error}: the agent is started by its guardian; use `holdfast agent`") from None
+        raise ValidationError(
+            f"{error}: the agent is started by its guardian; use `holdfast agent`"
+        ) from None
 
 
 def wait_for_guardians_end(ties: Ties, seconds: float = 10.0) -> bool:
-    """Whether the guardian is gone, or goes within `seconds`: a process lets go of its sockets a moment before it is.
+    """Whether the guardian is gone, or goes within `seconds`: a process lets go of its sockets a
+    moment before it is.
 
     Only its own child can ask: whose parent has died has another.
     """

@@ -1,9 +1,11 @@
 """The agent's end of the line to its guardian: frames out, frames in, and what a broken line means.
 
-HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; what it may have said is asked for again
-        (`Hello`, answered with everything the guardian holds). Nothing is concluded from it.
-HEAR-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry out, ends this agent alone:
-        the guardian starts another, on a new line (AGENT-3). It is no sign that the guardian is gone, and neither is the end of
+HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; what it may
+        have said is asked for again (`Hello`, answered with everything the guardian holds). Nothing
+        is concluded from it.
+HEAR-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry
+        out, ends this agent alone: the guardian starts another, on a new line (AGENT-3). It is no
+        sign that the guardian is gone, and neither is the end of
         the line: that, only the guardian's death says (`ties.wait_for_guardians_end`).
 """
 
@@ -40,14 +42,20 @@ log = logging.getLogger("holdfast.agent.orders.link")
 _ACKS_PER_FRAME = 4096
 _SHOWN_BYTES = 32
 _LOGGED_REFUSALS = 100
-_ASK_SECONDS = (0.05, 5.0)  # before the guardian is asked again, doubling while nothing readable comes
+_ASK_SECONDS = (
+    0.05,
+    5.0,
+)  # before the guardian is asked again, doubling while nothing readable comes
 _MAX_ASKED = 10  # in a row
 
 
 class GuardianLink(asyncio.Protocol):
-    """Say what is wanted, hear what happened. `hear` gets every answer; `lose` is called once when the line ends."""
+    """Say what is wanted, hear what happened. `hear` gets every answer; `lose` is called once when
+    the line ends."""
 
-    def __init__(self, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = "") -> None:
+    def __init__(
+        self, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = ""
+    ) -> None:
         self._hear = hear
         self._lose = lose
         self._incarnation = incarnation
@@ -61,7 +69,12 @@ class GuardianLink(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, fd: int, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = ""
+        cls,
+        fd: int,
+        hear: Callable[[Answer], None],
+        lose: Callable[[], None],
+        *,
+        incarnation: str = "",
     ) -> GuardianLink:
         """Take over the socket `fd` and say hello; the snapshot comes to `hear`. Raises OSError.
 
@@ -70,7 +83,9 @@ class GuardianLink(asyncio.Protocol):
         line = socket.socket(fileno=fd)
         line.setblocking(False)
         loop = asyncio.get_running_loop()
-        _, link = await loop.create_unix_connection(lambda: cls(hear, lose, incarnation=incarnation), sock=line)
+        _, link = await loop.create_unix_connection(
+            lambda: cls(hear, lose, incarnation=incarnation), sock=line
+        )
         link._say_hello()
         return link
 
@@ -84,7 +99,10 @@ class GuardianLink(asyncio.Protocol):
         try:
             frames = self._reader.feed(data)
         except ValidationError as error:
-            self._give_up(f"the guardian sent what is no message ({error}; it begins with {data[:_SHOWN_BYTES].hex()})")
+            self._give_up(
+                f"the guardian sent what is no message ({error}; it begins with "
+                f"{data[:_SHOWN_BYTES].hex()})"
+            )
             return
         for frame in frames:
             try:
@@ -99,12 +117,18 @@ class GuardianLink(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         answer = decode_answer(frame)
         if isinstance(answer, Unread):
-            log.error(f"the guardian refused {answer.count} messages of this agent, the last because {answer.reason}")
+            log.error(
+                f"the guardian refused {answer.count} messages of this agent, the last because "
+                f"{answer.reason}"
+            )
             self._ask_again()
             return
         if isinstance(answer, Snapshot):
             if self._incarnation and answer.incarnation != self._incarnation:
-                raise ValidationError(f"a snapshot of incarnation {answer.incarnation!r}, not of {self._incarnation!r}")
+                raise ValidationError(
+                    f"a snapshot of incarnation {answer.incarnation!r}, not of "
+                    f"{self._incarnation!r}"
+                )
             self._asked = 0
         self._hear(answer)
 
@@ -119,7 +143,9 @@ class GuardianLink(asyncio.Protocol):
         if self._asking is not None or self._transport is None:
             return
         if self._asked >= _MAX_ASKED:
-            self._give_up(f"nothing the guardian says can be read, though it was asked {self._asked} times")
+            self._give_up(
+                f"nothing the guardian says can be read, though it was asked {self._asked} times"
+            )
             return
         first, most = _ASK_SECONDS
         pause = min(first * 2.0**self._asked, most)
@@ -158,7 +184,8 @@ class GuardianLink(asyncio.Protocol):
         self._launched[launch.key] = self._hellos
 
     def must_be_held(self, key: TaskKey, number: int) -> bool:
-        """Whether the guardian had been told to launch the task before it answered the hello of this number."""
+        """Whether the guardian had been told to launch the task before it answered the hello of
+        this number."""
         return self._launched.get(key, number) < number
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:

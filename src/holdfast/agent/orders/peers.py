@@ -1,6 +1,7 @@
 """Who the other ranks of a gang are, left for each of its tasks as a file.
 
-The controller says it once in an answer for all of a gang's orders in it (`SyncAnswer.gangs`); the text is made once, too.
+The controller says it once in an answer for all of a gang's orders in it (`SyncAnswer.gangs`); the
+text is made once, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class GangPeers:
         self._texts.clear()
 
     def leave(self, order: LaunchOrder, folder: Path) -> None:
-        """Write the peers of an order into its task's folder; a task that runs alone has none. Raises OSError."""
+        """Write the peers of an order into its task's folder; a task that runs alone has none.
+        Raises OSError."""
         text = msgspec.json.encode(order.peers) if order.peers else self._text_of(order)
         if text is not None:
             write_atomic(folder / PEERS_FILE, text)

@@ -1,4 +1,5 @@
-"""What an agent missed when a message was lost to it: what its guardian holds, beside what the agent believes (HEAR-1)."""
+"""What an agent missed when a message was lost to it: what its guardian holds, beside what the
+agent believes (HEAR-1)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from holdfast.wire.guardian import Ended, Snapshot, Started
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """acked: ends the guardian should have forgotten by now. unheld: live tasks that it was told to launch and does not hold."""
+    """acked: ends the guardian should have forgotten by now. unheld: live tasks that it was told to
+    launch and does not hold."""
 
     acked: list[TaskKey] = []
     ended: list[Ended] = []
@@ -20,8 +22,11 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
     unheld: list[AgentTask] = []
 
 
-def find_missed(snapshot: Snapshot, tasks: Iterable[AgentTask], must_be_held: Callable[[TaskKey, int], bool]) -> Missed:
-    """Compare. `must_be_held`: whether a task's launch was said before the hello of this number, so the snapshot knows it."""
+def find_missed(
+    snapshot: Snapshot, tasks: Iterable[AgentTask], must_be_held: Callable[[TaskKey, int], bool]
+) -> Missed:
+    """Compare. `must_be_held`: whether a task's launch was said before the hello of this number, so
+    the snapshot knows it."""
     known = {task.key: task for task in tasks}
     missed = Missed(acked=[], ended=[], started=[], unheld=[])
     for status in snapshot.tasks:
@@ -32,7 +37,9 @@ def find_missed(snapshot: Snapshot, tasks: Iterable[AgentTask], must_be_held: Ca
         elif status.ended is not None:
             missed.ended.append(status.ended)
         elif status.pid and task.state == "starting":
-            missed.started.append(Started(key=status.key, pid=status.pid, started_at=status.started_at))
+            missed.started.append(
+                Started(key=status.key, pid=status.pid, started_at=status.started_at)
+            )
     held = {status.key for status in snapshot.tasks}
     for key, task in known.items():
         if task.live and key not in held and must_be_held(key, snapshot.number):

@@ -1,10 +1,11 @@
-"""Probes: what physical signals say about tasks, three-valued. One silhouette, `Probe`, for every kind.
+"""Probes: what physical signals say about tasks, three-valued. One silhouette, `Probe`, for every
+kind.
 
 real.py       the process tree from /proc, GPUs through a worker process (nvidia.py, amd.py behind worker.py)
 scripted.py   readings from a file, for tests, and loud about it
 
-PROBE-1  No driver is ever called in the agent's own process: a call that hangs is killed with its worker, and the
-         reading is unknown.
+PROBE-1  No driver is ever called in the agent's own process: a call that hangs is killed with its
+         worker, and the reading is unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class Probe(Protocol):
-    """Reads tasks. Never raises and never takes longer than `READ_SECONDS` and a little; what it cannot read is None."""
+    """Reads tasks. Never raises and never takes longer than `READ_SECONDS` and a little; what it
+    cannot read is None."""
 
     kind: str  # "real" or "scripted"
 
@@ -51,7 +53,9 @@ class Probe(Protocol):
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
         """How these devices are when a task begins, None where nothing can be said."""
 
-    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+    async def find_faults(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
         """What happened to the task's devices since `marks`. started_at: CLOCK_BOOTTIME."""
 
     async def describe_gpus(self) -> str:

@@ -1,8 +1,10 @@
-"""AMD devices through sysfs, or `amd-smi` where sysfs says nothing. Runs in the probe's worker process only (PROBE-1).
+"""AMD devices through sysfs, or `amd-smi` where sysfs says nothing. Runs in the probe's worker
+process only (PROBE-1).
 
-Per process there are the kernel's own figures: memory in `/sys/class/kfd`, and what `/proc/PID/fdinfo` says of a device's
-engines. Compute queues do not show in the latter, so a process without engine time is *unknown*, not idle; the busy
-figure of the whole device is then what is left, and it counts only for a task that owns the box.
+Per process there are the kernel's own figures: memory in `/sys/class/kfd`, and what
+`/proc/PID/fdinfo` says of a device's engines. Compute queues do not show in the latter, so a
+process without engine time is *unknown*, not idle; the busy figure of the whole device is then what
+is left, and it counts only for a task that owns the box.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class AmdReader:
                 cards[os.path.basename(os.path.realpath(folder))] = folder
         # Virtual display functions have no memory of their own to speak of.
         self._cards = [
-            (address, folder) for address, folder in sorted(cards.items()) if _read_int(folder / "mem_info_vram_total")
+            (address, folder)
+            for address, folder in sorted(cards.items())
+            if _read_int(folder / "mem_info_vram_total")
         ]
         if not self._cards:
             raise FileNotFoundError("no AMD device")
@@ -41,7 +45,8 @@ class AmdReader:
         self._engine_ns: dict[tuple[int, str], tuple[float, int]] = {}
 
     def read(self, deep: bool = False) -> list[Device]:
-        """Read every device; what nobody says is None. deep: also what is only wanted now and then."""
+        """Read every device; what nobody says is None. deep: also what is only wanted now and
+        then."""
         asked: dict[int, tuple[float | None, int | None]] | None = None
         devices = []
         for index, (address, folder) in enumerate(self._cards):
@@ -50,7 +55,9 @@ class AmdReader:
             if percent is None or used is None:
                 asked = asked if asked is not None else _ask_amd_smi()
                 smi_percent, smi_used = asked.get(index, (None, None))
-                percent = int(smi_percent) if percent is None and smi_percent is not None else percent
+                percent = (
+                    int(smi_percent) if percent is None and smi_percent is not None else percent
+                )
                 used = smi_used if used is None else used
             devices.append(
                 Device(
@@ -74,10 +81,16 @@ class AmdReader:
         ids = {}
         for node in (self._root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
             gpu_id = _read_text(node / "gpu_id")
-            words = dict(line.split(" ", 1) for line in _read_text(node / "properties").splitlines() if " " in line)
+            words = dict(
+                line.split(" ", 1)
+                for line in _read_text(node / "properties").splitlines()
+                if " " in line
+            )
             if gpu_id not in ("", "0") and "location_id" in words:
                 place, domain = int(words["location_id"]), int(words.get("domain", "0"))
-                address = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+                address = (
+                    f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+                )
                 ids[address] = gpu_id
         return ids
 
@@ -92,21 +105,30 @@ class AmdReader:
             if entry.name.isdigit() and used:
                 pid = int(entry.name)
                 percent = self._read_engine_percent(pid, address)
-                processes.append(DeviceProcess(pid=pid, memory_bytes=used, utilisation_percent=percent))
+                processes.append(
+                    DeviceProcess(pid=pid, memory_bytes=used, utilisation_percent=percent)
+                )
         return processes
 
     def _read_engine_percent(self, pid: int, address: str) -> float | None:
-        """Busy share of the engines since the last call; None for zero, because compute queues are not counted."""
+        """Busy share of the engines since the last call; None for zero, because compute queues are
+        not counted."""
         total = 0
         clients = set()
         try:
             for entry in (self._root / f"proc/{pid}/fdinfo").iterdir():
-                words = dict(line.split(":", 1) for line in _read_text(entry).splitlines() if ":" in line)
+                words = dict(
+                    line.split(":", 1) for line in _read_text(entry).splitlines() if ":" in line
+                )
                 client = words.get("drm-client-id", "").strip()
                 if words.get("drm-pdev", "").strip() != address or client in clients:
                     continue
                 clients.add(client)
-                total += sum(int(v.split()[0]) for k, v in words.items() if k.startswith("drm-engine-") and v.split())
+                total += sum(
+                    int(v.split()[0])
+                    for k, v in words.items()
+                    if k.startswith("drm-engine-") and v.split()
+                )
         except (OSError, ValueError):
             return None
         now = time.monotonic()
@@ -118,7 +140,8 @@ class AmdReader:
 
 
 def _read_ecc(folder: Path) -> int | None:
-    """Uncorrectable errors of all blocks: the kernel writes `ue: N` and `ce: N` into one file per block (amdgpu RAS)."""
+    """Uncorrectable errors of all blocks: the kernel writes `ue: N` and `ce: N` into one file per
+    block (amdgpu RAS)."""
     counts = [
         int(words[1])
         for file in folder.glob("*_err_count")
@@ -129,19 +152,24 @@ def _read_ecc(folder: Path) -> int | None:
 
 
 def _ask_amd_smi() -> dict[int, tuple[float | None, int | None]]:
-    """Ask the vendor's tool: index → (busy percent, used bytes). Its JSON has changed its shape before; expect anything."""
+    """Ask the vendor's tool: index → (busy percent, used bytes). Its JSON has changed its shape
+    before; expect anything."""
     try:
         done = subprocess.run(
             ["amd-smi", "metric", "--usage", "--mem-usage", "--json"],
-            capture_output=True, timeout=_SMI_SECONDS, check=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            capture_output=True,
+            timeout=_SMI_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
         return parse_amd_smi(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError):
         return {}
 
 
 def parse_amd_smi(answer: Any) -> dict[int, tuple[float | None, int | None]]:
-    """Read what `amd-smi metric --json` prints; parts that are not there or not numbers are None."""
+    """Read what `amd-smi metric --json` prints; parts that are not there or not numbers are
+    None."""
     if isinstance(answer, dict):
         answer = answer.get("gpu_data", [])
     found: dict[int, tuple[float | None, int | None]] = {}

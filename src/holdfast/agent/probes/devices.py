@@ -22,8 +22,9 @@ class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device now. processes None: the driver lists none for anybody.
 
-    lost: in the driver's words, why it cannot be used any more. xids: critical ones that NVML told of since the last read.
-    pci, ecc_errors (uncorrectable ones since the driver was loaded): only where they were asked for.
+    lost: in the driver's words, why it cannot be used any more. xids: critical ones that NVML told
+    of since the last read. pci, ecc_errors (uncorrectable ones since the driver was loaded): only
+    where they were asked for.
     """
 
     index: int
@@ -54,8 +55,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool) -> GpuReading:
     """Return what `device` says about the task whose processes are `pids`.
 
-    pids_are_ours: the driver's pids are those of our own pid namespace. In a container they are the machine's, and that none
-    of them is the task's proves nothing; then only the box-wide figures are left.
+    pids_are_ours: the driver's pids are those of our own pid namespace. In a container they are the
+    machine's, and that none of them is the task's proves nothing; then only the box-wide figures
+    are left.
     """
     if device.processes is not None:
         mine = [process for process in device.processes if process.pid in pids]
@@ -63,14 +65,20 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
             percents = [process.utilisation_percent for process in mine]
             used = [process.memory_bytes for process in mine]
             percent = (
-                None if any(p is None for p in percents) else min(100.0, sum(p for p in percents if p is not None))
+                None
+                if any(p is None for p in percents)
+                else min(100.0, sum(p for p in percents if p is not None))
             )
             memory = None if any(m is None for m in used) else sum(m for m in used if m is not None)
             if percent is not None and memory is not None:
-                return GpuReading(index=device.index, utilisation_percent=percent, memory_bytes=memory)
+                return GpuReading(
+                    index=device.index, utilisation_percent=percent, memory_bytes=memory
+                )
             if len(mine) < len(device.processes):
                 # Part of it is only known for the whole device, which others use, too.
-                return GpuReading(index=device.index, utilisation_percent=percent, memory_bytes=memory)
+                return GpuReading(
+                    index=device.index, utilisation_percent=percent, memory_bytes=memory
+                )
             # Alone on the device: the device's figures are the task's.
             return GpuReading(
                 index=device.index,
@@ -106,10 +114,13 @@ def format_devices(devices: Sequence[Device]) -> str:
         percent = "?" if device.utilisation_percent is None else f"{device.utilisation_percent:.0f}"
         total = device.memory_total_bytes >> 20
         lines.append(
-            f"{device.index}  {device.model or device.vendor}  {percent} %  {used} of {total} MiB  {device.note}  {device.lost}"
+            f"{device.index}  {device.model or device.vendor}  {percent} %  {used} of {total} MiB "
+            f" {device.note}  {device.lost}"
         )
         for process in device.processes or []:
             memory = "?" if process.memory_bytes is None else f"{process.memory_bytes >> 20}"
-            busy = "?" if process.utilisation_percent is None else f"{process.utilisation_percent:.0f}"
+            busy = (
+                "?" if process.utilisation_percent is None else f"{process.utilisation_percent:.0f}"
+            )
             lines.append(f"   pid {process.pid}  {busy} %  {memory} MiB")
     return "\n".join(line.rstrip() for line in lines) or "no devices"

@@ -1,6 +1,8 @@
-"""What happened to a task's devices while it ran: Xids, uncorrectable memory errors, a device that is gone. Pure.
+"""What happened to a task's devices while it ran: Xids, uncorrectable memory errors, a device that
+is gone. Pure.
 
-FAULT-1  Unreadable is not broken: only what a driver said, or what it listed before and lists no more, is reported.
+FAULT-1  Unreadable is not broken: only what a driver said, or what it listed before and lists no
+         more, is reported.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ class DeviceMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceMarks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's devices when it began, by index. sequence: the kernel log's last record then, None where it cannot be read."""
+    """A task's devices when it began, by index. sequence: the kernel log's last record then, None
+    where it cannot be read."""
 
     devices: Mapping[int, DeviceMark] = {}
     sequence: int | None = None
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
-    """A critical Xid that NVML told of. at: CLOCK_BOOTTIME when it was heard, up to a sample after it happened."""
+    """A critical Xid that NVML told of. at: CLOCK_BOOTTIME when it was heard, up to a sample after
+    it happened."""
 
     at: float
     index: int
@@ -49,10 +53,14 @@ class DeviceFaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     gpu_lost: str | None = None
 
 
-def mark_devices(devices: Sequence[Device], gpus: Sequence[int], kernel: KernelXids | None) -> DeviceMarks:
+def mark_devices(
+    devices: Sequence[Device], gpus: Sequence[int], kernel: KernelXids | None
+) -> DeviceMarks:
     """What to remember of a task's devices when it begins."""
     marks = {
-        device.index: DeviceMark(vendor=device.vendor, uuid=device.uuid, pci=device.pci, ecc_errors=device.ecc_errors)
+        device.index: DeviceMark(
+            vendor=device.vendor, uuid=device.uuid, pci=device.pci, ecc_errors=device.ecc_errors
+        )
         for device in devices
         if device.index in gpus and not device.lost
     }
@@ -60,15 +68,24 @@ def mark_devices(devices: Sequence[Device], gpus: Sequence[int], kernel: KernelX
 
 
 def judge_devices(
-    marks: DeviceMarks, gpus: Sequence[int], devices: Sequence[Device], kernel: KernelXids | None,
-    events: Sequence[SeenEvent], started_at: float, *, silent: Collection[str] = (),
-) -> DeviceFaults:  # fmt: skip
+    marks: DeviceMarks,
+    gpus: Sequence[int],
+    devices: Sequence[Device],
+    kernel: KernelXids | None,
+    events: Sequence[SeenEvent],
+    started_at: float,
+    *,
+    silent: Collection[str] = (),
+) -> DeviceFaults:
     """What happened to the devices `gpus` since `marks`.
 
-    started_at: CLOCK_BOOTTIME, for what has no sequence number. silent: vendors whose driver could not be asked.
+    started_at: CLOCK_BOOTTIME, for what has no sequence number. silent: vendors whose driver could
+    not be asked.
     """
     now = {
-        index: found for index in gpus if (found := _find_device(index, marks.devices.get(index), devices)) is not None
+        index: found
+        for index in gpus
+        if (found := _find_device(index, marks.devices.get(index), devices)) is not None
     }
     lost = []
     ecc_errors = 0
@@ -80,14 +97,22 @@ def judge_devices(
             device is None and mark is not None and mark.vendor not in silent
         ):  # never seen: it may be declared by hand
             name = mark.uuid or mark.pci or "no name"
-            lost.append(f"GPU {index} ({name}) was there when the task began, and the driver lists it no more")
-        if mark is not None and device is not None and None not in (mark.ecc_errors, device.ecc_errors):
+            lost.append(
+                f"GPU {index} ({name}) was there when the task began, and the driver lists it no "
+                "more"
+            )
+        if (
+            mark is not None
+            and device is not None
+            and None not in (mark.ecc_errors, device.ecc_errors)
+        ):
             # A device that was reset counts from 0 again.
             ecc_errors += max(0, (device.ecc_errors or 0) - (mark.ecc_errors or 0))
     return DeviceFaults(
-        xids=_find_xids(marks, gpus, now, kernel, events, started_at)[:MAX_CODES], ecc_errors=ecc_errors,
+        xids=_find_xids(marks, gpus, now, kernel, events, started_at)[:MAX_CODES],
+        ecc_errors=ecc_errors,
         gpu_lost="; ".join(lost)[:4096] or None,
-    )  # fmt: skip
+    )
 
 
 def _find_device(index: int, mark: DeviceMark | None, devices: Sequence[Device]) -> Device | None:
@@ -99,23 +124,32 @@ def _find_device(index: int, mark: DeviceMark | None, devices: Sequence[Device])
 
 
 def _find_xids(
-    marks: DeviceMarks, gpus: Sequence[int], now: Mapping[int, Device], kernel: KernelXids | None,
-    events: Sequence[SeenEvent], started_at: float,
-) -> tuple[int, ...]:  # fmt: skip
+    marks: DeviceMarks,
+    gpus: Sequence[int],
+    now: Mapping[int, Device],
+    kernel: KernelXids | None,
+    events: Sequence[SeenEvent],
+    started_at: float,
+) -> tuple[int, ...]:
     if kernel is None:
         codes = [event.code for event in events if event.index in gpus and event.at >= started_at]
         return tuple(dict.fromkeys(codes))
-    places = {parse_pci(mark.pci) for mark in marks.devices.values()} | {parse_pci(d.pci) for d in now.values()}
+    places = {parse_pci(mark.pci) for mark in marks.devices.values()} | {
+        parse_pci(d.pci) for d in now.values()
+    }
     since = marks.sequence
     return tuple(
         dict.fromkeys(
             xid.code
             for xid in kernel.xids
-            if xid.pci in places and (xid.at >= started_at if since is None else xid.sequence > since)
+            if xid.pci in places
+            and (xid.at >= started_at if since is None else xid.sequence > since)
         )
     )
 
 
 def add_device_faults(facts: TaskFacts, found: DeviceFaults) -> TaskFacts:
     """The facts of an end with what happened to the devices."""
-    return msgspec.structs.replace(facts, xids=found.xids, ecc_errors=found.ecc_errors, gpu_lost=found.gpu_lost)
+    return msgspec.structs.replace(
+        facts, xids=found.xids, ecc_errors=found.ecc_errors, gpu_lost=found.gpu_lost
+    )

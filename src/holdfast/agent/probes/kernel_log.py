@@ -1,8 +1,9 @@
-"""Xids in the kernel log. Runs in the probe's worker process only (PROBE-1): /dev/kmsg takes root, or CAP_SYSLOG.
+"""Xids in the kernel log. Runs in the probe's worker process only (PROBE-1): /dev/kmsg takes root,
+or CAP_SYSLOG.
 
-A record reads `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;MESSAGE` and ends with a line break; lines that begin with a space
-continue it (Linux, Documentation/ABI/testing/dev-kmsg). The sequence number only grows, which makes it the better clock: the
-microseconds drift against every other.
+A record reads `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;MESSAGE` and ends with a line break; lines that
+begin with a space continue it (Linux, Documentation/ABI/testing/dev-kmsg). The sequence number only
+grows, which makes it the better clock: the microseconds drift against every other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
 
 
 class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid. at: seconds of CLOCK_BOOTTIME, as well as the kernel's own clock allows. pci: (domain, bus, device)."""
+    """One Xid. at: seconds of CLOCK_BOOTTIME, as well as the kernel's own clock allows. pci:
+    (domain, bus, device)."""
 
     sequence: int
     at: float
@@ -30,7 +32,8 @@ class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelXids(msgspec.Struct, frozen=True, kw_only=True):
-    """The Xids that are still in the log, and the last record's sequence number, -1 of an empty log."""
+    """The Xids that are still in the log, and the last record's sequence number, -1 of an empty
+    log."""
 
     sequence: int
     xids: list[SeenXid] = []
@@ -55,7 +58,9 @@ class KernelLog:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno == errno.EPIPE:  # records were overwritten before they were read; the next is there
+                if (
+                    error.errno == errno.EPIPE
+                ):  # records were overwritten before they were read; the next is there
                     continue
                 raise
             if not chunk:
@@ -74,9 +79,15 @@ class KernelLog:
         if b"NVRM: Xid" not in message:
             return
         found = parse_xid_line(message.decode(errors="replace"))
-        # Only the kernel's own records (facility 0): whoever may write to /dev/kmsg speaks for another.
+        # Only the kernel's own records (facility 0): whoever may write to /dev/kmsg speaks for
+        # another.
         if found is not None and fields[0].isdigit() and int(fields[0]) < 8:
-            seen = SeenXid(sequence=int(fields[1]), at=int(fields[2]) / 1e6 + ahead, pci=found.pci, code=found.code)
+            seen = SeenXid(
+                sequence=int(fields[1]),
+                at=int(fields[2]) / 1e6 + ahead,
+                pci=found.pci,
+                code=found.code,
+            )
             self._xids = [*self._xids, seen][-MAX_XIDS:]
 
     def close(self) -> None:

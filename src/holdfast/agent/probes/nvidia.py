@@ -30,7 +30,8 @@ class NvidiaReader:
         self._seen_at = [0] * self._count
 
     def read(self, deep: bool = False) -> list[Device]:
-        """Read every device; what NVML does not say is None. deep: also what is only wanted now and then."""
+        """Read every device; what NVML does not say is None. deep: also what is only wanted now and
+        then."""
         xids = self._drain_events()
         devices = []
         for index in range(self._count):
@@ -45,7 +46,8 @@ class NvidiaReader:
         return devices
 
     def _open_device(self, index: int) -> None:
-        """A device that was lost before NVML was opened has no handle; the others must be read all the same."""
+        """A device that was lost before NVML was opened has no handle; the others must be read all
+        the same."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         except self._nvml.NVMLError as error:
@@ -56,7 +58,9 @@ class NvidiaReader:
         self._handles[index] = handle
         if self._events is not None:
             try:
-                self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._events)
+                self._nvml.nvmlDeviceRegisterEvents(
+                    handle, self._nvml.nvmlEventTypeXidCriticalError, self._events
+                )
             except (self._nvml.NVMLError, AttributeError):
                 pass
 
@@ -67,7 +71,8 @@ class NvidiaReader:
             return None
 
     def _drain_events(self) -> dict[int, list[int]]:
-        """Critical Xids since the last call, by device: for where the kernel log cannot be read, as in most containers."""
+        """Critical Xids since the last call, by device: for where the kernel log cannot be read, as
+        in most containers."""
         found: dict[int, list[int]] = {}
         for _ in range(_MAX_EVENTS if self._events is not None else 0):
             try:
@@ -90,7 +95,8 @@ class NvidiaReader:
             model=_text(self._ask("nvmlDeviceGetName", handle)),
             memory_total_bytes=int(memory.total) if memory is not None else 0,
             memory_used_bytes=int(memory.used) if memory is not None else None,
-            # A sliced device has no utilisation of its own: NVML refuses, or says a zero that means nothing.
+            # A sliced device has no utilisation of its own: NVML refuses, or says a zero that means
+            # nothing.
             utilisation_percent=float(rates.gpu) if rates is not None and not sliced else None,
             processes=self._read_processes(index, handle, sliced=sliced),
             note="MIG" if sliced else "",
@@ -115,7 +121,9 @@ class NvidiaReader:
         count = self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
         return None if count is None else int(count)
 
-    def _read_processes(self, index: int, handle: Any, *, sliced: bool) -> list[DeviceProcess] | None:
+    def _read_processes(
+        self, index: int, handle: Any, *, sliced: bool
+    ) -> list[DeviceProcess] | None:
         compute = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         graphics = self._ask("nvmlDeviceGetGraphicsRunningProcesses", handle)
         if compute is None:
@@ -123,7 +131,9 @@ class NvidiaReader:
         memory: dict[int, int | None] = {}
         for process in [*compute, *(graphics or [])]:
             used = getattr(process, "usedGpuMemory", None)
-            known = used if used is not None and used < 1 << 60 else None  # all ones is "not available"
+            known = (
+                used if used is not None and used < 1 << 60 else None
+            )  # all ones is "not available"
             before = memory.get(process.pid, 0)
             memory[process.pid] = known if before is None or known is None else max(known, before)
         percents = None if sliced else self._read_percents(index, handle)
@@ -138,7 +148,8 @@ class NvidiaReader:
         ]
 
     def _read_percents(self, index: int, handle: Any) -> dict[int, float] | None:
-        """The highest utilisation of each process since the last call; None where the device does not say."""
+        """The highest utilisation of each process since the last call; None where the device does
+        not say."""
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_at[index])
         except self._nvml.NVMLError as error:

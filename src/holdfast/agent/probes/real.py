@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes import READ_SECONDS, Probed, Sampled
 from holdfast.agent.probes.devices import Device, format_devices, owns_devices, read_for_task
-from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks, SeenEvent, judge_devices, mark_devices
+from holdfast.agent.probes.faults import (
+    DeviceFaults,
+    DeviceMarks,
+    SeenEvent,
+    judge_devices,
+    mark_devices,
+)
 from holdfast.agent.probes.tree import TreeMeter, find_trees
 from holdfast.agent.probes.worker import Answer
 from holdfast.agent.probes.worker_client import ProbeWorker
@@ -34,7 +40,9 @@ class RealProbe:
 
     kind = "real"
 
-    def __init__(self, worker: ProbeWorker | None = None, *, guardian_pid: int | None = None) -> None:
+    def __init__(
+        self, worker: ProbeWorker | None = None, *, guardian_pid: int | None = None
+    ) -> None:
         self._worker = worker or ProbeWorker()
         self._guardian_pid = os.getppid() if guardian_pid is None else guardian_pid
         self._meters: dict[TaskKey, TreeMeter] = {}
@@ -56,7 +64,9 @@ class RealProbe:
             await self._worker.close()
         for device in devices or []:
             if device.lost:
-                log.error(f"GPU {device.index} of this host is lost and is not offered: {device.lost}")
+                log.error(
+                    f"GPU {device.index} of this host is lost and is not offered: {device.lost}"
+                )
         return [device.as_gpu() for device in devices or [] if not device.lost]
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
@@ -74,7 +84,9 @@ class RealProbe:
             mine = [device for device in devices or [] if device.index in task.gpus]
             gpus: tuple[GpuReading, ...] = ()
             if members:  # without its tree it cannot be said who on the device is the task
-                gpus = tuple(read_for_task(device, pids, pids_are_ours=self.pids_are_ours) for device in mine)
+                gpus = tuple(
+                    read_for_task(device, pids, pids_are_ours=self.pids_are_ours) for device in mine
+                )
             owns = owns_devices(devices or [], task.gpus, pids, pids_are_ours=self.pids_are_ours)
             found[task.key] = Sampled(Reading(at=at, gpus=gpus, tree=tree), owns)
         return found
@@ -87,7 +99,9 @@ class RealProbe:
     def _take_events(self, devices: Sequence[Device]) -> None:
         """Keep the Xids that NVML tells once, to whoever asks first."""
         now = read_boottime()
-        self._events += [SeenEvent(now, device.index, code) for device in devices for code in device.xids]
+        self._events += [
+            SeenEvent(now, device.index, code) for device in devices for code in device.xids
+        ]
         del self._events[:-_MAX_EVENTS]
 
     async def _ask_deep(self) -> Answer | None:
@@ -102,14 +116,19 @@ class RealProbe:
         answer = await self._ask_deep()
         return None if answer is None else mark_devices(answer.devices, gpus, answer.kernel)
 
-    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+    async def find_faults(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
         """Ask the drivers and the kernel log again."""
         answer = await self._ask_deep()
         if answer is None:
             return DeviceFaults()
-        # A driver that could not be asked lists nothing, which says nothing of its devices (FAULT-1).
+        # A driver that could not be asked lists nothing, which says nothing of its devices
+        # (FAULT-1).
         silent = {"nvidia", "amd"} if answer.errors else set(answer.unopened)
-        return judge_devices(marks, task.gpus, answer.devices, answer.kernel, self._events, started_at, silent=silent)
+        return judge_devices(
+            marks, task.gpus, answer.devices, answer.kernel, self._events, started_at, silent=silent
+        )
 
     async def _read_trees(self, tasks: Sequence[Probed]) -> _Trees:
         """Read /proc in a thread: a process stuck in the kernel may hold up whoever looks at it."""
@@ -149,7 +168,14 @@ class RealProbe:
 
 def may_have_devices() -> bool:
     """Whether any driver's traces are here; saves the start of a worker on a host that has none."""
-    traces = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd", "/sys/module/amdgpu")
+    traces = (
+        "/dev/nvidiactl",
+        "/dev/nvidia0",
+        "/proc/driver/nvidia",
+        "/dev/dxg",
+        "/dev/kfd",
+        "/sys/module/amdgpu",
+    )
     return any(os.path.exists(path) for path in traces)
 
 

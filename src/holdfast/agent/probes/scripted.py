@@ -1,10 +1,10 @@
 """A probe whose readings come from a file: for tests and demonstrations, never for real work.
 
 The file holds JSON lines, each
-`{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…}}`; the fields are those of
-`core.watchdogs.signals`, and of `DeviceFaults`, of which a job's last line holds. Each sample of a task takes the next line
-for its job (or for null), the last one for ever after. The file is read anew at every sample, so that a test can change
-what will be seen.
+`{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…}}`; the
+fields are those of `core.watchdogs.signals`, and of `DeviceFaults`, of which a job's last line
+holds. Each sample of a task takes the next line for its job (or for null), the last one for ever
+after. The file is read anew at every sample, so that a test can change what will be seen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ScriptedProbe:
         self._path = Path(path)
         self._taken: dict[TaskKey, int] = {}
         log.warning(
-            f"SCRIPTED PROBE: watchdogs judge by {path}, not by what tasks really do. This is for tests only; no real"
+            f"SCRIPTED PROBE: watchdogs judge by {path}, not by what tasks really do. This is for "
+            "tests only; no real"
             " work is safe on this host."
         )
 
@@ -67,7 +68,9 @@ class ScriptedProbe:
     def _read_lines(self) -> list[_Line]:
         try:
             return [
-                msgspec.json.decode(line, type=_Line) for line in self._path.read_bytes().splitlines() if line.strip()
+                msgspec.json.decode(line, type=_Line)
+                for line in self._path.read_bytes().splitlines()
+                if line.strip()
             ]
         except (OSError, msgspec.MsgspecError) as error:
             log.error(f"the probe's script cannot be read: {error}")
@@ -77,7 +80,9 @@ class ScriptedProbe:
         """Nothing to note: the script says what happens."""
         return None
 
-    async def find_faults(self, task: Probed, marks: DeviceMarks, started_at: float) -> DeviceFaults:
+    async def find_faults(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
         """What the last line for the task's job says."""
         mine = [line for line in self._read_lines() if line.job in (None, task.key.job_id)]
         return mine[-1].faults if mine else DeviceFaults()

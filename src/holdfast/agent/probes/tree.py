@@ -1,8 +1,9 @@
 """CPU time, I/O and memory of a task's process tree, from /proc.
 
-TREE-READ-1  The counters never fall and never lose work: what a process did is added as it does it, so its exit takes nothing
-             away. A child's whole time shows up once more in its parent when it is reaped; a tree in which processes
-             come and go is busier than it looks, never idler.
+TREE-READ-1  The counters never fall and never lose work: what a process did is added as it does it,
+             so its exit takes nothing away. A child's whole time shows up once more in its parent
+             when it is reaped; a tree in which processes come and go is busier than it looks, never
+             idler.
 TREE-READ-2  A living process that may not be read makes the value unknown, not smaller.
 """
 
@@ -22,7 +23,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """One process: CPU seconds (reaped children included), bytes read and written, resident bytes. None: unreadable."""
+    """One process: CPU seconds (reaped children included), bytes read and written, resident bytes.
+    None: unreadable."""
 
     cpu_seconds: float
     rss_bytes: int
@@ -30,7 +32,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
-    """Return the living processes of each task: its session, its descendants, and orphans that carry its mark."""
+    """Return the living processes of each task: its session, its descendants, and orphans that
+    carry its mark."""
     table = process_table.read_table()
     by_root = {pid: key for key, pid in roots.items()}
     by_text = {str(key): key for key in roots}
@@ -41,8 +44,8 @@ def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, li
         elif entry.session in by_root:
             owners[entry.pid] = by_root[entry.session]
         elif entry.ppid == guardian_pid:
-            # Only the guardian's orphans are asked for their mark: reading an environment may block on a process that is
-            # stuck in the kernel.
+            # Only the guardian's orphans are asked for their mark: reading an environment may block
+            # on a process that is stuck in the kernel.
             owners[entry.pid] = by_text.get(process_table.read_marks(entry.pid)[0] or "")
     trees: dict[TaskKey, list[ProcessEntry]] = {key: [] for key in roots}
     for entry in table.values():
@@ -113,7 +116,9 @@ class TreeMeter:
             now[entry.identity] = usage
             before = self._before.get(entry.identity)
             rss_bytes += usage.rss_bytes
-            self._cpu_seconds += max(0.0, usage.cpu_seconds - (before.cpu_seconds if before else 0.0))
+            self._cpu_seconds += max(
+                0.0, usage.cpu_seconds - (before.cpu_seconds if before else 0.0)
+            )
             if usage.io_bytes is None:
                 io_known = False
             else:
@@ -123,5 +128,7 @@ class TreeMeter:
         if not now:
             return TreeReading()
         return TreeReading(
-            cpu_seconds=round(self._cpu_seconds, 4), io_bytes=self._io_bytes if io_known else None, rss_bytes=rss_bytes
+            cpu_seconds=round(self._cpu_seconds, 4),
+            io_bytes=self._io_bytes if io_known else None,
+            rss_bytes=rss_bytes,
         )

@@ -1,7 +1,8 @@
 """The process in which drivers are called: `python -m holdfast.agent.probes.worker`.
 
-A line in asks, `NUMBER`, or `NUMBER deep` for what is only wanted now and then; a line out answers (`Answer`). It ends when
-its input ends. Whatever a driver does to it, hang, crash or leak, is done to nobody else.
+A line in asks, `NUMBER`, or `NUMBER deep` for what is only wanted now and then; a line out answers
+(`Answer`). It ends when its input ends. Whatever a driver does to it, hang, crash or leak, is done
+to nobody else.
 
     --nvml MODULE   the module to use for NVML, `pynvml` unless said otherwise; `none` for none
     --kmsg FILE     the kernel log, `/dev/kmsg` unless said otherwise
@@ -25,7 +26,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The devices, and why there are fewer than expected.
 
     kernel: None where its log cannot be read, or was not asked for.
-    unopened: vendor → why its driver could not be opened at all, as on hosts that have nothing of that vendor.
+    unopened: vendor → why its driver could not be opened at all, as on hosts that have nothing of
+    that vendor.
     """
 
     number: int
@@ -80,7 +82,9 @@ def read_devices(
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
             continue
-        devices += [msgspec.structs.replace(d, index=len(devices) + place) for place, d in enumerate(found)]
+        devices += [
+            msgspec.structs.replace(d, index=len(devices) + place) for place, d in enumerate(found)
+        ]
     kernel = None
     if deep and kernel_log is not None:
         try:

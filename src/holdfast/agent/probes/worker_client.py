@@ -1,4 +1,5 @@
-"""The agent's side of the worker: one question at a time, five seconds, then the worker is killed."""
+"""The agent's side of the worker: one question at a time, five seconds, then the worker is
+killed."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ _MAX_ANSWER_BYTES = 8 << 20
 
 
 class ProbeWorker:
-    """Asks a worker process, which is started when needed and ended when nobody asked for a minute."""
+    """Asks a worker process, which is started when needed and ended when nobody asked for a
+    minute."""
 
-    def __init__(self, arguments: Sequence[str] = (), *, read_seconds: float = READ_SECONDS) -> None:
+    def __init__(
+        self, arguments: Sequence[str] = (), *, read_seconds: float = READ_SECONDS
+    ) -> None:
         self.is_default = not arguments
         self._argv = [sys.executable, "-P", "-m", "holdfast.agent.probes.worker", *arguments]
         self._read_seconds = read_seconds
@@ -49,7 +53,8 @@ class ProbeWorker:
         return answer.devices
 
     async def ask(self, *, deep: bool = False) -> Answer | None:
-        """Return all the worker says; None when it did not say in time. deep: with counters and the kernel log."""
+        """Return all the worker says; None when it did not say in time. deep: with counters and the
+        kernel log."""
         async with self._lock:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before:
@@ -92,12 +97,19 @@ class ProbeWorker:
         return answer
 
     async def _give_up(self, error: Exception) -> None:
-        """Kill the worker. One that even survives that is stuck in the driver: left behind, and noted."""
-        why = f"no answer in {self._read_seconds:g} s" if isinstance(error, TimeoutError) else str(error)
+        """Kill the worker. One that even survives that is stuck in the driver: left behind, and
+        noted."""
+        why = (
+            f"no answer in {self._read_seconds:g} s"
+            if isinstance(error, TimeoutError)
+            else str(error)
+        )
         if not self.hung:
             self.hung = True
             log.warning(f"the GPU probe failed ({why}); GPU readings are unknown until it answers")
-        self._not_before = asyncio.get_running_loop().time() + min(_AGAIN_SECONDS, 6 * self._read_seconds)
+        self._not_before = asyncio.get_running_loop().time() + min(
+            _AGAIN_SECONDS, 6 * self._read_seconds
+        )
         process, self._process = self._process, None
         if process is None:
             return
@@ -107,7 +119,9 @@ class ProbeWorker:
             async with asyncio.timeout(_REAP_SECONDS):
                 await process.wait()
         except TimeoutError:
-            log.error(f"the GPU probe {process.pid} survives SIGKILL: the driver of this host is stuck")
+            log.error(
+                f"the GPU probe {process.pid} survives SIGKILL: the driver of this host is stuck"
+            )
 
     def _retire(self) -> None:
         """End an idle worker by closing its input."""

@@ -28,18 +28,21 @@ _BY_STATUS: dict[int, type[HoldfastError]] = {
 
 
 def read_problem(answer: HttpAnswer) -> HoldfastError:
-    """Return the error an answer stands for: what the problem says, or Unavailable for one that is not ours."""
+    """Return the error an answer stands for: what the problem says, or Unavailable for one that is
+    not ours."""
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
     except msgspec.MsgspecError:
-        # A proxy's page, say: only a controller that answers as one may have the agent give anything up.
+        # A proxy's page, say: only a controller that answers as one may have the agent give
+        # anything up.
         return Unavailable(f"the controller answered with status {answer.status}")
     kind = _BY_STATUS.get(answer.status, Unavailable)
     return kind(problem.detail or problem.title or f"status {answer.status}", code=problem.code)
 
 
 class ControllerCalls:
-    """Typed calls. Every one raises Unavailable when its fate is unknown, or the controller's own error."""
+    """Typed calls. Every one raises Unavailable when its fate is unknown, or the controller's own
+    error."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -47,7 +50,9 @@ class ControllerCalls:
 
     async def register(self, request: wire.RegisterRequest, token: str) -> wire.RegisterAnswer:
         """Register with a join token or the host key."""
-        body = await self._post("/v1/agent/register", wire.encode(request), token=token, timeout_seconds=CALL_SECONDS)
+        body = await self._post(
+            "/v1/agent/register", wire.encode(request), token=token, timeout_seconds=CALL_SECONDS
+        )
         return _decode(wire.decode_register_answer, body)
 
     async def sync(self, request: wire.SyncRequest) -> wire.SyncAnswer:
@@ -59,7 +64,9 @@ class ControllerCalls:
     async def send_logs(self, uploads: list[wire.LogUpload]) -> wire.LogsAnswer:
         """Ship log bytes."""
         data = wire.encode_logs(wire.LogsRequest(uploads=uploads))
-        body = await self._post("/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0)
+        body = await self._post(
+            "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0
+        )
         return _decode(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
 
     async def send_forensics(self, forensics: wire.Forensics) -> None:
@@ -76,7 +83,9 @@ class ControllerCalls:
         kind: str = "application/json",
     ) -> bytes:
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
-        answer = await self._client.call("POST", path, data, headers=headers, timeout_seconds=timeout_seconds)
+        answer = await self._client.call(
+            "POST", path, data, headers=headers, timeout_seconds=timeout_seconds
+        )
         if answer.status // 100 != 2:
             raise read_problem(answer)
         return answer.body

@@ -1,12 +1,17 @@
-"""The agent's side of checkpoints: what tasks saved goes up in the background, what they start from comes before the start.
+"""The agent's side of checkpoints: what tasks saved goes up in the background, what they start from
+comes before the start.
 
-SAVE-1  A task's end is told after what it saved is uploaded, so that the next attempt gets it; but never later than
-        `HOLD_SECONDS`, or the length of its lease, after the end: a controller that hangs must not hold a job for ever.
-SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good, so an agent that is killed between
+SAVE-1  A task's end is told after what it saved is uploaded, so that the next attempt gets it; but
+        never later than `HOLD_SECONDS`, or the length of its lease, after the end: a controller
+        that hangs must not hold a job for ever.
+SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good, so an
+        agent that is killed between
         the two loses nothing: the next one finds it there.
-SAVE-3  A task that has a checkpoint never starts without it. What cannot be fetched is a failed start, with its reason.
-SAVE-4  One whose bytes are not those on record, not as many, or gone, is not waited for: the next older one is taken, and the
-        controller puts that on record. What only cannot be reached is no reason to go back.
+SAVE-3  A task that has a checkpoint never starts without it. What cannot be fetched is a failed
+        start, with its reason.
+SAVE-4  One whose bytes are not those on record, not as many, or gone, is not waited for: the next
+        older one is taken, and the controller puts that on record. What only cannot be reached is
+        no reason to go back.
 """
 
 from __future__ import annotations
@@ -23,7 +28,14 @@ import msgspec
 
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.transfers import Transfers, Wire, find_saved, hash_file, open_newest, remove_up_to
+from holdfast.agent.uplink.transfers import (
+    Transfers,
+    Wire,
+    find_saved,
+    hash_file,
+    open_newest,
+    remove_up_to,
+)
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
 from holdfast.wire.agent import CheckpointOffer
@@ -37,7 +49,9 @@ POLL_SECONDS = 5.0
 _AT_ONCE = 4
 _AGAIN_SECONDS = (0.2, 5.0)
 _TORN_TRIES = 3
-_LOST_CODES = frozenset({"blob_missing", "blob_spoilt"})  # what the blob store says of a blob, no other try will change
+_LOST_CODES = frozenset(
+    {"blob_missing", "blob_spoilt"}
+)  # what the blob store says of a blob, no other try will change
 
 
 class _Fetch(msgspec.Struct):
@@ -46,7 +60,8 @@ class _Fetch(msgspec.Struct):
 
 
 class CheckpointDesk:
-    """All transfers of this agent. Nothing here waits in the agent's loop for a disk or the network."""
+    """All transfers of this agent. Nothing here waits in the agent's loop for a disk or the
+    network."""
 
     def __init__(self, table: TaskTable, transfers: Transfers) -> None:
         self._table = table
@@ -89,19 +104,29 @@ class CheckpointDesk:
             try:
                 async with self._slots:
                     wire = self._wires[task.key] = Wire()
-                    if saved.identity != known:  # not at every try: a controller that is away would cost a core
+                    if (
+                        saved.identity != known
+                    ):  # not at every try: a controller that is away would cost a core
                         sha256 = await run_aside(partial(hash_file, saved.fd, saved.size))
                         known = saved.identity
-                    number = await run_aside(partial(self._transfers.upload, task.key, saved, sha256, wire))
+                    number = await run_aside(
+                        partial(self._transfers.upload, task.key, saved, sha256, wire)
+                    )
             except (Conflict, NotFound, Forbidden, TooLarge) as error:
-                log.error(f"a checkpoint is not taken: {error}", extra=task.about(size=saved.size, step=saved.step))
+                log.error(
+                    f"a checkpoint is not taken: {error}",
+                    extra=task.about(size=saved.size, step=saved.step),
+                )
                 remove_up_to(folder, saved)
                 continue
             except ValidationError as error:
                 torn, known = torn + 1, None
                 if torn < _TORN_TRIES:
                     continue
-                log.error(f"a checkpoint is given up: {error}", extra=task.about(size=saved.size, step=saved.step))
+                log.error(
+                    f"a checkpoint is given up: {error}",
+                    extra=task.about(size=saved.size, step=saved.step),
+                )
                 remove_up_to(folder, saved)
                 torn = 0
             except (HoldfastError, OSError) as error:
@@ -112,7 +137,10 @@ class CheckpointDesk:
                 pause = min(2 * pause, longest)
             else:
                 self._said.discard(task.key)
-                log.info(f"checkpoint {number} is on record", extra=task.about(size=saved.size, step=saved.step))
+                log.info(
+                    f"checkpoint {number} is on record",
+                    extra=task.about(size=saved.size, step=saved.step),
+                )
                 remove_up_to(folder, saved)
                 pause, torn = _AGAIN_SECONDS[0], 0
             finally:
@@ -128,14 +156,17 @@ class CheckpointDesk:
         self._wires.pop(task.key, None)
         self._said.discard(task.key)
         if not work.cancelled() and work.exception() is not None:
-            log.error("checkpoints cannot be uploaded", exc_info=work.exception(), extra=task.about())
+            log.error(
+                "checkpoints cannot be uploaded", exc_info=work.exception(), extra=task.about()
+            )
         elif task.live and not work.cancelled() and find_saved(task.folder / OUT_FOLDER):
             self.poke(task)  # it came after the last look
             return
         self.let_go(task.key)
 
     def settle(self, task: AgentTask, then: Callable[[], None]) -> None:
-        """Its processes are gone: call `then` once, when what it saved is uploaded, or late (SAVE-1)."""
+        """Its processes are gone: call `then` once, when what it saved is uploaded, or late
+        (SAVE-1)."""
         if task.over:
             return  # an end is repeated until it is acknowledged
         folder = task.folder / OUT_FOLDER
@@ -146,14 +177,17 @@ class CheckpointDesk:
             return
         task.over = True
         self._held[task.key] = then
-        bound = min(HOLD_SECONDS, task.order.ttl_seconds if task.order is not None else HOLD_SECONDS)
+        bound = min(
+            HOLD_SECONDS, task.order.ttl_seconds if task.order is not None else HOLD_SECONDS
+        )
         asyncio.get_running_loop().call_later(bound, self._let_go_late, task, bound)
         self.poke(task)
 
     def _let_go_late(self, task: AgentTask, seconds: float) -> None:
         if task.key in self._held:
             log.error(
-                f"its last checkpoint was not taken within {seconds:g} s of its end; the next attempt starts from the one before",
+                f"its last checkpoint was not taken within {seconds:g} s of its end; the next "
+                "attempt starts from the one before",
                 extra=task.about(),
             )
             self.let_go(task.key)
@@ -175,13 +209,15 @@ class CheckpointDesk:
     # ---- down
 
     def fetch(self, task: AgentTask, then: Callable[[str | None], None]) -> None:
-        """Fetch what the task starts from into its folder; then call `then` with None, or with why it could not be had."""
+        """Fetch what the task starts from into its folder; then call `then` with None, or with why
+        it could not be had."""
         wire = Wire()
         work = asyncio.create_task(self._fetch(task, wire, then))
         self._fetches[task.key] = _Fetch(work, wire)
 
     def stop_fetch(self, key: TaskKey) -> bool:
-        """The task is not to start. True when it was being fetched for; `then` is not called any more."""
+        """The task is not to start. True when it was being fetched for; `then` is not called any
+        more."""
         fetch = self._fetches.pop(key, None)
         if fetch is None:
             return False
@@ -213,7 +249,10 @@ class CheckpointDesk:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 async with self._slots:
                     await run_aside(partial(self._transfers.download, task.key, offer, path, wire))
-                log.info(f"checkpoint {offer.number} is here", extra=task.about(size=offer.size, step=offer.step))
+                log.info(
+                    f"checkpoint {offer.number} is here",
+                    extra=task.about(size=offer.size, step=offer.step),
+                )
                 return None
             except (OSError, HoldfastError) as error:
                 wrong += isinstance(error, ValidationError)
@@ -224,10 +263,15 @@ class CheckpointDesk:
                         offer, wrong, give_up_at = older, 0, loop.time() + FETCH_SECONDS
                         task.order = msgspec.structs.replace(task.order, checkpoint=older)
                         continue
-                final = isinstance(error, Conflict | NotFound | Forbidden) or gone or wrong >= _TORN_TRIES
+                final = (
+                    isinstance(error, Conflict | NotFound | Forbidden)
+                    or gone
+                    or wrong >= _TORN_TRIES
+                )
                 if final or loop.time() > give_up_at:
                     return (
-                        f"number {offer.number} of rank {task.key.rank}: {error}. Delete it (`holdfast checkpoints rm`) to start "
+                        f"number {offer.number} of rank {task.key.rank}: {error}. Delete it "
+                        "(`holdfast checkpoints rm`) to start "
                         "from the one before, or retry with --from-scratch"
                     )
                 self._note_failure(task, error)
@@ -239,12 +283,17 @@ class CheckpointDesk:
     ) -> CheckpointOffer | None:
         """The one before, None where none is kept or the controller cannot say."""
         try:
-            older = await run_aside(partial(self._transfers.skip, task.key, offer.number, str(error), wire))
+            older = await run_aside(
+                partial(self._transfers.skip, task.key, offer.number, str(error), wire)
+            )
         except HoldfastError as refused:
-            log.warning(f"there is no older checkpoint to go back to: {refused}", extra=task.about())
+            log.warning(
+                f"there is no older checkpoint to go back to: {refused}", extra=task.about()
+            )
             return None
         log.error(
-            f"checkpoint {offer.number} cannot be used, it starts from number {older.number}: {error}",
+            f"checkpoint {offer.number} cannot be used, it starts from number {older.number}: "
+            f"{error}",
             extra=task.about(step=older.step),
         )
         return older

@@ -1,11 +1,12 @@
 """A small HTTP/1.1 client over asyncio streams and h11, for one controller.
 
-httpx costs 0.5 to 1 ms of CPU and 20 MB per process; an agent makes the same few calls for ever to one address, so the
-protocol core that httpx stands on (h11) is used directly. It follows no redirects and knows no proxies: put the
-controller's real address into the agent's config.
+httpx costs 0.5 to 1 ms of CPU and 20 MB per process; an agent makes the same few calls for ever to
+one address, so the protocol core that httpx stands on (h11) is used directly. It follows no
+redirects and knows no proxies: put the controller's real address into the agent's config.
 
-CALL-1  A call on a kept connection that fails before the first byte of its answer is made once more on a fresh one: the
-        server may have closed it while it lay idle. Every call of the agent may be repeated.
+CALL-1  A call on a kept connection that fails before the first byte of its answer is made once more
+        on a fresh one: the server may have closed it while it lay idle. Every call of the agent may
+        be repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ class _Connection:
     async def exchange(self, request: h11.Request, body: bytes) -> HttpAnswer:
         began = False
         try:
-            parts = [self._http.send(request), self._http.send(h11.Data(body)), self._http.send(h11.EndOfMessage())]
+            parts = [
+                self._http.send(request),
+                self._http.send(h11.Data(body)),
+                self._http.send(h11.EndOfMessage()),
+            ]
             self._writer.write(b"".join(part for part in parts if part))
             await self._writer.drain()
             status, chunks, size = 0, [], 0
@@ -60,7 +65,9 @@ class _Connection:
                 elif isinstance(event, h11.Data):
                     size += len(event.data)
                     if size > MAX_ANSWER_BYTES:
-                        raise Unavailable(f"the controller's answer is over {MAX_ANSWER_BYTES} bytes")
+                        raise Unavailable(
+                            f"the controller's answer is over {MAX_ANSWER_BYTES} bytes"
+                        )
                     chunks.append(bytes(event.data))
                 elif isinstance(event, h11.EndOfMessage):
                     return HttpAnswer(status, b"".join(chunks))
@@ -87,7 +94,8 @@ class _Connection:
 
 
 class HttpClient:
-    """Calls to one controller. Connections are kept; two are enough for a waiting poll and a report beside it."""
+    """Calls to one controller. Connections are kept; two are enough for a waiting poll and a report
+    beside it."""
 
     def __init__(self, url: str, *, ca_file: str | None = None) -> None:
         """Raises ValidationError for an address or a CA file that cannot be used."""
@@ -97,7 +105,9 @@ class HttpClient:
         except ValueError:
             raise ValidationError(f"{url!r} has no usable port", field="url") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValidationError(f"{url!r} is no address of a controller; write http://host:port", field="url")
+            raise ValidationError(
+                f"{url!r} is no address of a controller; write http://host:port", field="url"
+            )
         self.url = url
         self._host = parts.hostname
         self._port = port or (443 if parts.scheme == "https" else 80)
@@ -107,7 +117,13 @@ class HttpClient:
         self._idle: list[_Connection] = []
 
     async def call(
-        self, method: str, path: str, body: bytes, *, headers: dict[str, str], timeout_seconds: float
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: dict[str, str],
+        timeout_seconds: float,
     ) -> HttpAnswer:
         """Make one call.
 
@@ -131,9 +147,13 @@ class HttpClient:
         except _Lost as error:
             raise Unavailable(f"the controller at {self.url} hung up: {error}") from error
         except TimeoutError:
-            raise Unavailable(f"the controller at {self.url} did not answer in {timeout_seconds:.0f} s") from None
+            raise Unavailable(
+                f"the controller at {self.url} did not answer in {timeout_seconds:.0f} s"
+            ) from None
 
-    async def _exchange(self, connection: _Connection, request: h11.Request, body: bytes) -> HttpAnswer:
+    async def _exchange(
+        self, connection: _Connection, request: h11.Request, body: bytes
+    ) -> HttpAnswer:
         kept = False
         try:
             answer = await connection.exchange(request, body)
@@ -148,7 +168,9 @@ class HttpClient:
     async def _connect(self) -> _Connection:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+                reader, writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=self._tls
+                )
         except TimeoutError:
             raise Unavailable(f"no connection to {self.url} in {CONNECT_SECONDS:.0f} s") from None
         except OSError as error:
@@ -165,4 +187,6 @@ def _make_tls(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ValidationError(f"the CA file {ca_file} cannot be used: {error}", field="ca_file") from error
+        raise ValidationError(
+            f"the CA file {ca_file} cannot be used: {error}", field="ca_file"
+        ) from error

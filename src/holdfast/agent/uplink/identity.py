@@ -1,9 +1,12 @@
-"""Who this host is to the controller: the join token exchanged for a key, the key kept, a new incarnation announced.
+"""Who this host is to the controller: the join token exchanged for a key, the key kept, a new
+incarnation announced.
 
-JOIN-1  Before a join token is used a random claim is written to disk and sent with it. If the agent dies, or the answer is
-        lost, between the exchange and the key being saved, the next try sends the same claim and gets a key again.
-JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian finds it in its file and only
-        syncs, because announcing it anew could be taken for a host that lost its tasks.
+JOIN-1  Before a join token is used a random claim is written to disk and sent with it. If the agent
+        dies, or the answer is lost, between the exchange and the key being saved, the next try
+        sends the same claim and gets a key again.
+JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian finds
+        it in its file and only syncs, because announcing it anew could be taken for a host that
+        lost its tasks.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ class _NoToken(Unauthorized):
 
 
 class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The kept file. token_hash: SHA-256 of the join token the key came from, so that a newer token is noticed."""
+    """The kept file. token_hash: SHA-256 of the join token the key came from, so that a newer token
+    is noticed."""
 
     url: str = ""
     host_id: str = ""
@@ -59,7 +63,13 @@ class Registrar:
     """Registers this incarnation, however long it takes, and keeps the identity."""
 
     def __init__(
-        self, calls: ControllerCalls, path: Path, *, url: str, incarnation: str, token_file: str | None
+        self,
+        calls: ControllerCalls,
+        path: Path,
+        *,
+        url: str,
+        incarnation: str,
+        token_file: str | None,
     ) -> None:
         self._calls = calls
         self._path = path
@@ -69,7 +79,10 @@ class Registrar:
         self._said = ""
         self.identity = read_identity(path)
         if self.identity.url not in ("", url):
-            log.warning(f"this host had joined {self.identity.url}; it joins {url} anew if its key is refused")
+            log.warning(
+                f"this host had joined {self.identity.url}; it joins {url} anew if its key is "
+                "refused"
+            )
         self._calls.token = self.identity.host_key
 
     @property
@@ -78,7 +91,8 @@ class Registrar:
         return bool(self.identity.host_key) and self.identity.incarnation == self._incarnation
 
     async def register(self, facts: HostFacts) -> None:
-        """Announce this incarnation; returns when the controller has it. Says why it waits once per reason (SYNC-3).
+        """Announce this incarnation; returns when the controller has it. Says why it waits once per
+        reason (SYNC-3).
 
         Raises:
             Conflict: a newer incarnation of this host serves already.
@@ -106,7 +120,8 @@ class Registrar:
         token = self._look_for_token()
         if with_key and token and _hash(token) != self.identity.token_hash:
             self._say(
-                logging.WARNING, f"the controller does not know this host's key ({error}); joining with the token"
+                logging.WARNING,
+                f"the controller does not know this host's key ({error}); joining with the token",
             )
             return False
         if isinstance(error, _NoToken):
@@ -120,7 +135,8 @@ class Registrar:
         )
         self._say(
             logging.ERROR,
-            f"{trouble}. Make a join token there (`holdfast token create --role join`) and {remedy}",
+            f"{trouble}. Make a join token there (`holdfast token create --role join`) and "
+            f"{remedy}",
         )
         await self._wait_for_token(token)
         return bool(self.identity.host_key) and with_key
@@ -141,10 +157,15 @@ class Registrar:
         if not key:
             raise Unavailable("the controller took the join token but sent no key")
         self.identity = msgspec.structs.replace(
-            self.identity, url=self._url, host_id=answer.host_id, host_key=key, incarnation=self._incarnation,
-            claim="", sync_interval_seconds=answer.sync_interval_seconds,
+            self.identity,
+            url=self._url,
+            host_id=answer.host_id,
+            host_key=key,
+            incarnation=self._incarnation,
+            claim="",
+            sync_interval_seconds=answer.sync_interval_seconds,
             token_hash=self.identity.token_hash if with_key else _hash(token),
-        )  # fmt: skip
+        )
         self._calls.token = key
         self._keep()
         log.info(f"registered as host {answer.host_id}")
@@ -153,7 +174,9 @@ class Registrar:
         """JOIN-1: the same claim for the same token until the exchange is over."""
         known = self.identity
         if not known.claim or known.token_hash != _hash(token):
-            self.identity = msgspec.structs.replace(known, claim=secrets.token_hex(16), token_hash=_hash(token))
+            self.identity = msgspec.structs.replace(
+                known, claim=secrets.token_hex(16), token_hash=_hash(token)
+            )
             self._keep()
         return self.identity.claim
 
@@ -161,7 +184,10 @@ class Registrar:
         try:
             write_atomic(self._path, msgspec.json.encode(self.identity), durable=True)
         except OSError as error:
-            log.error(f"this host's key cannot be saved ({error}): it must join again after the agent's next restart")
+            log.error(
+                f"this host's key cannot be saved ({error}): it must join again after the agent's "
+                "next restart"
+            )
 
     def _read_token(self) -> str:
         if self._token_file is None:

@@ -1,9 +1,11 @@
-"""Log shipping: the files of tasks read by offset and sent in batches, redacted, while the disk still holds them.
+"""Log shipping: the files of tasks read by offset and sent in batches, redacted, while the disk
+still holds them.
 
-LOGS-1  An offset moves only after the controller took the bytes. A controller that is away loses nothing that the disk
-        still holds; a restarted agent goes on where the record ends, or a little before.
-LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then what the controller would keep of
-        its end. Offsets stay true, so the gap shows.
+LOGS-1  An offset moves only after the controller took the bytes. A controller that is away loses
+        nothing that the disk still holds; a restarted agent goes on where the record ends, or a
+        little before.
+LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then what the
+        controller would keep of its end. Offsets stay true, so the gap shows.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class StreamTail:
         self.done = False
 
     def read_upload(self, limit_bytes: int) -> LogUpload | None:
-        """Return the next bytes to send, None when there are none now. A file that vanished is an empty rest."""
+        """Return the next bytes to send, None when there are none now. A file that vanished is an
+        empty rest."""
         final = not self.task.live
         try:
             fd = os.open(self.task.path_of(self.stream), _READ_FLAGS)
@@ -63,17 +66,23 @@ class StreamTail:
             return self._upload(start, data, ended=ended) if data or ended else None
         except OSError as error:
             if final:
-                log.error(f"the rest of its {self.stream} cannot be read: {error}", extra=self.task.about())
+                log.error(
+                    f"the rest of its {self.stream} cannot be read: {error}",
+                    extra=self.task.about(),
+                )
                 return self._upload(self.offset, b"", ended=True)
             return None
         finally:
             os.close(fd)
 
     def _upload(self, offset: int, data: bytes, *, ended: bool) -> LogUpload:
-        return LogUpload(key=self.task.key, stream=self.stream, offset=offset, data=data, ended=ended)  # type: ignore[arg-type]  # one of STREAMS
+        return LogUpload(
+            key=self.task.key, stream=self.stream, offset=offset, data=data, ended=ended
+        )  # type: ignore[arg-type]  # one of STREAMS
 
     def _find_start(self, fd: int, size: int) -> int:
-        """Where to read from: on, or past what nobody will keep (LOGS-2) or what was punched out."""
+        """Where to read from: on, or past what nobody will keep (LOGS-2) or what was punched
+        out."""
         start, keep = self.offset, self.task.keep_bytes
         if start >= keep // 8 and size - start > keep // 2:
             start = size - keep // 2
@@ -86,12 +95,15 @@ class StreamTail:
         return start
 
     def _read_masked(self, fd: int, start: int, length: int, *, final: bool) -> bytes | None:
-        """Read with as much around it as a secret may reach, mask, cut out the middle (REDACT-1)."""
+        """Read with as much around it as a secret may reach, mask, cut out the middle
+        (REDACT-1)."""
         redactor = self.task.redactor
         before = min(start, redactor.overlap_bytes)
         window = os.pread(fd, before + length + redactor.overlap_bytes, start - before)
         try:
-            hole = os.lseek(fd, start, os.SEEK_HOLE)  # the guardian may have punched what was just read
+            hole = os.lseek(
+                fd, start, os.SEEK_HOLE
+            )  # the guardian may have punched what was just read
         except OSError:
             hole = start + len(window)
         if hole <= start:
@@ -105,7 +117,8 @@ class StreamTail:
 
 
 class LogShipper:
-    """Follows the streams of all tasks. `finished` is called for a task whose last byte is on record."""
+    """Follows the streams of all tasks. `finished` is called for a task whose last byte is on
+    record."""
 
     def __init__(self, calls: ControllerCalls, finished: Callable[[AgentTask], None]) -> None:
         self._calls = calls
@@ -183,11 +196,16 @@ class LogShipper:
         except HoldfastError as error:
             if len(uploads) > 1:
                 for upload in uploads:  # one that cannot be taken must not hold up the others
-                    if upload.key in self._tails:  # else its task's other stream was refused just now
+                    if (
+                        upload.key in self._tails
+                    ):  # else its task's other stream was refused just now
                         await self._send([upload])
                 return
             key = uploads[0].key
-            log.error(f"the controller does not take its logs: {error}", extra=self._tails[key][0].task.about())
+            log.error(
+                f"the controller does not take its logs: {error}",
+                extra=self._tails[key][0].task.about(),
+            )
             self._drop([key])
             return
         for upload in uploads:
@@ -230,7 +248,8 @@ class LogShipper:
 
 
 def read_log_tail(task: AgentTask) -> str:
-    """Return the last lines of both streams, redacted, at most 16 384 characters; stderr is given more room."""
+    """Return the last lines of both streams, redacted, at most 16 384 characters; stderr is given
+    more room."""
     parts = []
     for stream in STREAMS:
         limit = _TAIL_BYTES[stream]

@@ -1,8 +1,11 @@
-"""The sync loop: one call waits at the controller for news, and news from here starts another beside it.
+"""The sync loop: one call waits at the controller for news, and news from here starts another
+beside it.
 
-SYNC-1  A newer call makes the controller answer the older one at once. Of answers that come out of order only the newest
-        commands; from an older one acknowledgements and renewals still count, because those are true for ever.
-SYNC-2  An outage changes nothing here but the pace: calls are tried again with back-off and jitter, tasks go on, leases run.
+SYNC-1  A newer call makes the controller answer the older one at once. Of answers that come out of
+        order only the newest commands; from an older one acknowledgements and renewals still count,
+        because those are true for ever.
+SYNC-2  An outage changes nothing here but the pace: calls are tried again with back-off and jitter,
+        tasks go on, leases run.
 SYNC-3  The state of the connection is logged when it changes, not at every try.
 """
 
@@ -25,7 +28,8 @@ log = logging.getLogger("holdfast.agent.uplink.sync")
 
 _FIRST_RETRY_SECONDS = 0.2
 _IN_FLIGHT = 2
-# A controller repeats its commands until they are carried out; asking again at once would only hear the same.
+# A controller repeats its commands until they are carried out; asking again at once would only hear
+# the same.
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
 _LAUNCH_SECONDS = 0.03
@@ -53,9 +57,14 @@ class SyncLoop:
     """Keeps the controller and this host in step."""
 
     def __init__(
-        self, calls: ControllerCalls, taker: SyncTaker, *, incarnation: str, interval_seconds: float,
+        self,
+        calls: ControllerCalls,
+        taker: SyncTaker,
+        *,
+        incarnation: str,
+        interval_seconds: float,
         settings_rev: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._calls = calls
         self._taker = taker
         self._incarnation = incarnation
@@ -79,7 +88,8 @@ class SyncLoop:
         """Sync for ever."""
         try:
             while True:
-                # One reading of the clock for both, or a retry that falls due between them would be waited for by neither.
+                # One reading of the clock for both, or a retry that falls due between them would be
+                # waited for by neither.
                 now = read_boottime()
                 self._start_due(now)
                 await self._wait(now)
@@ -105,9 +115,13 @@ class SyncLoop:
         self._seq += 1
         wait = min(self.interval_seconds, MAX_WAIT_SECONDS) if self._connected else 0.0
         request = SyncRequest(
-            incarnation=self._incarnation, seq=self._seq, tasks=self._taker.make_reports(), wait_seconds=wait,
-            settings_rev=self._settings_rev(), shares_peers=True,
-        )  # fmt: skip
+            incarnation=self._incarnation,
+            seq=self._seq,
+            tasks=self._taker.make_reports(),
+            wait_seconds=wait,
+            settings_rev=self._settings_rev(),
+            shares_peers=True,
+        )
         call = _Call(self._seq, read_boottime())
         self._flights[asyncio.create_task(self._calls.sync(request))] = call
 
@@ -144,7 +158,8 @@ class SyncLoop:
         said_something = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
         took_seconds = read_boottime() - call.started_at
         if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
-            # A call of now would only say that they are being started or stopped, and take the processor from it.
+            # A call of now would only say that they are being started or stopped, and take the
+            # processor from it.
             await self._pause(_LAUNCH_SECONDS)
         if said_something or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0
@@ -178,14 +193,18 @@ class SyncLoop:
         self._retry_seconds, self._retry_at = _FIRST_RETRY_SECONDS, 0.0
 
     async def leave(self, give_up_seconds: float) -> bool:
-        """Say good-bye with everything that ended, until it is acknowledged or time is up. True when it was heard."""
+        """Say good-bye with everything that ended, until it is acknowledged or time is up. True
+        when it was heard."""
         await self._abandon()
         give_up_at = read_boottime() + give_up_seconds
         while read_boottime() < give_up_at:
             self._seq += 1
             started_at = read_boottime()
             request = SyncRequest(
-                incarnation=self._incarnation, seq=self._seq, tasks=self._taker.make_reports(), leaving=True
+                incarnation=self._incarnation,
+                seq=self._seq,
+                tasks=self._taker.make_reports(),
+                leaving=True,
             )
             try:
                 async with asyncio.timeout(max(0.1, give_up_at - started_at)):

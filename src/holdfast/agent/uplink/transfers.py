@@ -1,7 +1,8 @@
-"""Checkpoints over the wire: large bodies, on connections of their own, in threads that block (`aside`).
+"""Checkpoints over the wire: large bodies, on connections of their own, in threads that block
+(`aside`).
 
-A transfer may take minutes and must never delay a heartbeat, so it shares nothing with the agent's calls: not the
-connections, not the loop. The standard library's client is enough for it.
+A transfer may take minutes and must never delay a heartbeat, so it shares nothing with the agent's
+calls: not the connections, not the loop. The standard library's client is enough for it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from holdfast.agent.uplink.calls import read_problem
 from holdfast.agent.uplink.http import HttpAnswer
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.wire.agent import CheckpointOffer, CheckpointSkip, decode_checkpoint_offer, decode_checkpoint_stored
+from holdfast.wire.agent import (
+    CheckpointOffer,
+    CheckpointSkip,
+    decode_checkpoint_offer,
+    decode_checkpoint_stored,
+)
 
 SILENCE_SECONDS = 30.0  # for the connection, for one piece, and for the answer
 PIECE_BYTES = 1 << 20
@@ -34,7 +40,8 @@ _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A checkpoint in a task's folder. `fd` is open: the file may be replaced meanwhile, and these bytes stay."""
+    """A checkpoint in a task's folder. `fd` is open: the file may be replaced meanwhile, and these
+    bytes stay."""
 
     path: Path
     fd: int
@@ -53,14 +60,17 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
-    """The finished checkpoints in `folder`, oldest first: (when it got its name, step or -1, path)."""
+    """The finished checkpoints in `folder`, oldest first: (when it got its name, step or -1,
+    path)."""
     found = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 match = _NAME.fullmatch(entry.name)
                 if match is not None and entry.is_file(follow_symlinks=False):
-                    changed_ns = entry.stat(follow_symlinks=False).st_ctime_ns  # a rename changes it, too
+                    changed_ns = entry.stat(
+                        follow_symlinks=False
+                    ).st_ctime_ns  # a rename changes it, too
                     found.append((changed_ns, int(match[1] or -1), Path(entry.path)))
     except OSError:
         return []
@@ -80,7 +90,8 @@ def open_newest(folder: Path) -> Saved | None:
 
 
 def remove_up_to(folder: Path, saved: Saved) -> None:
-    """Delete a checkpoint that is done with, and those before it. A newer one stays, also under the same name."""
+    """Delete a checkpoint that is done with, and those before it. A newer one stays, also under the
+    same name."""
     for changed_ns, _, path in find_saved(folder):
         if changed_ns <= saved.changed_ns:
             try:
@@ -118,9 +129,12 @@ class Wire:
 
 
 class Transfers:
-    """Uploads and downloads of one host. Every method blocks; all raise the controller's own error or Unavailable."""
+    """Uploads and downloads of one host. Every method blocks; all raise the controller's own error
+    or Unavailable."""
 
-    def __init__(self, url: str, *, ca_file: str | None, incarnation: str, token: Callable[[], str]) -> None:
+    def __init__(
+        self, url: str, *, ca_file: str | None, incarnation: str, token: Callable[[], str]
+    ) -> None:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
@@ -145,7 +159,9 @@ class Transfers:
         connection = self._open(wire)
         try:
             self._begin(connection, "PUT", key, query, headers)
-            with contextlib.suppress(*_CLOSED):  # what a controller answered before it closed can still be read
+            with contextlib.suppress(
+                *_CLOSED
+            ):  # what a controller answered before it closed can still be read
                 _send_body(connection, saved, wire)
             answer = connection.getresponse()
             body = answer.read(_MAX_PROBLEM_BYTES)
@@ -168,7 +184,9 @@ class Transfers:
             OSError: the disk does not take it.
         """
         part = path.with_name(f".{path.name}.part")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             try:
                 size, sha256 = self._receive(key, offer, fd, wire)
@@ -176,7 +194,8 @@ class Transfers:
                 os.close(fd)
             if (size, sha256) != (offer.size, offer.sha256):
                 raise ValidationError(
-                    f"{size} bytes came with SHA-256 {sha256}; on record are {offer.size} bytes with {offer.sha256}",
+                    f"{size} bytes came with SHA-256 {sha256}; on record are {offer.size} bytes "
+                    f"with {offer.sha256}",
                     code="checksum_mismatch",
                 )
             os.rename(part, path)
@@ -190,7 +209,9 @@ class Transfers:
         Raises:
             NotFound: nothing older is kept.
         """
-        said = CheckpointSkip(key=key, incarnation=self._incarnation, number=number, reason=reason[:2048])
+        said = CheckpointSkip(
+            key=key, incarnation=self._incarnation, number=number, reason=reason[:2048]
+        )
         body = msgspec.json.encode(said)
         connection = self._open(wire)
         try:
@@ -203,7 +224,9 @@ class Transfers:
             answer = connection.getresponse()
             found = answer.read(_MAX_PROBLEM_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"the controller cannot be asked for an older one: {error}") from error
+            raise Unavailable(
+                f"the controller cannot be asked for an older one: {error}"
+            ) from error
         finally:
             connection.close()
         if answer.status != 200:
@@ -213,7 +236,9 @@ class Transfers:
         except msgspec.MsgspecError as error:
             raise Unavailable(f"the controller's answer makes no sense: {error}") from error
 
-    def _receive(self, key: TaskKey, offer: CheckpointOffer, fd: int, wire: Wire) -> tuple[int, str]:
+    def _receive(
+        self, key: TaskKey, offer: CheckpointOffer, fd: int, wire: Wire
+    ) -> tuple[int, str]:
         connection = self._open(wire)
         size, digest = 0, hashlib.sha256()
         try:
@@ -238,7 +263,9 @@ class Transfers:
         connection: http.client.HTTPConnection
         if self._tls:
             context = ssl.create_default_context(cafile=self._ca_file)
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=SILENCE_SECONDS, context=context)
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=SILENCE_SECONDS, context=context
+            )
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_SECONDS)
         wire.use(connection)
@@ -250,12 +277,27 @@ class Transfers:
         return connection
 
     def _begin(
-        self, connection: http.client.HTTPConnection, method: str, key: TaskKey, query: dict[str, object],
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        key: TaskKey,
+        query: dict[str, object],
         headers: dict[str, str],
-    ) -> None:  # fmt: skip
-        who = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch, "incarnation": self._incarnation}
-        connection.putrequest(method, f"{self._path}?{urlencode({**who, **query})}", skip_accept_encoding=True)
-        for name, value in {**headers, "Authorization": f"Bearer {self._token()}", "Connection": "close"}.items():
+    ) -> None:
+        who = {
+            "job": key.job_id,
+            "rank": key.rank,
+            "epoch": key.epoch,
+            "incarnation": self._incarnation,
+        }
+        connection.putrequest(
+            method, f"{self._path}?{urlencode({**who, **query})}", skip_accept_encoding=True
+        )
+        for name, value in {
+            **headers,
+            "Authorization": f"Bearer {self._token()}",
+            "Connection": "close",
+        }.items():
             connection.putheader(name, value)
         connection.endheaders()
 
@@ -265,7 +307,9 @@ def _send_body(connection: http.client.HTTPConnection, saved: Saved, wire: Wire)
     while at < saved.size and not _is_answered(connection):
         piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)
         if not piece:
-            raise ValidationError("the file became shorter while it was read", code="checksum_mismatch")
+            raise ValidationError(
+                "the file became shorter while it was read", code="checksum_mismatch"
+            )
         connection.send(piece)
         at += len(piece)
         wire.check()
@@ -281,8 +325,9 @@ def hash_file(fd: int, size: int) -> str:
 
 
 def _is_answered(connection: http.client.HTTPConnection) -> bool:
-    """A controller that refuses says so at once: the rest need not be sent. (Over TLS a record of the session may look like it;
-    then the rest is sent after the answer was awaited in vain, which `upload` takes for a broken one.)"""
+    """A controller that refuses says so at once: the rest need not be sent. (Over TLS a record of
+    the session may look like it; then the rest is sent after the answer was awaited in vain, which
+    `upload` takes for a broken one.)"""
     if isinstance(connection.sock, ssl.SSLSocket):
         return False
     poll = select.poll()  # select() takes no descriptor from 1024 on

@@ -1,7 +1,10 @@
-"""When a GPU task ends badly: what happened to its devices meanwhile, asked of the probe before the end is told.
+"""When a GPU task ends badly: what happened to its devices meanwhile, asked of the probe before the
+end is told.
 
-FAULT-2  An end waits for the devices' word, never longer than `ASK_SECONDS`; a driver that hangs makes it unknown, not late.
-FAULT-3  Only ends that a device could explain are asked about: a failure by itself, or a trip because nothing moved.
+FAULT-2  An end waits for the devices' word, never longer than `ASK_SECONDS`; a driver that hangs
+         makes it unknown, not late.
+FAULT-3  Only ends that a device could explain are asked about: a failure by itself, or a trip
+         because nothing moved.
 """
 
 from __future__ import annotations
@@ -26,9 +29,15 @@ ASK_SECONDS = READ_SECONDS + 2.0
 
 
 class FaultDesk:
-    """Notes the devices when a task begins and looks again when it ends; `conclude` takes the facts then."""
+    """Notes the devices when a task begins and looks again when it ends; `conclude` takes the facts
+    then."""
 
-    def __init__(self, probe: Probe, table: TaskTable, conclude: Callable[[AgentTask, Ended, TaskFacts], None]) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        table: TaskTable,
+        conclude: Callable[[AgentTask, Ended, TaskFacts], None],
+    ) -> None:
         self._probe = probe
         self._table = table
         self._conclude = conclude
@@ -59,7 +68,9 @@ class FaultDesk:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 probed = Probed(task.key, task.pid, task.gpus)
-                found = await self._probe.find_faults(probed, task.saved.devices or DeviceMarks(), task.started_at)
+                found = await self._probe.find_faults(
+                    probed, task.saved.devices or DeviceMarks(), task.started_at
+                )
         except TimeoutError:
             log.warning("the devices of a task that ended do not answer", extra=task.about())
         except Exception:

@@ -1,6 +1,8 @@
-"""What is gathered before a kill: stacks, states, devices, beats, the end of the log. Bounded in time and size, redacted.
+"""What is gathered before a kill: stacks, states, devices, beats, the end of the log. Bounded in
+time and size, redacted.
 
-FOR-1  Every step has its own limit and runs beside the others; what is not there in time is left out and said to be. Nothing
+FOR-1  Every step has its own limit and runs beside the others; what is not there in time is left
+       out and said to be. Nothing
        here stops or harms the task: stacks are read without pausing it.
 FOR-2  Whatever leaves the host is redacted: secret values, and command lines that hold them.
 """
@@ -53,7 +55,8 @@ def find_py_spy() -> list[str] | None:
 
 
 async def run_bounded(argv: list[str], seconds: float) -> str:
-    """Return what a command prints, both streams, `MAX_OUTPUT_BYTES` at most. Killed after `seconds`; its group too."""
+    """Return what a command prints, both streams, `MAX_OUTPUT_BYTES` at most. Killed after
+    `seconds`; its group too."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -84,7 +87,8 @@ async def run_bounded(argv: list[str], seconds: float) -> str:
 
 
 def read_process_page(pid: int) -> str:
-    """Everything /proc says of one process in the hour of its death, threads included. Blocking; may hang."""
+    """Everything /proc says of one process in the hour of its death, threads included. Blocking;
+    may hang."""
     lines = [f"== pid {pid}: {_read(f'/proc/{pid}/cmdline').replace(chr(0), ' ').strip()[:500]}"]
     wanted = (
         "Name",
@@ -107,7 +111,8 @@ def read_process_page(pid: int) -> str:
         state = stat[stat.rfind(")") + 2 : stat.rfind(")") + 3]
         call = _read(f"{where}/syscall").split(" ")[0].strip()
         lines.append(
-            f"-- thread {thread} {_read(f'{where}/comm').strip()} state {state} in {_read(f'{where}/wchan') or '?'} syscall {call or '?'}"
+            f"-- thread {thread} {_read(f'{where}/comm').strip()} state {state} in "
+            f"{_read(f'{where}/wchan') or '?'} syscall {call or '?'}"
         )
         stack = _read(f"{where}/stack").strip()
         if stack:
@@ -155,7 +160,10 @@ class ForensicsDesk:
         """Gather within `seconds`, send in the background, return what was found (FOR-1)."""
         began_at = read_boottime()
         give_up_at = began_at + seconds
-        sections: dict[str, str] = {"verdict": _describe_trip(trip), "beats": _describe_beats(task, began_at)}
+        sections: dict[str, str] = {
+            "verdict": _describe_trip(trip),
+            "beats": _describe_beats(task, began_at),
+        }
         sections["log tail"] = read_log_tail(task)
         steps: dict[str, Callable[[], Awaitable[str]]] = {
             "processes": lambda: self._read_pages(task),
@@ -173,11 +181,15 @@ class ForensicsDesk:
                 sections[title] = f"(failed: {work.exception()!r})"
             else:
                 sections[title] = work.result()
-        masked = {title: _clip(task.redactor.mask_text(text)) for title, text in sections.items() if text}
+        masked = {
+            title: _clip(task.redactor.mask_text(text)) for title, text in sections.items() if text
+        }
         found = Forensics(
-            key=task.key, reason=task.redactor.mask_text(trip.reason)[:4096], seconds=read_boottime() - began_at,
+            key=task.key,
+            reason=task.redactor.mask_text(trip.reason)[:4096],
+            seconds=read_boottime() - began_at,
             sections=masked,
-        )  # fmt: skip
+        )
         sending = asyncio.create_task(self._send(found))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -212,7 +224,9 @@ class ForensicsDesk:
         async def dump(pid: int) -> str:
             async with gate:
                 try:
-                    return await run_bounded([*py_spy, "dump", "--nonblocking", "--pid", str(pid)], each)
+                    return await run_bounded(
+                        [*py_spy, "dump", "--nonblocking", "--pid", str(pid)], each
+                    )
                 except OSError as error:
                     return f"py-spy could not be run for {pid}: {error}"
 
@@ -250,7 +264,10 @@ def _describe_beats(task: AgentTask, now: float) -> str:
     lines = [f"{now - at:8.1f} s ago  {encode_beat(beat).decode()}" for at, beat in task.beats]
     beat = task.watch.last_beat
     if beat is not None:
-        lines.append(f"last step {beat.step} of {beat.total}, {now - beat.at:.1f} s ago; section {task.watch.section}")
+        lines.append(
+            f"last step {beat.step} of {beat.total}, {now - beat.at:.1f} s ago; section "
+            f"{task.watch.section}"
+        )
     return "\n".join(lines) or "it never beat"
 
 

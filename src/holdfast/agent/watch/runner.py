@@ -1,10 +1,13 @@
-"""The watchdog runner: beats in, samples in when they are wanted, verdicts carried to whoever ends tasks.
+"""The watchdog runner: beats in, samples in when they are wanted, verdicts carried to whoever ends
+tasks.
 
 The decisions are `core.watchdogs`'; here are only sockets, clocks and the order of things.
 
-RUN-1  Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no time limit.
-RUN-2  A watch's memory is written when it changes in kind (armed, in another section, tripped) at once, and every
-       `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was killed.
+RUN-1  Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no
+       time limit.
+RUN-2  A watch's memory is written when it changes in kind (armed, in another section, tripped) at
+       once, and every `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was
+       killed.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ _BAD_LOG_SECONDS = 60.0
 
 
 class WatchRunner:
-    """Runs the watches of all tasks. `trip` is called once per trip, `first_beat` when a task beat for the first time."""
+    """Runs the watches of all tasks. `trip` is called once per trip, `first_beat` when a task beat
+    for the first time."""
 
     def __init__(
         self,
@@ -67,7 +71,8 @@ class WatchRunner:
     # ---- beats
 
     def listen(self, fd: int) -> None:
-        """Read beats from the guardian's datagram socket. The guardian keeps it, so none is lost while no agent lives."""
+        """Read beats from the guardian's datagram socket. The guardian keeps it, so none is lost
+        while no agent lives."""
         os.set_blocking(fd, False)
         self._beats = socket.socket(fileno=fd)
         asyncio.get_running_loop().add_reader(fd, self.read_beats)
@@ -120,7 +125,14 @@ class WatchRunner:
     def _apply(self, task: AgentTask, beat: Beat, now: float) -> None:
         watch = task.watch
         before = (watch.last_beat is None, watch.section, watch.suspected)
-        watch.beat(now, step=beat.step, total=beat.total, section=beat.section, timeout=beat.timeout, leave=beat.leave)
+        watch.beat(
+            now,
+            step=beat.step,
+            total=beat.total,
+            section=beat.section,
+            timeout=beat.timeout,
+            leave=beat.leave,
+        )
         task.dirty = True
         task.beats.append((now, beat))
         del task.beats[:-_KEPT_BEATS]
@@ -156,7 +168,8 @@ class WatchRunner:
                 self._sampling.cancel()
 
     def turn(self, now: float) -> float | None:
-        """Tick what is due, start a sampling that is due; return for how long nothing will be, None without tasks."""
+        """Tick what is due, start a sampling that is due; return for how long nothing will be, None
+        without tasks."""
         next_at = math.inf
         due: list[AgentTask] = []
         for task in self._table:
@@ -178,21 +191,27 @@ class WatchRunner:
         if due and self._sampling is None:
             self._sampling = asyncio.create_task(self._sample(due))
             self._sampling.add_done_callback(self._end_sampling)
-        return None if math.isinf(next_at) and not due else max(0.001, min(next_at, now + 5.0) - now)
+        return (
+            None if math.isinf(next_at) and not due else max(0.001, min(next_at, now + 5.0) - now)
+        )
 
     def _find_sample_time(self, task: AgentTask) -> float:
         wish = task.watch.wants_sample()
         if wish is None:
             return math.inf
         # A reading that came too early to count must not be asked for again at once.
-        gap = max(_MIN_SAMPLE_SECONDS, 0.25 * task.watch.settings.stall_sample_interval_seconds if wish.fast else 0.0)
+        gap = max(
+            _MIN_SAMPLE_SECONDS,
+            0.25 * task.watch.settings.stall_sample_interval_seconds if wish.fast else 0.0,
+        )
         return max(wish.at, self._sampled_at.get(task.key, -math.inf) + gap)
 
     def _say(self, task: AgentTask, now: float) -> None:
         for verdict in task.watch.tick(now):
             if isinstance(verdict, Trip):
                 log.warning(
-                    f"the {verdict.watchdog} watchdog tripped: {verdict.reason}", extra=task.about(**verdict.evidence)
+                    f"the {verdict.watchdog} watchdog tripped: {verdict.reason}",
+                    extra=task.about(**verdict.evidence),
                 )
                 self._table.save(task, now)
                 self._trip(task, verdict)
@@ -203,7 +222,9 @@ class WatchRunner:
 
     async def _sample(self, tasks: list[AgentTask]) -> None:
         asked_at = read_boottime()
-        samples = await self._probe.sample([Probed(task.key, task.pid, task.gpus) for task in tasks])
+        samples = await self._probe.sample(
+            [Probed(task.key, task.pid, task.gpus) for task in tasks]
+        )
         now = read_boottime()
         for task in tasks:
             self._sampled_at[task.key] = asked_at

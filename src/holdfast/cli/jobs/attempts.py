@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
     """List a job's attempts, oldest first, and under each the reason for what followed.
 
-    FROM is the attempt it followed, RETRY how many retries were charged before it, CHARGED the budget its end was
-    charged to.
+    FROM is the attempt it followed, RETRY how many retries were charged before it, CHARGED the
+    budget its end was charged to.
 
     \b
     Examples:
@@ -35,7 +35,11 @@ def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
     """
     with face.client() as client:
         rows = client.attempts(job_id, cause)
-    nothing = "no attempts yet; `holdfast why` says what it waits for" if cause is None else f"none ended of {cause}"
+    nothing = (
+        "no attempts yet; `holdfast why` says what it waits for"
+        if cause is None
+        else f"none ended of {cause}"
+    )
     face.show(rows, attempts_table(rows, policies=policy) if rows else nothing)
 
 
@@ -53,7 +57,9 @@ def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> 
                 a.charged_to or "-",
                 "-" if a.exit_code is None else str(a.exit_code),
                 _fit_host(a.host or "-"),
-                span((a.ended_at - a.started_at).total_seconds()) if a.ended_at and a.started_at else age(a.started_at),
+                span((a.ended_at - a.started_at).total_seconds())
+                if a.ended_at and a.started_at
+                else age(a.started_at),
             )
             for a in rows
         ],
@@ -81,7 +87,9 @@ def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
     return [
         line
         for text in texts
-        for line in textwrap.wrap(text, columns(), initial_indent="     ", subsequent_indent="     ")
+        for line in textwrap.wrap(
+            text, columns(), initial_indent="     ", subsequent_indent="     "
+        )
     ]
 
 
@@ -89,9 +97,17 @@ def say_policy(policy: RetryPolicy) -> str:
     """A policy in one line."""
     if policy.max_retries == 0:
         return "no retries"
-    grows = f", times {policy.backoff_multiplier:g} with each" if policy.backoff == "exponential" else ""
+    grows = (
+        f", times {policy.backoff_multiplier:g} with each"
+        if policy.backoff == "exponential"
+        else ""
+    )
     ceiling = "" if policy.max_retry_delay is None else f", at most {policy.max_retry_delay:g} s"
-    jitter = "" if policy.jitter == "none" else f", {policy.jitter} jitter of up to {policy.jitter_ratio:.0%}"
+    jitter = (
+        ""
+        if policy.jitter == "none"
+        else f", {policy.jitter} jitter of up to {policy.jitter_ratio:.0%}"
+    )
     causes = say_causes(policy.eligible_causes)
     return f"{policy.max_retries} retries, {policy.retry_delay:g} s apart{grows}{ceiling}{jitter}; after: {causes}"
 

@@ -12,9 +12,13 @@ import click
 @click.argument("step", type=click.IntRange(0), required=False)
 @click.argument("total", type=click.IntRange(0), required=False)
 @click.option("--section", help="The work is inside this named section now.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="With --section: how long it may take.")
+@click.option(
+    "--timeout", type=float, metavar="SECONDS", help="With --section: how long it may take."
+)
 @click.option("--leave", is_flag=True, help="With --section: the section ends here.")
-def beat(step: int | None, total: int | None, section: str | None, timeout: float | None, leave: bool) -> None:
+def beat(
+    step: int | None, total: int | None, section: str | None, timeout: float | None, leave: bool
+) -> None:
     """From inside a job: say that the work moved forward. Outside of a job it does nothing.
 
     \b
@@ -29,7 +33,9 @@ def beat(step: int | None, total: int | None, section: str | None, timeout: floa
         return
     from holdfast.wire.beat import Beat, encode_beat
 
-    data = encode_beat(Beat(task=task, step=step, total=total, section=section, timeout=timeout, leave=leave))
+    data = encode_beat(
+        Beat(task=task, step=step, total=total, section=section, timeout=timeout, leave=leave)
+    )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
         try:
             sender.sendto(data, path)

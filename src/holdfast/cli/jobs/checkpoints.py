@@ -1,4 +1,5 @@
-"""`checkpoints`: what a job's tasks left for the next attempt. `checkpoint`: the same from inside a job."""
+"""`checkpoints`: what a job's tasks left for the next attempt. `checkpoint`: the same from inside a
+job."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from holdfast.core.records import CheckpointRecord
 
 JOB = click.argument("job_id", metavar="JOB")
-RANK = click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which rank.")
+RANK = click.option(
+    "--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which rank."
+)
 
 
 class ListsByDefault(click.Group):
@@ -61,19 +64,32 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
         ("RANK", "NUMBER", "STEP", "SIZE", "TRY", "EPOCH", "AGE", "SHA256"),
         [
             (
-                str(c.rank), str(c.number), "-" if c.step is None else str(c.step), size(c.size), str(c.attempt),
-                str(c.epoch), age(c.created_at), c.sha256[:12],
+                str(c.rank),
+                str(c.number),
+                "-" if c.step is None else str(c.step),
+                size(c.size),
+                str(c.attempt),
+                str(c.epoch),
+                age(c.created_at),
+                c.sha256[:12],
             )
             for c in rows
         ],
-    )  # fmt: skip
+    )
 
 
 @checkpoints.command()
 @JOB
 @RANK
 @click.option("--number", type=click.IntRange(1), help="Which; the newest otherwise.")
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), metavar="FILE", help="Where to.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Where to.",
+)
 @talks
 def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> None:
     """Fetch one into a file, whole or not at all.
@@ -86,7 +102,9 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
         try:
             client.get_checkpoint(job_id, output, rank=rank, number=number)
         except OSError as error:
-            raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
+            raise click.ClickException(
+                f"{output} cannot be written: {error.strerror or error}"
+            ) from error
     count = os.stat(output).st_size
     face.show({"file": output, "size": count}, f"{output}: {size(count)}")
 
@@ -96,14 +114,17 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @RANK
 @click.option("--step", type=click.IntRange(0), help="How far the work is with it.")
-@click.option("--epoch", type=click.IntRange(1), help="Of the attempt that is on; leave it out when none is.")
+@click.option(
+    "--epoch", type=click.IntRange(1), help="Of the attempt that is on; leave it out when none is."
+)
 @talks
 def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: int | None) -> None:
     """Leave a file for the next attempt of a rank.
 
     \b
     Example:
-      holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt && holdfast retry 06ch2v8wq1m4kz7d9x3t
+      holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt && holdfast retry
+      06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
         record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
@@ -129,7 +150,8 @@ def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> Non
 
 @click.group()
 def checkpoint() -> None:
-    """From inside a job: save for the next attempt, or find what the one before saved. Outside of a job nothing happens.
+    """From inside a job: save for the next attempt, or find what the one before saved. Outside of a
+    job nothing happens.
 
     \b
     Examples:
@@ -142,7 +164,8 @@ def checkpoint() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--step", type=click.IntRange(0), help="How far the work is.")
 def save(file: str, step: int | None) -> int:
-    """Save a file for the next attempt of this rank. It is copied; the upload goes on in the background.
+    """Save a file for the next attempt of this rank. It is copied; the upload goes on in the
+    background.
 
     \b
     Example:

@@ -41,7 +41,9 @@ class Interrupts:
         self.signal: int | None = None
 
     def __enter__(self) -> Interrupts:
-        self._old = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._old = {
+            number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -121,7 +123,8 @@ class Narrator:
 
 
 def _ended_by_itself(job: JobRecord) -> bool:
-    """Whether the drain only writes down a failure of the job's own, which its end will tell anyway."""
+    """Whether the drain only writes down a failure of the job's own, which its end will tell
+    anyway."""
     from holdfast.core.causes import CHARGED_TO, Budget
 
     return job.drain_cause is not None and CHARGED_TO[job.drain_cause] is Budget.RETRIES
@@ -136,7 +139,9 @@ def exit_code_of_job(job: JobRecord, interrupt: int | None) -> int:
     return job.exit_code or EXIT_FAILED
 
 
-def copy_output(client: Client, job: JobRecord, narrator: Narrator | None, **which: Any) -> JobRecord:
+def copy_output(
+    client: Client, job: JobRecord, narrator: Narrator | None, **which: Any
+) -> JobRecord:
     """Write the job's output to stdout and stderr until it has ended; the ended job.
 
     As bytes, exactly; of several ranks as lines, each with its rank before it.
@@ -155,31 +160,47 @@ def copy_output(client: Client, job: JobRecord, narrator: Narrator | None, **whi
         if narrator is not None:
             narrator.started()
         if item.gap:
-            if item.stream not in dropped:  # a job that outruns its log does so again and again: the rest is summed up
-                note(f"{item.stream} is faster than its log is kept: bytes were dropped here (log_keep_mb)")
+            if (
+                item.stream not in dropped
+            ):  # a job that outruns its log does so again and again: the rest is summed up
+                note(
+                    f"{item.stream} is faster than its log is kept: bytes were dropped here "
+                    "(log_keep_mb)"
+                )
             dropped[item.stream] = dropped.get(item.stream, 0) + item.gap
         sink = sinks.get(item.stream, sinks["stdout"])
-        data = item.data if prefixer is None else prefixer.feed(item.attempt, item.rank, item.stream, item.data)
+        data = (
+            item.data
+            if prefixer is None
+            else prefixer.feed(item.attempt, item.rank, item.stream, item.data)
+        )
         sink.write(data)
         sink.flush()
     for stream, data in prefixer.close() if prefixer is not None else ():
         sinks[stream].write(data)
         sinks[stream].flush()
     for stream, size in dropped.items():
-        note(f"{size} bytes of {stream} were dropped in all; what a job must not lose belongs in a file")
+        note(
+            f"{size} bytes of {stream} were dropped in all; what a job must not lose belongs in a "
+            "file"
+        )
     return job
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--detach", "-d", is_flag=True, help="Submit only, and print the id.")
-@click.option("--rank", type=click.IntRange(0), help="With --tasks: show the output of this rank only, byte for byte.")
+@click.option(
+    "--rank",
+    type=click.IntRange(0),
+    help="With --tasks: show the output of this rank only, byte for byte.",
+)
 @takes_spec
 @talks
 def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
-    Output goes to stdout and stderr byte for byte; of several ranks line by line, each with its rank before it. Notices go
-    to stderr. Ctrl-C cancels the job and waits for
+    Output goes to stdout and stderr byte for byte; of several ranks line by line, each with its
+    rank before it. Notices go to stderr. Ctrl-C cancels the job and waits for
     its end (exit 130); a second one leaves at once. A lost terminal (HUP) leaves the job running.
 
     \b
@@ -194,9 +215,15 @@ def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
 
 
 def follow_job(
-    face: Face, client: Client, submit: Callable[[], JobRecord], rank: int | None, *, detach: bool = False
+    face: Face,
+    client: Client,
+    submit: Callable[[], JobRecord],
+    rank: int | None,
+    *,
+    detach: bool = False,
 ) -> None:
-    """Submit a job, show its output (of one rank, byte for byte), and exit with its code. `detach`: print its id instead."""
+    """Submit a job, show its output (of one rank, byte for byte), and exit with its code. `detach`:
+    print its id instead."""
     with Interrupts(face) as interrupts:
         job = submit()
         if detach:
@@ -207,7 +234,10 @@ def follow_job(
             with Narrator(face, job) as narrator:
                 job = copy_output(client, job, narrator, rank=rank)
         except KeyboardInterrupt:
-            note(f"left. The job may still be running: holdfast show {job.id}, holdfast cancel --hard {job.id}")
+            note(
+                f"left. The job may still be running: holdfast show {job.id}, holdfast cancel "
+                f"--hard {job.id}"
+            )
             _leave(EXIT_INTERRUPTED)
         except BrokenPipeError:
             note(f"nobody reads the output any more; the job goes on: holdfast logs -f {job.id}")
@@ -238,13 +268,18 @@ def _leave(code: int) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
 @click.option("--attempt", type=click.IntRange(1), help="Of this attempt; the last otherwise.")
 @click.option("--rank", type=click.IntRange(0), help="Of this task of a gang.")
-@click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True)
-@click.option("--tail", type=click.IntRange(0), metavar="BYTES", help="Only the last bytes of each stream.")
+@click.option(
+    "--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both", show_default=True
+)
+@click.option(
+    "--tail", type=click.IntRange(0), metavar="BYTES", help="Only the last bytes of each stream."
+)
 @talks
 def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
 
-    Of a gang's ranks line by line, each with its rank before it; with --rank one of them, byte for byte.
+    Of a gang's ranks line by line, each with its rank before it; with --rank one of them, byte for
+    byte.
 
     \b
     Examples:
@@ -263,7 +298,9 @@ def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
         job = client.job(job_id) if which["rank"] is None else None
         read = _read(client, job_id, which, _ranks_of(client, job, which))
         if face.as_json:
-            face.show_json([{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read])
+            face.show_json(
+                [{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read]
+            )
             return
         prefixer = RankPrefixer(job.tasks) if job is not None and job.tasks > 1 else None
         for rank, stream, data in read:
@@ -278,12 +315,18 @@ def _write(stream: str, data: bytes) -> None:
     sink.flush()
 
 
-def _read(client: Client, job_id: str, which: dict[str, Any], ranks: Sequence[int]) -> Iterator[tuple[int, str, bytes]]:
+def _read(
+    client: Client, job_id: str, which: dict[str, Any], ranks: Sequence[int]
+) -> Iterator[tuple[int, str, bytes]]:
     """Rank, stream and bytes, rank by rank."""
     streams = ("stdout", "stderr") if which["stream"] == "both" else (which["stream"],)
     for rank in ranks:
         for stream in streams:
-            yield rank, stream, b"".join(client.logs(job_id, **{**which, "rank": rank, "stream": stream}))
+            yield (
+                rank,
+                stream,
+                b"".join(client.logs(job_id, **{**which, "rank": rank, "stream": stream})),
+            )
 
 
 def _ranks_of(client: Client, job: JobRecord | None, which: dict[str, Any]) -> Sequence[int]:
@@ -292,4 +335,6 @@ def _ranks_of(client: Client, job: JobRecord | None, which: dict[str, Any]) -> S
         return [which["rank"]]
     if job.tasks == 1:
         return [0]
-    return sorted({s.rank for s in client.log_streams(job.id, which["attempt"] or max(1, job.attempts))})
+    return sorted(
+        {s.rank for s in client.log_streams(job.id, which["attempt"] or max(1, job.attempts))}
+    )

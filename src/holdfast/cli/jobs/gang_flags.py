@@ -12,15 +12,26 @@ _TIMES = ("start_timeout", "recovery_timeout")
 
 PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
-        "--host-label", "host_labels", multiple=True, metavar="K=V", help="Only hosts with this label. Repeatable."
+        "--host-label",
+        "host_labels",
+        multiple=True,
+        metavar="K=V",
+        help="Only hosts with this label. Repeatable.",
     ),
     click.option(
-        "--preemptible/--not-preemptible", default=None,
+        "--preemptible/--not-preemptible",
+        default=None,
         help="A more important job may take its place; it is queued again at no charge.",
     ),
-    click.option("--start-timeout", metavar="TIME", help="From its reservation until every rank runs, pulls included."),
-    click.option("--recovery-timeout", metavar="TIME", help="The same for attempts after one that ran."),
-)  # fmt: skip
+    click.option(
+        "--start-timeout",
+        metavar="TIME",
+        help="From its reservation until every rank runs, pulls included.",
+    ),
+    click.option(
+        "--recovery-timeout", metavar="TIME", help="The same for attempts after one that ran."
+    ),
+)
 _LABEL, _PREEMPTIBLE, *_TIMEOUTS = PLACE_OPTIONS
 GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--tasks", type=int, metavar="N", help="Ranks that start and stop together; --gpus, … are of each."),

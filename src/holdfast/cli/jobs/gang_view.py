@@ -1,7 +1,7 @@
 """A gang drawn for a person: its ranks, where they are, how far, and who began the fall.
 
-A row for each rank of a small gang; of a large one, ranks that are alike share a row, first those of one host, then,
-where that is still too much for a screen, those of all hosts.
+A row for each rank of a small gang; of a large one, ranks that are alike share a row, first those
+of one host, then, where that is still too much for a screen, those of all hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MAX_ROWS = 40
 
 @dataclass(frozen=True)
 class Seat:
-    """One rank as it is drawn. `alike`: what ranks that share a row have in common, besides their host."""
+    """One rank as it is drawn. `alike`: what ranks that share a row have in common, besides their
+    host."""
 
     rank: int
     host: str
@@ -80,7 +81,9 @@ class Row:
     @property
     def beat(self) -> str:
         """How long ago the rank that is silent for longest sent its beat."""
-        return age(min((seat.beat_at for seat in self.seats if seat.beat_at is not None), default=None))
+        return age(
+            min((seat.beat_at for seat in self.seats if seat.beat_at is not None), default=None)
+        )
 
     @property
     def note(self) -> str:
@@ -89,7 +92,8 @@ class Row:
 
 
 def group_seats(seats: Sequence[Seat], *, every: bool = False) -> list[Row]:
-    """Rows of `seats`, in the order of their first ranks; `every`: one for each rank, however many."""
+    """Rows of `seats`, in the order of their first ranks; `every`: one for each rank, however
+    many."""
     keys: list[Callable[[Seat], Hashable]] = [
         lambda seat: seat.rank,
         lambda seat: (seat.host, seat.state, seat.alike),
@@ -116,10 +120,14 @@ def draw_tasks(job: JobRecord, tasks: Sequence[TaskRecord], *, every: bool = Fal
     seats = [_seat_of_task(task, fall.get(task.rank)) for task in tasks]
     head = f"attempt {job.attempts}, {paint(job.state.value)}"
     if job.drain_since is not None:
-        head += f" for {age(job.drain_since)}: {job.drain_reason or job.drain_cause or ''}".rstrip(": ")
+        head += f" for {age(job.drain_since)}: {job.drain_reason or job.drain_cause or ''}".rstrip(
+            ": "
+        )
     rows = group_seats(seats, every=every)
     headers = ["RANK", "HOST", "STATE", "GPUS", "STEP", "BEAT"]
-    cells = [[row.ranks, row.hosts, row.seats[0].state, row.devices, row.steps, row.beat] for row in rows]
+    cells = [
+        [row.ranks, row.hosts, row.seats[0].state, row.devices, row.steps, row.beat] for row in rows
+    ]
     elastic = 1
     if any(row.note for row in rows):
         elastic = len(headers)
@@ -132,11 +140,20 @@ def _seat_of_task(task: TaskRecord, fell: tuple[str, str] | None) -> Seat:
     role, words = fell or ("", "")
     note = f"{role}: {words}" if role else (f"in {task.section}" if task.section else "")
     if task.replaced:
-        note = f"replaced {task.replaced} time{'s' * (task.replaced != 1)}" + (f", {note}" if note else "")
+        note = f"replaced {task.replaced} time{'s' * (task.replaced != 1)}" + (
+            f", {note}" if note else ""
+        )
     return Seat(
-        rank=task.rank, host=task.host_name or "-", state=_say_state(task), alike=(role, task.section, task.replaced),
-        devices=task.devices, step=task.step, total=task.total, beat_at=task.beat_at, note=note,
-    )  # fmt: skip
+        rank=task.rank,
+        host=task.host_name or "-",
+        state=_say_state(task),
+        alike=(role, task.section, task.replaced),
+        devices=task.devices,
+        step=task.step,
+        total=task.total,
+        beat_at=task.beat_at,
+        note=note,
+    )
 
 
 def _say_state(task: TaskRecord) -> str:
@@ -151,7 +168,8 @@ def _say_state(task: TaskRecord) -> str:
 
 
 def _find_fall(tasks: Sequence[TaskRecord]) -> dict[int, tuple[str, str]]:
-    """Rank → its part in the fall and its end, as it looks now. The decision, with the operators' rules, comes at the end."""
+    """Rank → its part in the fall and its end, as it looks now. The decision, with the operators'
+    rules, comes at the end."""
     from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
 
     failures = classify_failures(tasks, ())
@@ -171,12 +189,15 @@ def _find_fall(tasks: Sequence[TaskRecord]) -> dict[int, tuple[str, str]]:
 
 
 def draw_attempt(attempt: AttemptRecord, *, every: bool = False, reason: bool = True) -> str:
-    """An attempt that has ended, from what was kept of its members: who began the fall, and by what evidence.
+    """An attempt that has ended, from what was kept of its members: who began the fall, and by what
+    evidence.
 
     reason: also the sentence of the decision, where it is not shown elsewhere.
     """
     outcome = attempt.outcome.value if attempt.outcome is not None else attempt.state.value
-    head = f"attempt {attempt.number}, {paint(outcome)}" + (f": {attempt.reason}" if attempt.reason and reason else "")
+    head = f"attempt {attempt.number}, {paint(outcome)}" + (
+        f": {attempt.reason}" if attempt.reason and reason else ""
+    )
     gang = len(attempt.members) > 1
     rows = group_seats([_seat_of_member(member, gang) for member in attempt.members], every=every)
     if not rows:
@@ -206,21 +227,35 @@ def _seat_of_member(member: MemberRecord, gang: bool) -> Seat:
         words = "stopped"
     cause = member.cause.value if member.cause is not None else ""
     return Seat(
-        rank=member.rank, host=member.host or "-", state=member.state.value, exit_code=member.exit_code, cause=cause,
-        alike=(role, member.exit_code, cause, member.rule), note=": ".join(filter(None, (role, words))),
-    )  # fmt: skip
+        rank=member.rank,
+        host=member.host or "-",
+        state=member.state.value,
+        exit_code=member.exit_code,
+        cause=cause,
+        alike=(role, member.exit_code, cause, member.rule),
+        note=": ".join(filter(None, (role, words))),
+    )
 
 
 def _explain_trigger(member: MemberRecord, members: Sequence[MemberRecord]) -> list[str]:
-    told = ", ".join(f"{name} = {value}" for name, value in member.evidence.items() if value is not None)
+    told = ", ".join(
+        f"{name} = {value}" for name, value in member.evidence.items() if value is not None
+    )
     by = ", ".join(filter(None, (f"rule {member.rule}" if member.rule else "", told)))
-    who = f"rank {member.rank} on {member.host or '?'}" if len(members) > 1 else f"on {member.host or '?'}"
+    who = (
+        f"rank {member.rank} on {member.host or '?'}"
+        if len(members) > 1
+        else f"on {member.host or '?'}"
+    )
     began = " began the fall" if len(members) > 1 else ""
     lines = _wrap(f"{who}{began}: {member.message}" + (f" ({by})" if by else ""))
     fell = [other.rank for other in members if other.cascade]
     stopped = [other.rank for other in members if other.state.value == "preempted"]
     if fell:
-        lines += _wrap(f"{name_ranks(fell)} fell with it, and {'is' if len(fell) == 1 else 'are'} charged nothing")
+        lines += _wrap(
+            f"{name_ranks(fell)} fell with it, and {'is' if len(fell) == 1 else 'are'} charged "
+            "nothing"
+        )
     if stopped:
         lines += _wrap(f"{name_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped")
     return lines
@@ -231,6 +266,6 @@ def _say_code(code: int | None) -> str:
 
 
 def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, columns(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [
-        text
-    ]
+    return textwrap.wrap(
+        text, columns(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    ) or [text]

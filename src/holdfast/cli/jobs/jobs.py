@@ -11,7 +11,19 @@ import click
 
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
 from holdfast.cli.jobs.gang_view import draw_attempt, draw_tasks
-from holdfast.cli.output import Face, age, facts, note, paint, print_text, shorten, size, span, table, talks
+from holdfast.cli.output import (
+    Face,
+    age,
+    facts,
+    note,
+    paint,
+    print_text,
+    shorten,
+    size,
+    span,
+    table,
+    talks,
+)
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import HoldfastError, NotFound, ValidationError
 
@@ -22,19 +34,37 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--state", "states", multiple=True, help="waiting, queued, reserved, running, draining, succeeded, …")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    help="waiting, queued, reserved, running, draining, succeeded, …",
+)
 @click.option("--queue", help="Only this queue.")
 @click.option("--project", help="Only this project.")
 @click.option("--name", help="Only this name.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label; repeatable.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="K=V", help="Only with this label; repeatable."
+)
 @click.option("--cause", help="Only those that ended of this cause.")
-@click.option("--min-retries", type=click.IntRange(0), help="Only those charged at least this many retries.")
+@click.option(
+    "--min-retries", type=click.IntRange(0), help="Only those charged at least this many retries."
+)
 @click.option("--max-retries", type=click.IntRange(0), help="Only those charged at most this many.")
 @click.option("--host", help="Only those with a task on this host now.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many."
+)
 @click.option("--all", "everything", is_flag=True, help="However many there are.")
 @talks
-def jobs(face: Face, states: Sequence[str], labels: Sequence[str], limit: int, everything: bool, **only: Any) -> None:
+def jobs(
+    face: Face,
+    states: Sequence[str],
+    labels: Sequence[str],
+    limit: int,
+    everything: bool,
+    **only: Any,
+) -> None:
     """List jobs, newest first.
 
     \b
@@ -50,7 +80,12 @@ def jobs(face: Face, states: Sequence[str], labels: Sequence[str], limit: int, e
             raise ValidationError(f"--label {label!r} is not K=V", field="label")
         pairs[name] = value
     with face.client() as client:
-        found = client.jobs(states=states, labels=pairs, page_size=min(limit, 500) if not everything else 500, **only)
+        found = client.jobs(
+            states=states,
+            labels=pairs,
+            page_size=min(limit, 500) if not everything else 500,
+            **only,
+        )
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
     face.show(rows, jobs_table(rows) if rows else "no jobs")
 
@@ -60,7 +95,15 @@ def jobs_table(rows: Sequence[JobRecord]) -> str:
     return table(
         ("ID", "STATE", "QUEUE", "NAME", "TRY", "AGE", "REASON"),
         [
-            (j.id, j.state.value, j.queue, shorten(j.name, 16), str(j.attempts), age(j.created_at), j.reason or "-")
+            (
+                j.id,
+                j.state.value,
+                j.queue,
+                shorten(j.name, 16),
+                str(j.attempts),
+                age(j.created_at),
+                j.reason or "-",
+            )
             for j in rows
         ],
     )
@@ -69,17 +112,28 @@ def jobs_table(rows: Sequence[JobRecord]) -> str:
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--forensics", is_flag=True, help="What was gathered before a watchdog's kill.")
-@click.option("--attempt", type=click.IntRange(1), help="One attempt: its ranks, and who began its fall.")
+@click.option(
+    "--attempt", type=click.IntRange(1), help="One attempt: its ranks, and who began its fall."
+)
 @click.option("--ranks", is_flag=True, help="A row for each rank of a gang, however many.")
 @click.option("--events", is_flag=True, help="Everything that happened to it.")
-@click.option("--policy", is_flag=True, help="Its retry policy, field by field, and where each comes from.")
+@click.option(
+    "--policy", is_flag=True, help="Its retry policy, field by field, and where each comes from."
+)
 @talks
 def show(
-    face: Face, job_id: str, forensics: bool, attempt: int | None, ranks: bool, events: bool, policy: bool
+    face: Face,
+    job_id: str,
+    forensics: bool,
+    attempt: int | None,
+    ranks: bool,
+    events: bool,
+    policy: bool,
 ) -> None:
     """Show one job: its state and reason, its attempts, what holds it; of a gang, its ranks.
 
-    Ranks of a large gang that are alike share a row; --ranks draws each. With --forensics, --attempt chooses whose.
+    Ranks of a large gang that are alike share a row; --ranks draws each. With --forensics,
+    --attempt chooses whose.
 
     \b
     Examples:
@@ -94,7 +148,9 @@ def show(
         if forensics:
             views = client.forensics(job_id, attempt)
             face.show(
-                views, "\n\n".join(map(_forensics_text, views)) or "no forensics: no watchdog ended an attempt of it"
+                views,
+                "\n\n".join(map(_forensics_text, views))
+                or "no forensics: no watchdog ended an attempt of it",
             )
             return
         if policy:
@@ -138,7 +194,9 @@ def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: b
         print_text(draw_attempt(chosen, every=ranks))
 
 
-def _draw_gang(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool) -> str:
+def _draw_gang(
+    job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool
+) -> str:
     """The ranks of a gang: those that are on, or those of its last attempt."""
     if job.tasks == 1:
         return ""
@@ -148,14 +206,27 @@ def _draw_gang(job: JobRecord, attempts: Sequence[AttemptRecord], tasks: Sequenc
     return draw_attempt(over[-1], every=ranks, reason=False) if over else ""
 
 
-def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool) -> str:
+def _job_text(
+    job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], ranks: bool
+) -> str:
     spec = job.spec
     command = spec.shell if spec.shell is not None else " ".join(spec.argv)
-    wants = [f"{job.gpus} GPUs" if job.gpus else "", f"{job.cpu_slots} CPU slots" if job.cpu_slots else ""]
+    wants = [
+        f"{job.gpus} GPUs" if job.gpus else "",
+        f"{job.cpu_slots} CPU slots" if job.cpu_slots else "",
+    ]
     wants += [size(job.memory_bytes) if job.memory_bytes else ""]
     wants += [f"for each of {job.tasks} tasks, {spec.placement}" if job.tasks > 1 else ""]
-    steps = "" if job.step is None else f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
-    took = span((job.ended_at - job.started_at).total_seconds()) if job.ended_at and job.started_at else ""
+    steps = (
+        ""
+        if job.step is None
+        else f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
+    )
+    took = (
+        span((job.ended_at - job.started_at).total_seconds())
+        if job.ended_at and job.started_at
+        else ""
+    )
     lines = [
         ("id", job.id),
         ("name", job.name),
@@ -176,22 +247,39 @@ def _job_text(job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[T
         ("charged", _charges(job)),
         ("retries", job.retry_state.sentence if job.retry_state else ""),
         ("submitted", f"{age(job.created_at)} ago"),
-        ("ended", f"{age(job.ended_at)} ago{f' after {took}' if took else ''}" if job.ended_at else ""),
+        (
+            "ended",
+            f"{age(job.ended_at)} ago{f' after {took}' if took else ''}" if job.ended_at else "",
+        ),
     ]
-    parts = [facts(lines), _draw_gang(job, attempts, tasks, ranks), attempts_table(attempts) if attempts else ""]
+    parts = [
+        facts(lines),
+        _draw_gang(job, attempts, tasks, ranks),
+        attempts_table(attempts) if attempts else "",
+    ]
     return "\n\n".join(filter(None, parts))
 
 
 def _charges(job: JobRecord) -> str:
-    counts = (("failures", job.retries_charged), ("trips", job.watchdog_charged), ("infra failures", job.infra_charged))
+    counts = (
+        ("failures", job.retries_charged),
+        ("trips", job.watchdog_charged),
+        ("infra failures", job.infra_charged),
+    )
     text = ", ".join(f"{count} {name}" for name, count in counts if count)
     charged = sorted(int(rank) for rank in job.rank_charges)
-    return f"{text} (to {name_ranks(charged)}; each rank has its own budget)" if text and charged else text
+    return (
+        f"{text} (to {name_ranks(charged)}; each rank has its own budget)"
+        if text and charged
+        else text
+    )
 
 
 def _forensics_text(view: ForensicsView) -> str:
     head = f"attempt {view.attempt}, rank {view.rank}, epoch {view.epoch}: {view.reason} (gathered in {view.seconds:.1f} s)"
-    return head + "".join(f"\n\n--- {title}\n{text.rstrip()}" for title, text in view.sections.items())
+    return head + "".join(
+        f"\n\n--- {title}\n{text.rstrip()}" for title, text in view.sections.items()
+    )
 
 
 def event_text(event: EventRecord) -> str:
@@ -245,7 +333,11 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
 
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
-@click.option("--counted", is_flag=True, help="As one more of the retries it has; refused when they are spent.")
+@click.option(
+    "--counted",
+    is_flag=True,
+    help="As one more of the retries it has; refused when they are spent.",
+)
 @click.option(
     "--from-checkpoint/--from-scratch",
     "keep",
@@ -256,8 +348,9 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
 def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None:
     """Queue failed or cancelled jobs again, and say whether it counted.
 
-    Without --counted it does not count: all budgets begin anew. Each rank starts from the newest checkpoint it saved. A parked job
-    goes on, and one that backs off does not wait any longer; of a supervised job that runs, the ranks that are parked are given hosts again.
+    Without --counted it does not count: all budgets begin anew. Each rank starts from the newest
+    checkpoint it saved. A parked job goes on, and one that backs off does not wait any longer; of a
+    supervised job that runs, the ranks that are parked are given hosts again.
 
     \b
     Examples:
@@ -266,7 +359,11 @@ def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None
       holdfast retry --from-scratch 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        _each(face, job_ids, lambda job_id: client.retry(job_id, counted=counted, from_scratch=not keep))
+        _each(
+            face,
+            job_ids,
+            lambda job_id: client.retry(job_id, counted=counted, from_scratch=not keep),
+        )
 
 
 def _each(face: Face, job_ids: Sequence[str], act: Any) -> None:

@@ -1,4 +1,5 @@
-"""The flags of a job's retry policy and of its container, and how they are read into fields of a spec."""
+"""The flags of a job's retry policy and of its container, and how they are read into fields of a
+spec."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ POLICY_OPTIONS = (
     click.option("--retry-jitter-ratio", type=float, help="Jitter is at most this part of the delay."),
     click.option(
         "--retry-on", multiple=True, metavar="CAUSE",
-        help="Run it again after these causes only; also failures, infra, watchdog, system, all, none. Repeatable.",
+        help="Run it again after these causes only; also failures, infra, watchdog, system, all, "
+        "none. Repeatable.",
     ),
     click.option("--no-retry-events", is_flag=True, help="Write no job.retry_* events."),
     click.option("--interactive", is_flag=True, help="A person waits at it: never run it again by itself."),
@@ -38,19 +40,36 @@ POLICY_OPTIONS = (
 )  # fmt: skip
 
 CONTAINER_OPTIONS = (
-    click.option("--image", metavar="REF", help="Run in a container of this image; CMD may be left out."),
-    click.option("--runtime", type=click.Choice(["podman", "docker"]), help="Which one; else what the host has."),
-    click.option("--pull", type=click.Choice(["missing", "always", "never"]), help="When the image is fetched."),
     click.option(
-        "--volume", "volumes", multiple=True, metavar="HOST:INSIDE[:ro]", help="A folder to share; repeatable."
+        "--image", metavar="REF", help="Run in a container of this image; CMD may be left out."
+    ),
+    click.option(
+        "--runtime",
+        type=click.Choice(["podman", "docker"]),
+        help="Which one; else what the host has.",
+    ),
+    click.option(
+        "--pull",
+        type=click.Choice(["missing", "always", "never"]),
+        help="When the image is fetched.",
+    ),
+    click.option(
+        "--volume",
+        "volumes",
+        multiple=True,
+        metavar="HOST:INSIDE[:ro]",
+        help="A folder to share; repeatable.",
     ),
     click.option("--pull-timeout", metavar="TIME", help="Time the pull of the image may take."),
 )
 
 
 def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Put what the flags say over `fields`, one field of the policy at a time. Raises ValidationError."""
-    given: dict[str, Any] = {field: options[name] for name, field in _RETRY.items() if options[name] is not None}
+    """Put what the flags say over `fields`, one field of the policy at a time. Raises
+    ValidationError."""
+    given: dict[str, Any] = {
+        field: options[name] for name, field in _RETRY.items() if options[name] is not None
+    }
     if options["retry_on"]:
         given["eligible_causes"] = list(options["retry_on"])
     if options["no_retry_events"]:
@@ -63,7 +82,10 @@ def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
         fields["interactive"] = True
     for name in _PLAIN:
         if options[name] is not None:
-            for other in (f"{name}_seconds", "image_pull_seconds" if name == "pull_timeout" else name):
+            for other in (
+                f"{name}_seconds",
+                "image_pull_seconds" if name == "pull_timeout" else name,
+            ):
                 fields.pop(other, None)
             fields[name] = options[name]
     if options["volumes"]:

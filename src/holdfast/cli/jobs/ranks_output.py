@@ -14,8 +14,8 @@ _END = re.compile(rb"\r\n|\n|\r")
 class RankPrefixer:
     """Cuts each rank's bytes into lines and puts `[rank] ` before every one.
 
-    Nothing of a line is written before it has ended, so that ranks never mix within one. A carriage return ends a line too:
-    a progress bar moves on. Not byte for byte, then; `--rank` is.
+    Nothing of a line is written before it has ended, so that ranks never mix within one. A carriage
+    return ends a line too: a progress bar moves on. Not byte for byte, then; `--rank` is.
     """
 
     def __init__(self, tasks: int) -> None:
@@ -23,7 +23,8 @@ class RankPrefixer:
         self._left: dict[tuple[int, int, str], bytes] = {}
 
     def feed(self, attempt: int, rank: int, stream: str, data: bytes) -> bytes:
-        """What may be written now. Bytes of a later attempt end what an earlier one left without an end."""
+        """What may be written now. Bytes of a later attempt end what an earlier one left without an
+        end."""
         place = (attempt, rank, stream)
         older = [other for other in self._left if other[1:] == place[1:] and other[0] < attempt]
         out = [self._finish(other) for other in older]

@@ -30,7 +30,12 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
     click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
     click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable."),
-    click.option("--env", multiple=True, metavar="K[=V]", help="A variable; K alone takes it from here. Repeatable."),
+    click.option(
+        "--env",
+        multiple=True,
+        metavar="K[=V]",
+        help="A variable; K alone takes it from here. Repeatable.",
+    ),
     click.option(
         "--secret",
         "secrets",
@@ -38,17 +43,31 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="K[=V|=@FILE]",
         help="A variable stored apart, shown to nobody, redacted. Repeatable.",
     ),
-    click.option("--cwd", metavar="DIR", help="Working folder; this one, when the controller is on this machine."),
+    click.option(
+        "--cwd",
+        metavar="DIR",
+        help="Working folder; this one, when the controller is on this machine.",
+    ),
     click.option("--time-limit", metavar="TIME", help="Wall clock it may take, as 90s, 2h or off."),
-    click.option("--stall-timeout", metavar="TIME", help="Silence after a beat that is suspected, or off."),
-    click.option("--silence-limit", metavar="TIME", help="Silence after a beat that needs no confirmation, or off."),
+    click.option(
+        "--stall-timeout", metavar="TIME", help="Silence after a beat that is suspected, or off."
+    ),
+    click.option(
+        "--silence-limit",
+        metavar="TIME",
+        help="Silence after a beat that needs no confirmation, or off.",
+    ),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option("--watchdog-cap", type=int, help="Watchdog trips it is requeued after."),
 )
 START_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--lease-ttl", metavar="TIME", help="A host's right to run it, 15s to 1h."),
-    click.option("--idempotency-key", metavar="KEY", help="The same key again returns the first job."),
-    click.option("--start-at", metavar="TIME", help="Not before: +10m, 2027-01-31T18:00 or Unix seconds."),
+    click.option(
+        "--idempotency-key", metavar="KEY", help="The same key again returns the first job."
+    ),
+    click.option(
+        "--start-at", metavar="TIME", help="Not before: +10m, 2027-01-31T18:00 or Unix seconds."
+    ),
 )
 _OPTIONS = (
     *ABOUT_OPTIONS,
@@ -59,14 +78,21 @@ _OPTIONS = (
     *CONTAINER_OPTIONS,
     *START_OPTIONS,
     click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
-    click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML; flags win over it."),
+    click.option(
+        "--file", "file", metavar="FILE", help="A job in TOML or YAML; flags win over it."
+    ),
     click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]"),
 )
 
 
 _ENVIRONMENT_OF_A_SHELL = (
-    "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH"
-)  # fmt: skip
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+)
 
 
 def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +102,9 @@ def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, str], now: float) -> JobSpec:
+def read_spec(
+    place: Place, options: Mapping[str, Any], environ: Mapping[str, str], now: float
+) -> JobSpec:
     """Make a spec of the flags, over a file's where one is given. `now` is Unix seconds.
 
     Raises:
@@ -85,7 +113,17 @@ def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, st
     from holdfast.client.specs import build_spec, parse_start
 
     fields = read_file(options["file"]) if options["file"] else {}
-    for name in ("name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd"):
+    for name in (
+        "name",
+        "queue",
+        "project",
+        "priority",
+        "gpus",
+        "cpus",
+        "watchdog_cap",
+        "idempotency_key",
+        "cwd",
+    ):
         if options[name] is not None:
             fields[name] = options[name]
     for name in ("memory", "time_limit", "stall_timeout", "silence_limit", "grace", "lease_ttl"):
@@ -111,15 +149,20 @@ def read_spec(place: Place, options: Mapping[str, Any], environ: Mapping[str, st
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
     elif fields.get("cwd") is not None:
         pass  # a number in a file: the check of all fields says so
-    elif place.is_local and (fields.get("image") is None or fields.get("argv") or fields.get("shell")):
+    elif place.is_local and (
+        fields.get("image") is None or fields.get("argv") or fields.get("shell")
+    ):
         fields["cwd"] = _here()  # an image's own command belongs into the image's own folder
-    if place.is_local and fields.get("image") is None:  # an image has a PATH of its own, and this shell's is not in it
+    if (
+        place.is_local and fields.get("image") is None
+    ):  # an image has a PATH of its own, and this shell's is not in it
         fields["env"] = _active_environment(environ) | dict(fields.get("env") or {})
     return build_spec(fields)
 
 
 def _active_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an activated virtual environment is made of, so that `python` in the job is the `python` that was typed."""
+    """What an activated virtual environment is made of, so that `python` in the job is the `python`
+    that was typed."""
     return {name: environ[name] for name in _ENVIRONMENT_OF_A_SHELL if environ.get(name)}
 
 
@@ -127,7 +170,9 @@ def _here() -> str:
     try:
         return os.getcwd()
     except OSError as error:
-        raise ValidationError("the working folder is gone; change to another or give --cwd", field="cwd") from error
+        raise ValidationError(
+            "the working folder is gone; change to another or give --cwd", field="cwd"
+        ) from error
 
 
 def _read_command(fields: dict[str, Any], command: Sequence[str], shell: str | None) -> None:
@@ -160,7 +205,9 @@ def _read_labels(flag: str, pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ValidationError(f"{flag} {pair!r} is not K=V", field=f"{flag[2:].replace('-', '_')}s")
+            raise ValidationError(
+                f"{flag} {pair!r} is not K=V", field=f"{flag[2:].replace('-', '_')}s"
+            )
         labels[name] = value
     return labels
 
@@ -171,7 +218,9 @@ def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
         name, equals, value = pair.partition("=")
         if not equals:
             if name not in environ:
-                raise ValidationError(f"--env {name}: no such variable here; write {name}=VALUE", field=f"env.{name}")
+                raise ValidationError(
+                    f"--env {name}: no such variable here; write {name}=VALUE", field=f"env.{name}"
+                )
             value = environ[name]
         values[name] = value
     return values
@@ -185,20 +234,24 @@ def _read_secrets(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str,
             if name not in environ:
                 # The word may be a secret whose name was forgotten: it is not repeated.
                 raise ValidationError(
-                    "--secret needs K=V, K=@FILE, or the name of a variable set here", field="secrets"
+                    "--secret needs K=V, K=@FILE, or the name of a variable set here",
+                    field="secrets",
                 )
             value = environ[name]
         elif value.startswith("@"):
             try:
                 value = Path(value[1:]).read_text().removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
-                raise ValidationError(f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets") from error
+                raise ValidationError(
+                    f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets"
+                ) from error
         values[name] = value
     return values
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """A job's fields from a TOML or YAML file. Raises ValidationError with the line that is wrong."""
+    """A job's fields from a TOML or YAML file. Raises ValidationError with the line that is
+    wrong."""
     file = Path(path)
     try:
         data = file.read_bytes()
@@ -208,7 +261,9 @@ def read_file(path: str) -> dict[str, Any]:
             try:
                 fields = yaml.safe_load(data)
             except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise ValidationError(f"{path} is not YAML: {' '.join(str(error).split())}", field="file") from error
+                raise ValidationError(
+                    f"{path} is not YAML: {' '.join(str(error).split())}", field="file"
+                ) from error
         else:
             import tomllib
 
@@ -227,10 +282,13 @@ def read_file(path: str) -> dict[str, Any]:
 
 
 def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
-    """Submit what the options say; the JobRecord. `rank`: the one whose output is wanted, which there must be."""
+    """Submit what the options say; the JobRecord. `rank`: the one whose output is wanted, which
+    there must be."""
     spec = read_spec(client.place, options, os.environ, time.time())
     if rank is not None and rank >= spec.tasks:
-        raise ValidationError(f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank")
+        raise ValidationError(
+            f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank"
+        )
     return client.submit(spec)
 
 
@@ -248,8 +306,8 @@ def submit(face: Face, **options: Any) -> None:
       holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
-      holdfast submit --max-retries 3 --retry-delay 30s --retry-backoff exponential -- python fetch.py
-      holdfast submit --image docker.io/library/python:3.12 -- python -V
+      holdfast submit --max-retries 3 --retry-delay 30s --retry-backoff exponential -- python
+      fetch.py holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
     """
     with face.client() as client:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 @click.option("--job", "job_id", metavar="JOB", help="As it is for this job.")
 @click.pass_context
 @talks
-def config(face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None) -> None:
+def config(
+    face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None
+) -> None:
     """Show every setting: the value in force, and the layer it came from.
 
-    The strongest layer that names it wins: job > queue or project > cluster > environment > default.
+    The strongest layer that names it wins: job > queue or project > cluster > environment >
+    default.
 
     \b
     Examples:
@@ -81,7 +84,8 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 @click.option("--project", help="For this project only.")
 @talks
 def set_value(face: Face, name: str, value: str, queue: str | None, project: str | None) -> None:
-    """Change a setting for the cluster, a queue or a project. `off` switches a limit off. Running work takes it up by itself.
+    """Change a setting for the cluster, a queue or a project. `off` switches a limit off. Running
+    work takes it up by itself.
 
     \b
     Examples:
@@ -107,7 +111,9 @@ def unset_value(face: Face, name: str, queue: str | None, project: str | None) -
     _change(face, queue, project, {}, [name])
 
 
-def _change(face: Face, queue: str | None, project: str | None, changes: dict[str, Value], unset: list[str]) -> None:
+def _change(
+    face: Face, queue: str | None, project: str | None, changes: dict[str, Value], unset: list[str]
+) -> None:
     if queue and project:
         raise click.UsageError("give either --queue or --project")
     with face.client() as client:

@@ -6,13 +6,16 @@ import click
 
 from holdfast.cli.output import Face
 
-_DSN = click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database; else HOLDFAST_DSN.")
+_DSN = click.option(
+    "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database; else HOLDFAST_DSN."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def db() -> None:
-    """Migrate the database, or see where it stands. `holdfast up` and `server` migrate by themselves.
+    """Migrate the database, or see where it stands. `holdfast up` and `server` migrate by
+    themselves.
 
     \b
     Examples:
@@ -25,7 +28,8 @@ def _dsn(dsn: str | None) -> str:
     if dsn:
         return dsn
     raise click.UsageError(
-        "which database? Give --dsn or set HOLDFAST_DSN. (The one of `holdfast up` migrates itself.)"
+        "which database? Give --dsn or set HOLDFAST_DSN. (The one of `holdfast up` migrates "
+        "itself.)"
     )
 
 
@@ -45,7 +49,9 @@ def migrate(dsn: str | None, as_json: bool) -> None:
     from holdfast.store.postgres.connection.migrate import migrate as apply
 
     done = apply(_dsn(dsn))
-    Face(as_json).show({"applied": done}, "\n".join(f"applied {name}" for name in done) or "nothing to do")
+    Face(as_json).show(
+        {"applied": done}, "\n".join(f"applied {name}" for name in done) or "nothing to do"
+    )
 
 
 @db.command()
@@ -65,6 +71,8 @@ def status(dsn: str | None, as_json: bool) -> None:
 
     found = read_status(_dsn(dsn))
     text = f"version {found.version}" + "".join(f"\npending {name}" for name in found.pending)
-    Face(as_json).show({"version": found.version, "applied": found.applied, "pending": found.pending}, text)
+    Face(as_json).show(
+        {"version": found.version, "applied": found.applied, "pending": found.pending}, text
+    )
     if found.pending:
         raise SystemExit(1)

@@ -40,7 +40,11 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
         return
     with face.client() as client:
         rows = client.hosts(dead=dead, include_terminated=include_terminated)
-    nothing = "no dead hosts" if dead else "no hosts. Add one with `holdfast agent --join URL --token TOKEN`"
+    nothing = (
+        "no dead hosts"
+        if dead
+        else "no hosts. Add one with `holdfast agent --join URL --token TOKEN`"
+    )
     face.show(rows, hosts_table(rows) if rows else nothing)
 
 
@@ -70,7 +74,11 @@ def _say_reason(host: HostView) -> str:
         return host.reason
     left = -(datetime.now(UTC) - host.drain_deadline).total_seconds()
     when = f"in {span(left)}" if left > 0 else "now"
-    return f"what runs is stopped {when}: {host.reason}" if host.reason else f"what runs is stopped {when}"
+    return (
+        f"what runs is stopped {when}: {host.reason}"
+        if host.reason
+        else f"what runs is stopped {when}"
+    )
 
 
 def _slots(host: HostView, kind: str) -> str:
@@ -79,12 +87,24 @@ def _slots(host: HostView, kind: str) -> str:
 
 
 def _act(
-    face: Face, names: Sequence[str], verb: str, reason: str, hard: bool,
-    deadline_seconds: float | None = None, scale_down: bool = False,
-) -> None:  # fmt: skip
+    face: Face,
+    names: Sequence[str],
+    verb: str,
+    reason: str,
+    hard: bool,
+    deadline_seconds: float | None = None,
+    scale_down: bool = False,
+) -> None:
     with face.client() as client:
         done = [
-            client.act_on_host(name, verb, reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down)
+            client.act_on_host(
+                name,
+                verb,
+                reason,
+                hard=hard,
+                deadline_seconds=deadline_seconds,
+                scale_down=scale_down,
+            )
             for name in names
         ]
     text = "\n".join(f"{h.name}  {paint(h.state.value)}  {_say_reason(h)}".rstrip() for h in done)
@@ -94,19 +114,30 @@ def _act(
 @hosts.command()
 @click.argument("names", metavar="HOST...", nargs=-1, required=True)
 @click.option("--reason", default="", help="Kept with the host.")
-@click.option("--deadline", metavar="TIME", help="How long running work may go on, as 1h; for ever otherwise.")
+@click.option(
+    "--deadline", metavar="TIME", help="How long running work may go on, as 1h; for ever otherwise."
+)
 @click.option("--hard", is_flag=True, help="Stop what runs there now, at no charge to its jobs.")
 @click.option(
-    "--scale-down", is_flag=True, help="The host is not needed any more: stop what runs there with its grace."
+    "--scale-down",
+    is_flag=True,
+    help="The host is not needed any more: stop what runs there with its grace.",
 )
 @talks
-def drain(face: Face, names: Sequence[str], reason: str, deadline: str | None, hard: bool, scale_down: bool) -> None:
+def drain(
+    face: Face,
+    names: Sequence[str],
+    reason: str,
+    deadline: str | None,
+    hard: bool,
+    scale_down: bool,
+) -> None:
     """Give hosts nothing new, and let what runs there end.
 
-    Without --deadline it runs until it ends by itself. When a deadline has come, what is left is stopped as in any drain
-    (TERM, grace, KILL) and queued again at no charge; a gang goes whole. A second drain changes the deadline.
-    --scale-down stops it now, or at the deadline, and its jobs say that their host was scaled down.
-    HOST is a name or an id.
+    Without --deadline it runs until it ends by itself. When a deadline has come, what is left is
+    stopped as in any drain (TERM, grace, KILL) and queued again at no charge; a gang goes whole. A
+    second drain changes the deadline. --scale-down stops it now, or at the deadline, and its jobs
+    say that their host was scaled down. HOST is a name or an id.
 
     \b
     Examples:
@@ -118,7 +149,9 @@ def drain(face: Face, names: Sequence[str], reason: str, deadline: str | None, h
     if deadline is not None and hard:
         raise click.UsageError("--hard stops what runs now; --deadline says when. Give one of them")
     if scale_down and hard:
-        raise click.UsageError("--scale-down stops what runs by itself, each task with its grace. Leave --hard out")
+        raise click.UsageError(
+            "--scale-down stops what runs by itself, each task with its grace. Leave --hard out"
+        )
     seconds = None
     if deadline is not None:
         from holdfast.core.settings.resolve import parse_duration
@@ -129,7 +162,8 @@ def drain(face: Face, names: Sequence[str], reason: str, deadline: str | None, h
             raise ValidationError(f"--deadline: {error}", field="deadline_seconds") from None
         if seconds <= 0:
             raise ValidationError(
-                "--deadline: it is over as it begins; --hard stops what runs now", field="deadline_seconds"
+                "--deadline: it is over as it begins; --hard stops what runs now",
+                field="deadline_seconds",
             )
     _act(face, names, "drain", reason, hard, seconds, scale_down)
 
@@ -142,7 +176,9 @@ def _make_action(verb: str, sentence: str) -> click.Command:
     def act(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
         _act(face, names, verb, reason, hard)
 
-    act.__doc__ = f"{sentence}\n\nHOST is a name or an id.\n\n\b\nExample:\n  holdfast hosts {verb} gpu-box-7"
+    act.__doc__ = (
+        f"{sentence}\n\nHOST is a name or an id.\n\n\b\nExample:\n  holdfast hosts {verb} gpu-box-7"
+    )
     return click.command(verb)(act)
 
 

@@ -32,7 +32,9 @@ def projects(face: Face, context: click.Context) -> None:
         return
     with face.client() as client:
         rows = client.projects()
-    face.show(rows, projects_table(rows) if rows else "no projects yet; a job's --project makes one")
+    face.show(
+        rows, projects_table(rows) if rows else "no projects yet; a job's --project makes one"
+    )
 
 
 def projects_table(rows: Sequence[ProjectRecord]) -> str:
@@ -59,7 +61,9 @@ def _use(count: int, project: ProjectRecord, name: str) -> str:
 
 
 def _settings(project: ProjectRecord) -> str:
-    return " ".join(f"{name}={value_text(value)}" for name, value in sorted(project.settings.items()))
+    return " ".join(
+        f"{name}={value_text(value)}" for name, value in sorted(project.settings.items())
+    )
 
 
 def _project_text(p: ProjectRecord) -> str:
@@ -70,7 +74,10 @@ def _project_text(p: ProjectRecord) -> str:
     return facts(
         [
             ("project", p.name),
-            ("running", f"{_use(p.running, p, 'quota_jobs')} jobs, {_use(p.gpus, p, 'quota_gpus')} GPUs"),
+            (
+                "running",
+                f"{_use(p.running, p, 'quota_jobs')} jobs, {_use(p.gpus, p, 'quota_gpus')} GPUs",
+            ),
             ("unfinished", f"{p.unfinished} jobs"),
             ("over quota", f"jobs are {hard}" if limited else "no quota of its own"),
             ("retries", f"held{f': {reason}' if reason else ''}" if held else ""),
@@ -101,13 +108,15 @@ def show_project(face: Face, name: str) -> None:
 def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
     """Change a project's settings; the project need not be there yet. `off` switches a limit off.
 
-    quota_jobs, quota_gpus: what may run at once. quota=soft: more waits; quota=hard: more is refused at submission,
-    and then everything unfinished counts. Retry defaults: max_retries, retry_delay_seconds, retry_backoff, …
+    quota_jobs, quota_gpus: what may run at once. quota=soft: more waits; quota=hard: more is
+    refused at submission, and then everything unfinished counts. Retry defaults: max_retries,
+    retry_delay_seconds, retry_backoff, …
 
     \b
     Examples:
       holdfast projects set vision quota_gpus=8 quota=hard
-      holdfast projects set vision max_retries=2 retry_delay_seconds=30s retry_on=failures,infra,system
+      holdfast projects set vision max_retries=2 retry_delay_seconds=30s
+      retry_on=failures,infra,system
     """
     with face.client() as client:
         project = client.put_project(name, read_changes(changes))

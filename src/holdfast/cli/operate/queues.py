@@ -58,7 +58,9 @@ def _line(queue: QueueRecord) -> str:
 @queues.command("set")
 @click.argument("name")
 @click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
-@click.option("--unset", multiple=True, metavar="SETTING", help="Back to the cluster's value; repeatable.")
+@click.option(
+    "--unset", multiple=True, metavar="SETTING", help="Back to the cluster's value; repeatable."
+)
 @talks
 def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str]) -> None:
     """Create a queue, or change its settings. `off` switches a limit off.

@@ -58,7 +58,8 @@ def _jobs(count: int) -> str:
 @click.option("--reason", default="", help="Shown to whoever asks why.")
 @talks
 def hold(face: Face, project: str | None, reason: str) -> None:
-    """Hold every retry back, of the cluster or of one project. None is lost: each waits until the release.
+    """Hold every retry back, of the cluster or of one project. None is lost: each waits until the
+    release.
 
     First attempts, and what was stopped by no fault of its own (preempted, drained), start as ever.
 

@@ -20,14 +20,17 @@ _TAIL_CHARS = 16_384  # what an agent sends of a log
 
 
 @click.group(invoke_without_command=True)
-@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written, for a file.")
+@click.option(
+    "--text", "as_text", is_flag=True, help="Print the rules as they were written, for a file."
+)
 @click.pass_context
 @talks
 def rules(face: Face, context: click.Context, as_text: bool) -> None:
-    """Show the cluster's own rules of classification: what a task's end is taken for, beside the shipped rules.
+    """Show the cluster's own rules of classification: what a task's end is taken for, beside the
+    shipped rules.
 
-    A rule is a few lines of TOML. The first that matches is taken; it cannot overrule what was measured (a broken GPU, the
-    OOM counter), a watchdog's trip, or a cause that is never retried.
+    A rule is a few lines of TOML. The first that matches is taken; it cannot overrule what was
+    measured (a broken GPU, the OOM counter), a watchdog's trip, or a cause that is never retried.
 
     \b
       [[rule]]
@@ -53,14 +56,20 @@ def rules(face: Face, context: click.Context, as_text: bool) -> None:
     if as_text and not face.as_json:
         click.echo(view.text, nl=not view.text.endswith("\n"))
         return
-    face.show(view, rules_table(view.rules) if view.rules else "no rules of your own; the shipped ones apply")
+    face.show(
+        view,
+        rules_table(view.rules) if view.rules else "no rules of your own; the shipped ones apply",
+    )
 
 
 def rules_table(found: Sequence[OperatorRule]) -> str:
     """The table of `rules`."""
     return table(
         ("RULE", "WHEN", "CAUSE", "AND"),
-        [(rule.name, _when(rule), str(rule.cause or "as found"), _and(rule) or "-") for rule in found],
+        [
+            (rule.name, _when(rule), str(rule.cause or "as found"), _and(rule) or "-")
+            for rule in found
+        ],
         elastic=1,
     )
 
@@ -68,7 +77,9 @@ def rules_table(found: Sequence[OperatorRule]) -> str:
 def _when(rule: OperatorRule) -> str:
     from holdfast.core.endings.classify import signal_name
 
-    ends = [f"exit {code}" for code in rule.exit_codes] + [signal_name(number) for number in rule.signals]
+    ends = [f"exit {code}" for code in rule.exit_codes] + [
+        signal_name(number) for number in rule.signals
+    ]
     parts = [f"/{rule.pattern}/" if rule.pattern is not None else "", " or ".join(ends)]
     return " and ".join(part for part in parts if part)
 
@@ -98,7 +109,8 @@ def check(file: str, as_json: bool) -> None:
 @click.argument("file", type=click.Path(allow_dash=True))
 @talks
 def set_rules(face: Face, file: str) -> None:
-    """Replace all rules by those of a file. An empty file takes all away. A bad rule changes nothing.
+    """Replace all rules by those of a file. An empty file takes all away. A bad rule changes
+    nothing.
 
     The new rules hold for every end from now on; what was decided stays.
 
@@ -114,9 +126,15 @@ def set_rules(face: Face, file: str) -> None:
 
 @rules.command("try")
 @click.option("--exit-code", type=click.IntRange(1, 255), help="The process ended with this.")
-@click.option("--signal", "signal_", metavar="SIGNAL", help="Or a signal ended it: a name or a number.")
 @click.option(
-    "--log", "log_file", type=click.Path(allow_dash=True), metavar="FILE", help="Its output; the last 16 KiB count."
+    "--signal", "signal_", metavar="SIGNAL", help="Or a signal ended it: a name or a number."
+)
+@click.option(
+    "--log",
+    "log_file",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Its output; the last 16 KiB count.",
 )
 @click.option(
     "--rules",
@@ -127,7 +145,11 @@ def set_rules(face: Face, file: str) -> None:
 )
 @talks
 def try_rules(
-    face: Face, exit_code: int | None, signal_: str | None, log_file: str | None, rules_file: str | None
+    face: Face,
+    exit_code: int | None,
+    signal_: str | None,
+    log_file: str | None,
+    rules_file: str | None,
 ) -> None:
     """Say what a task's end would be taken for: cause, rule, evidence. Changes nothing.
 
@@ -141,7 +163,9 @@ def try_rules(
     log = "" if log_file is None else _read(log_file).replace("\x00", "")[-_TAIL_CHARS:]
     text = None if rules_file is None else _read(rules_file)
     with face.client() as client:
-        found = client.try_rules(exit_code=exit_code, signal=_read_signal(signal_), log=log, text=text)
+        found = client.try_rules(
+            exit_code=exit_code, signal=_read_signal(signal_), log=log, text=text
+        )
     face.show(found, finding_text(found))
 
 
@@ -150,7 +174,9 @@ def finding_text(found: RulesFinding) -> str:
     charged = {"never": "never retried", "nothing": "requeued at no charge"}.get(
         found.charged_to, f"charged to {found.charged_to}"
     )
-    also = ["never retried, by the rule"] * found.never_retry + ["the next attempt avoids the host"] * found.avoid_host
+    also = ["never retried, by the rule"] * found.never_retry + [
+        "the next attempt avoids the host"
+    ] * found.avoid_host
     evidence = ((f"  {name}", str(value)) for name, value in found.evidence.items())
     return facts(
         [
@@ -171,7 +197,9 @@ def _read_signal(text: str | None) -> int | None:
     try:
         return int(text) if text.isdecimal() else int(signal.Signals[text.upper()])
     except KeyError:
-        raise click.UsageError(f"{text!r} is no signal; give a number or a name such as SIGSEGV") from None
+        raise click.UsageError(
+            f"{text!r} is no signal; give a number or a name such as SIGSEGV"
+        ) from None
 
 
 def _read(file: str) -> str:

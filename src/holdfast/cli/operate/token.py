@@ -22,7 +22,9 @@ def token() -> None:
 @token.command()
 @click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
 @click.option("--name", default="", help="Whose or what for.")
-@click.option("--expires", metavar="TIME", help="As 12h or 30d; a join token lives an hour otherwise.")
+@click.option(
+    "--expires", metavar="TIME", help="As 12h or 30d; a join token lives an hour otherwise."
+)
 @talks
 def create(face: Face, role: str, name: str, expires: str | None) -> None:
     """Make a token and print its secret, this once.
@@ -60,7 +62,9 @@ def list_tokens(face: Face) -> None:
         rows = client.tokens()
     lines = []
     for t in rows:
-        state = "revoked" if t.revoked_at else ("spent" if t.role == "join" and t.used_at else "good")
+        state = (
+            "revoked" if t.revoked_at else ("spent" if t.role == "join" and t.used_at else "good")
+        )
         lines.append((t.id, t.role, t.name or "-", state, age(t.created_at), age(t.expires_at)))
     face.show(rows, table(("ID", "ROLE", "NAME", "STATE", "AGE", "EXPIRES"), lines, elastic=2))
 

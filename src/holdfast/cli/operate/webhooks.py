@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def webhooks(face: Face, context: click.Context) -> None:
     """List webhooks: where events are sent, and what waits or was given up.
 
-    Every call is signed, tried again until it is taken, and in order for each job; docs/guides/webhooks.md has the
-    receiver's side. Takes an admin token.
+    Every call is signed, tried again until it is taken, and in order for each job;
+    docs/guides/webhooks.md has the receiver's side. Takes an admin token.
 
     \b
     Examples:
@@ -65,7 +65,9 @@ def _list(face: Face) -> None:
         )
         for h in rows
     ]
-    face.show(rows, table(("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD"), lines, elastic=2))
+    face.show(
+        rows, table(("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD"), lines, elastic=2)
+    )
 
 
 def _describe(hook: WebhookRecord) -> str:
@@ -79,7 +81,9 @@ def _describe(hook: WebhookRecord) -> str:
             ("state", hook.state.value + (f": {hook.reason}" if hook.reason else "")),
             (
                 "old secret",
-                f"signs too until {hook.old_secret_until:%Y-%m-%d %H:%M} UTC" if hook.old_secret_until else "",
+                f"signs too until {hook.old_secret_until:%Y-%m-%d %H:%M} UTC"
+                if hook.old_secret_until
+                else "",
             ),
             ("deliveries", f"{hook.pending} pending, {hook.dead} dead"),
         )
@@ -109,7 +113,9 @@ def _read_secret(secret_file: str | None) -> str | None:
         with click.open_file(secret_file) as file:
             return str(file.read()).strip()
     except OSError as error:
-        raise ValidationError(f"the secret's file {secret_file} cannot be read: {error.strerror}") from error
+        raise ValidationError(
+            f"the secret's file {secret_file} cannot be read: {error.strerror}"
+        ) from error
 
 
 @webhooks.command()
@@ -123,14 +129,24 @@ def _read_secret(secret_file: str | None) -> str | None:
 )
 @click.option("--project", metavar="NAME", help="Only this project's events.")
 @click.option("--name", default="", help="What it is for.")
-@click.option("--secret-file", metavar="FILE", help="A file with your own secret (16 to 256 characters); - is stdin.")
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="A file with your own secret (16 to 256 characters); - is stdin.",
+)
 @talks
 def add(
-    face: Face, target: str, events: Sequence[str], project: str | None, name: str, secret_file: str | None
+    face: Face,
+    target: str,
+    events: Sequence[str],
+    project: str | None,
+    name: str,
+    secret_file: str | None,
 ) -> None:
     """Send events to URL from now on, and print the secret that signs them, this once.
 
-    URL is https on a public address. Plain http, loopback and private networks take the setting webhook_allow_private.
+    URL is https on a public address. Plain http, loopback and private networks take the setting
+    webhook_allow_private.
 
     \b
     Examples:
@@ -143,22 +159,37 @@ def add(
         )
     face.show(made, made.secret)
     if not face.as_json:
-        note(f"webhook {made.id}; its secret is not shown again. Try it: holdfast webhooks test {made.id}")
+        note(
+            f"webhook {made.id}; its secret is not shown again. Try it: holdfast webhooks test "
+            f"{made.id}"
+        )
 
 
 @webhooks.command("set")
 @click.argument("webhook_id", metavar="ID")
 @click.option("--to", metavar="URL", help="What is pending goes there too.")
-@click.option("--event", "events", multiple=True, metavar="PATTERN", help="These instead of those before; repeatable.")
+@click.option(
+    "--event",
+    "events",
+    multiple=True,
+    metavar="PATTERN",
+    help="These instead of those before; repeatable.",
+)
 @click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
 @click.option("--project", metavar="NAME", help="Only this project's events.")
 @click.option("--all-projects", is_flag=True, help="Every project's events.")
 @click.option("--name", help="What it is for.")
 @talks
 def set_webhook(
-    face: Face, webhook_id: str, to: str | None, events: Sequence[str], all_events: bool, project: str | None,
-    all_projects: bool, name: str | None,
-) -> None:  # fmt: skip
+    face: Face,
+    webhook_id: str,
+    to: str | None,
+    events: Sequence[str],
+    all_events: bool,
+    project: str | None,
+    all_projects: bool,
+    name: str | None,
+) -> None:
     """Change a webhook. What is not named stays.
 
     \b
@@ -167,7 +198,9 @@ def set_webhook(
       holdfast webhooks set ID --event job.failed --all-projects
     """
     if (events and all_events) or (project and all_projects):
-        raise ValidationError("--event and --all-events, --project and --all-projects: one of the two")
+        raise ValidationError(
+            "--event and --all-events, --project and --all-projects: one of the two"
+        )
     changes: dict[str, Any] = {}
     if to is not None:
         changes["url"] = to
@@ -200,14 +233,23 @@ def remove(face: Face, webhook_id: str) -> None:
 @webhooks.command()
 @click.argument("webhook_id", metavar="ID")
 @click.option(
-    "--grace", default="24h", show_default=True, metavar="TIME", help="So long the old secret signs too; 0 ends it now."
+    "--grace",
+    default="24h",
+    show_default=True,
+    metavar="TIME",
+    help="So long the old secret signs too; 0 ends it now.",
 )
-@click.option("--secret-file", metavar="FILE", help="A file with your own secret (16 to 256 characters); - is stdin.")
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="A file with your own secret (16 to 256 characters); - is stdin.",
+)
 @talks
 def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> None:
     """Give a webhook a new secret and print it, this once.
 
-    During the grace every call carries two signatures, so that receivers may change over when it suits them.
+    During the grace every call carries two signatures, so that receivers may change over when it
+    suits them.
 
     \b
     Examples:
@@ -221,7 +263,9 @@ def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> 
     except ValueError as error:
         raise ValidationError(f"--grace: {error}", field="grace") from None
     with face.client() as client:
-        made = client.rotate_webhook(webhook_id, secret=_read_secret(secret_file), grace_seconds=seconds)
+        made = client.rotate_webhook(
+            webhook_id, secret=_read_secret(secret_file), grace_seconds=seconds
+        )
     face.show(made, made.secret)
     if not face.as_json:
         note(f"webhook {made.id} has a new secret; it is not shown again")
@@ -231,7 +275,8 @@ def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> 
 @click.argument("webhook_id", metavar="ID")
 @talks
 def test(face: Face, webhook_id: str) -> int | None:
-    """Send one event `webhook.test` now and say what came of it. Exit code 1 unless the receiver answered 2xx.
+    """Send one event `webhook.test` now and say what came of it. Exit code 1 unless the receiver
+    answered 2xx.
 
     \b
     Example:
@@ -254,9 +299,13 @@ def test(face: Face, webhook_id: str) -> int | None:
     type=click.Choice(["pending", "delivered", "dead"]),
     help="Only these; repeatable.",
 )
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many."
+)
 @talks
-def deliveries(face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int) -> None:
+def deliveries(
+    face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int
+) -> None:
     """List a webhook's deliveries, newest first; or show one with the body it sends.
 
     \b
@@ -280,7 +329,17 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
     lines = []
     for d in rows:
         said = d.error or (f"answered {d.status}" if d.status else "")
-        lines.append((d.id, d.state.value, d.event_kind, str(d.tries), age(d.created_at), age(d.next_at), said))
+        lines.append(
+            (
+                d.id,
+                d.state.value,
+                d.event_kind,
+                str(d.tries),
+                age(d.created_at),
+                age(d.next_at),
+                said,
+            )
+        )
     return table(("ID", "STATE", "EVENT", "TRIES", "AGE", "NEXT", "LAST ANSWER"), lines)
 
 
@@ -290,7 +349,8 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 @click.option("--dead", is_flag=True, help="Every dead one.")
 @talks
 def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bool) -> None:
-    """Send deliveries again: dead or delivered ones with their tries fresh, pending ones without waiting longer.
+    """Send deliveries again: dead or delivered ones with their tries fresh, pending ones without
+    waiting longer.
 
     \b
     Examples:

@@ -16,14 +16,39 @@ MAX_GPUS = 1024
 
 
 @click.command()
-@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once; the number of CPUs otherwise.")
+@click.option(
+    "--slots",
+    type=click.IntRange(0, 65_536),
+    help="CPU tasks at once; the number of CPUs otherwise.",
+)
 @click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
-@click.option("--port", type=click.IntRange(0, 65_535), help=f"{DEFAULT_PORT}, or a free one if taken; 0 takes any.")
-@click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="Your own PostgreSQL (14 or newer) instead of ours.")
-@click.option("--data", default=DATA_FOLDER, show_default=True, metavar="DIR", help="Where everything is kept.")
-@click.option("--blobs", envvar="HOLDFAST_BLOBS", metavar="DIR|s3://BUCKET/PREFIX",
-              help="Where checkpoints are kept; a folder in --data otherwise.")  # fmt: skip
-@click.option("--queues", metavar="Q,Q", help="Queues the local agent serves; every queue otherwise.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help=f"{DEFAULT_PORT}, or a free one if taken; 0 takes any.",
+)
+@click.option(
+    "--dsn",
+    envvar="HOLDFAST_DSN",
+    metavar="DSN",
+    help="Your own PostgreSQL (14 or newer) instead of ours.",
+)
+@click.option(
+    "--data",
+    default=DATA_FOLDER,
+    show_default=True,
+    metavar="DIR",
+    help="Where everything is kept.",
+)
+@click.option(
+    "--blobs",
+    envvar="HOLDFAST_BLOBS",
+    metavar="DIR|s3://BUCKET/PREFIX",
+    help="Where checkpoints are kept; a folder in --data otherwise.",
+)
+@click.option(
+    "--queues", metavar="Q,Q", help="Queues the local agent serves; every queue otherwise."
+)
 @click.option("--name", help="The local host's name; this machine's otherwise.")
 def up(
     slots: int | None,
@@ -37,10 +62,11 @@ def up(
 ) -> int:
     """Start everything here: database, controller, one agent. Ctrl-C stops all of it.
 
-    All it keeps is in one folder, ./holdfast-data: the database, the token (file `token`), the address (file `url`,
-    there while it is ready), checkpoints (`blobs/`), the logs of each part (`log/`). Commands run in this folder or below find it by
-    themselves; where --data is not called holdfast-data, set HOLDFAST_URL and HOLDFAST_TOKEN as it says when it is ready. It
-    listens on loopback only.
+    All it keeps is in one folder, ./holdfast-data: the database, the token (file `token`), the
+    address (file `url`, there while it is ready), checkpoints (`blobs/`), the logs of each part
+    (`log/`). Commands run in this folder or below find it by themselves; where --data is not called
+    holdfast-data, set HOLDFAST_URL and HOLDFAST_TOKEN as it says when it is ready. It listens on
+    loopback only.
 
     \b
     Examples:
@@ -70,20 +96,30 @@ def up(
         listener = open_listener("127.0.0.1", port, DEFAULT_PORT, say)
         with listener:
             # Parts run in the data folder, so a folder named from here is made whole here.
-            place = blobs if blobs is None or "://" in blobs else os.path.abspath(os.path.expanduser(blobs))
+            place = (
+                blobs
+                if blobs is None or "://" in blobs
+                else os.path.abspath(os.path.expanduser(blobs))
+            )
             options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=place)
             return Supervisor(folder, options, listener, say).run()
     finally:
         folder.unlock()
 
 
-def agent_options(*, slots: int | None, gpus: str, queues: str | None, name: str | None) -> dict[str, Any]:
+def agent_options(
+    *, slots: int | None, gpus: str, queues: str | None, name: str | None
+) -> dict[str, Any]:
     """Fields of an agent's config from flags. Raises ValidationError."""
-    options: dict[str, Any] = {"cpu_slots": len(os.sched_getaffinity(0)) if slots is None else slots}
+    options: dict[str, Any] = {
+        "cpu_slots": len(os.sched_getaffinity(0)) if slots is None else slots
+    }
     if gpus != "auto":
         options["gpus"] = read_gpus(gpus)
     if queues:
-        options["queues"] = [_read_name("queues", queue.strip()) for queue in queues.split(",") if queue.strip()]
+        options["queues"] = [
+            _read_name("queues", queue.strip()) for queue in queues.split(",") if queue.strip()
+        ]
     if name is not None:
         options["name"] = _read_name("name", name)
     return options
@@ -98,7 +134,8 @@ def _read_name(flag: str, text: str) -> str:
         return msgspec.convert(text, Name)
     except msgspec.ValidationError:
         raise ValidationError(
-            f"--{flag}: {text[:40]!r} is not a name: letters, digits, `.`, `_`, `/` and `-`, a letter or digit first, at most 128",
+            f"--{flag}: {text[:40]!r} is not a name: letters, digits, `.`, `_`, `/` and `-`, a "
+            "letter or digit first, at most 128",
             field=flag,
         ) from None
 
@@ -106,7 +143,9 @@ def _read_name(flag: str, text: str) -> str:
 def read_gpus(text: str) -> int:
     """Read how many GPUs a machine offers. Raises ValidationError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_GPUS):
-        raise ValidationError(f"--gpus is auto or a number up to {MAX_GPUS}, not {text[:40]!r}", field="gpus")
+        raise ValidationError(
+            f"--gpus is auto or a number up to {MAX_GPUS}, not {text[:40]!r}", field="gpus"
+        )
     return int(text)
 
 

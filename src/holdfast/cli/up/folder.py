@@ -1,8 +1,11 @@
 """The data folder of one `holdfast up`: its lock, its files, and what an earlier `up` left behind.
 
-UP-1  One `up` per folder: an flock, which the kernel lets go of however its holder dies. There is no stale lock.
-UP-2  A leftover process is known by pid *and* start time, and is signalled through a pidfd: never by number alone.
-UP-3  `url` is there exactly while jobs can be sent there: written last at the start, removed first at the stop.
+UP-1  One `up` per folder: an flock, which the kernel lets go of however its holder dies. There is
+      no stale lock.
+UP-2  A leftover process is known by pid *and* start time, and is signalled through a pidfd: never
+      by number alone.
+UP-3  `url` is there exactly while jobs can be sent there: written last at the start, removed first
+      at the stop.
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ class DataFolder:
             self.log_folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ValidationError(
-                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with --data.", field="data"
+                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with "
+                "--data.",
+                field="data",
             ) from error
 
     def lock(self) -> None:
@@ -71,7 +76,9 @@ class DataFolder:
             descriptor = lock_file(self._lock_file)
         except OSError as error:
             raise ValidationError(
-                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with --data.", field="data"
+                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with "
+                "--data.",
+                field="data",
             ) from error
         if descriptor is None:
             pid = _read(self._lock_file) or "unknown"
@@ -105,8 +112,9 @@ class DataFolder:
         self.url_file.unlink(missing_ok=True)
 
     def tell_how_to_reach(self, url: str) -> str:
-        """What to type in another terminal. Commands find a data folder of the usual name by themselves, in its parent and below;
-        of another they must be told. The token is named by its file: a terminal is no place for it.
+        """What to type in another terminal. Commands find a data folder of the usual name by
+        themselves, in its parent and below; of another they must be told. The token is named by its
+        file: a terminal is no place for it.
         """
         command = "holdfast run -- echo hello"
         if self.path.name == DATA_FOLDER:
@@ -114,7 +122,9 @@ class DataFolder:
                 here = os.path.samefile(self.path.parent, os.curdir)
             except OSError:  # the working folder was deleted
                 here = False
-            return f"in another terminal, in {'this folder' if here else self.path.parent}: {command}"
+            return (
+                f"in another terminal, in {'this folder' if here else self.path.parent}: {command}"
+            )
         lines = (
             f"export HOLDFAST_URL={url}",
             f'export HOLDFAST_TOKEN="$(cat {shlex.quote(str(self.token_file))})"',
@@ -155,7 +165,8 @@ class DataFolder:
             known = [(str(name), int(part["pid"]), part["started"]) for name, part in parts.items()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
-        # The agent first: its tasks end in order while there is somebody to report to, if there still is.
+        # The agent first: its tasks end in order while there is somebody to report to, if there
+        # still is.
         for name, pid, started in sorted(known, key=lambda part: part[0] != "agent"):
             end_process(pid, started, f"ending the {name} of an earlier `up` (pid {pid})", say)
         self.forget_parts()
@@ -168,7 +179,8 @@ class DataFolder:
     def rotate_logs(self, *, at_start: bool = False) -> None:
         """Keep each log under 8 MiB and three old ones of it.
 
-        A running part appends (O_APPEND), so its log is copied and cut; it never has to reopen anything.
+        A running part appends (O_APPEND), so its log is copied and cut; it never has to reopen
+        anything.
         """
         for path in self.log_folder.glob("*.log"):
             try:
@@ -225,7 +237,8 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_start(pid: int) -> str | None:
-    """What tells this process from a later one under the same number: boot and start tick. None when it is gone."""
+    """What tells this process from a later one under the same number: boot and start tick. None
+    when it is gone."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -235,7 +248,8 @@ def read_start(pid: int) -> str | None:
 
 
 def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str], None]) -> None:
-    """End exactly that process: TERM, then KILL. Says `sentence` first; does nothing when it is gone or is another by now.
+    """End exactly that process: TERM, then KILL. Says `sentence` first; does nothing when it is
+    gone or is another by now.
 
     Raises:
         Unavailable: it survived SIGKILL.
@@ -256,7 +270,9 @@ def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str
             signal.pidfd_send_signal(pidfd, signal.SIGCONT)
             if poll.poll(seconds * 1000):
                 return
-        raise Unavailable(f"process {pid} of an earlier `up` does not die of SIGKILL; is its disk or driver hung?")
+        raise Unavailable(
+            f"process {pid} of an earlier `up` does not die of SIGKILL; is its disk or driver hung?"
+        )
     except ProcessLookupError:
         return
     finally:

@@ -1,10 +1,12 @@
-"""A part of `holdfast up`, as a process of its own: `python -m holdfast.cli.up.part_main NAME PARENT_PID`.
+"""A part of `holdfast up`, as a process of its own: `python -m holdfast.cli.up.part_main NAME
+PARENT_PID`.
 
-It imports what it needs while the database is still starting, then reads one line of JSON from stdin and runs. The
-line, not the command line, carries the database's password: anybody may read a command line.
+It imports what it needs while the database is still starting, then reads one line of JSON from
+stdin and runs. The line, not the command line, carries the database's password: anybody may read a
+command line.
 
-UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and an end of stdin before its line is the
-      same news.
+UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and an end of stdin
+      before its line is the same news.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The parts of `holdfast up` as its supervisor sees them: how one is started, watched and started again.
+"""The parts of `holdfast up` as its supervisor sees them: how one is started, watched and started
+again.
 
-Back-off and giving up are decided in `Restarts`, from times given; processes are made in `PartProcess`.
+Back-off and giving up are decided in `Restarts`, from times given; processes are made in
+`PartProcess`.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ class Restarts:
         self.started_at = now
 
     def die(self, now: float) -> float:
-        """It died; seconds to wait before it is started again. The first death costs next to nothing."""
+        """It died; seconds to wait before it is started again. The first death costs next to
+        nothing."""
         self.quick_deaths = 1 if now - self.started_at >= _WELL_SECONDS else self.quick_deaths + 1
-        return float(min(_FIRST_DELAY_SECONDS * 4.0 ** (self.quick_deaths - 1), _LONGEST_DELAY_SECONDS))
+        return float(
+            min(_FIRST_DELAY_SECONDS * 4.0 ** (self.quick_deaths - 1), _LONGEST_DELAY_SECONDS)
+        )
 
     @property
     def keeps_dying(self) -> bool:
@@ -47,7 +52,8 @@ class Restarts:
 class PartProcess:
     """One run of one part. `pidfd` is readable when it has ended.
 
-    In a session of its own: a terminal's Ctrl-C reaches `up` alone, which then ends the parts in order.
+    In a session of its own: a terminal's Ctrl-C reaches `up` alone, which then ends the parts in
+    order.
     """
 
     def __init__(self, name: str, log: Path, folder: Path, pass_fds: Sequence[int] = ()) -> None:
@@ -71,7 +77,8 @@ class PartProcess:
         self._told = False
 
     def tell(self, options: dict[str, Any]) -> None:
-        """Give it the one line it waits for. A part that died meanwhile is seen by its pidfd, not here."""
+        """Give it the one line it waits for. A part that died meanwhile is seen by its pidfd, not
+        here."""
         assert self._process.stdin is not None
         if self._told:
             return
@@ -95,7 +102,8 @@ class PartProcess:
             pass
 
     def reap(self) -> int:
-        """Collect the exit status of one that has ended: negative for a signal, as subprocess has it."""
+        """Collect the exit status of one that has ended: negative for a signal, as subprocess has
+        it."""
         code = self._process.wait()
         if self._process.stdin is not None:
             try:

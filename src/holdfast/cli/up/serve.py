@@ -15,16 +15,32 @@ from holdfast.wire.bearer import is_token
 
 
 @click.command()
-@click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="PostgreSQL 14 or newer; else HOLDFAST_DSN.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option(
+    "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="PostgreSQL 14 or newer; else HOLDFAST_DSN."
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all."
+)
 @click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True)
-@click.option("--token-file", metavar="FILE", help="Where the first admin token is kept (0600), made when missing.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="Where the first admin token is kept (0600), made when missing.",
+)
 @click.option("--tls-cert", metavar="FILE", help="PEM certificate chain.")
 @click.option("--tls-key", metavar="FILE", help="PEM key.")
-@click.option("--insecure-bind", is_flag=True, help="Allow an address that others reach without TLS.")
-@click.option("--blobs", envvar="HOLDFAST_BLOBS", metavar="DIR|s3://BUCKET/PREFIX",
-              help="Where checkpoints are kept, shared by all servers; else ~/.local/state/holdfast/blobs.")  # fmt: skip
-@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True)
+@click.option(
+    "--insecure-bind", is_flag=True, help="Allow an address that others reach without TLS."
+)
+@click.option(
+    "--blobs",
+    envvar="HOLDFAST_BLOBS",
+    metavar="DIR|s3://BUCKET/PREFIX",
+    help="Where checkpoints are kept, shared by all servers; else ~/.local/state/holdfast/blobs.",
+)
+@click.option(
+    "--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True
+)
 def server(**options: Any) -> int:
     """Run the controller alone. Any number may share one database: all serve, one leads.
 
@@ -40,7 +56,9 @@ def server(**options: Any) -> int:
 
     need_server()
     if not options["dsn"]:
-        raise click.UsageError("which database? Give --dsn or set HOLDFAST_DSN. `holdfast up` brings its own.")
+        raise click.UsageError(
+            "which database? Give --dsn or set HOLDFAST_DSN. `holdfast up` brings its own."
+        )
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key go together")
     return run_controller({name: value for name, value in options.items() if value is not None})
@@ -53,22 +71,39 @@ def run_controller(options: dict[str, Any]) -> int:
     from holdfast.controller.server import ServerConfig, run_server
 
     if options.get("token_file"):
-        options = {**options, "token_file": os.path.abspath(os.path.expanduser(options["token_file"]))}
+        options = {
+            **options,
+            "token_file": os.path.abspath(os.path.expanduser(options["token_file"])),
+        }
     return run_server(msgspec.convert(options, ServerConfig))
 
 
 @click.command()
 @click.option("--join", "url", required=True, metavar="URL", help="The controller.")
-@click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token; needed the first time only.")
-@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once; the number of CPUs otherwise.")
+@click.option(
+    "--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token; needed the first time only."
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(0, 65_536),
+    help="CPU tasks at once; the number of CPUs otherwise.",
+)
 @click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
 @click.option("--queues", metavar="Q,Q", help="Queues served; every queue otherwise.")
 @click.option("--name", help="The host's name; this machine's otherwise.")
-@click.option("--state", metavar="DIR", help="This host's own folder; else ~/.local/state/holdfast/host.")
-@click.option("--advertise", metavar="ADDRESS", help="What other hosts of a gang reach this one by.")
+@click.option(
+    "--state", metavar="DIR", help="This host's own folder; else ~/.local/state/holdfast/host."
+)
+@click.option(
+    "--advertise", metavar="ADDRESS", help="What other hosts of a gang reach this one by."
+)
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
 @click.option("--pool", help="The pool it belongs to; `local` otherwise.")
-@click.option("--ca-file", metavar="FILE", help="PEM of the authority that signed the controller's certificate.")
+@click.option(
+    "--ca-file",
+    metavar="FILE",
+    help="PEM of the authority that signed the controller's certificate.",
+)
 def agent(
     url: str,
     token: str | None,
@@ -84,7 +119,8 @@ def agent(
 ) -> int:
     """Run an agent: this machine becomes a host of the controller at URL.
 
-    The join token is exchanged for a key kept in the state folder; after that the agent needs no token. TERM ends
+    The join token is exchanged for a key kept in the state folder; after that the agent needs no
+    token. TERM ends
     it: tasks get TERM and their grace, and are requeued elsewhere. A second TERM ends them at once.
 
     \b
@@ -108,7 +144,8 @@ def agent(
         token = token.strip()
         if not is_token(token):
             raise ValidationError(
-                "--token is no token: it has a space, a line break or another character that none has"
+                "--token is no token: it has a space, a line break or another character that none "
+                "has"
             )
         options["join_token_file"] = str(_keep_token(Path(options["state_dir"]), token))
     options["log_format"] = "text" if os.isatty(2) else "json"
@@ -132,7 +169,9 @@ def _keep_token(folder: Path, token: str) -> Path:
         write_private(path, token + "\n")
     except OSError as error:
         raise ValidationError(
-            f"the state folder {folder} cannot be used: {error.strerror}. Name another with --state.", field="state"
+            f"the state folder {folder} cannot be used: {error.strerror}. Name another with "
+            "--state.",
+            field="state",
         ) from error
     return path
 

@@ -1,11 +1,13 @@
-"""The supervisor of `holdfast up`: one loop that starts the parts, starts them again, and ends them in order.
+"""The supervisor of `holdfast up`: one loop that starts the parts, starts them again, and ends them
+in order.
 
-The database starts in a thread while the controller and the agent are importing. The listening socket is made here and
-handed down, so it outlives every controller: a client that calls while the controller is started again waits for a
-moment instead of being refused.
+The database starts in a thread while the controller and the agent are importing. The listening
+socket is made here and
+handed down, so it outlives every controller: a client that calls while the controller is started
+again waits for a moment instead of being refused.
 
-UP-5  Order of the stop: agent (its tasks get TERM and their grace, and report), controller, database. Each waits for
-      the one before it to be gone.
+UP-5  Order of the stop: agent (its tasks get TERM and their grace, and report), controller,
+      database. Each waits for the one before it to be gone.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _HOPELESS = (78,)
 
 @dataclass
 class UpOptions:
-    """What `holdfast up` was asked for. `dsn` None: the embedded database. `blobs` None: a folder in the data folder."""
+    """What `holdfast up` was asked for. `dsn` None: the embedded database. `blobs` None: a folder
+    in the data folder."""
 
     dsn: str | None
     host: str
@@ -52,7 +55,11 @@ class Supervisor:
     """One run of `holdfast up`. `say` gets sentences for the person at the terminal."""
 
     def __init__(
-        self, folder: DataFolder, options: UpOptions, listener: socket.socket, say: Callable[[str], None]
+        self,
+        folder: DataFolder,
+        options: UpOptions,
+        listener: socket.socket,
+        say: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._options = options
@@ -82,7 +89,9 @@ class Supervisor:
     def run(self) -> int:
         """Serve until told to stop; the exit status."""
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asked for it to be ignored
+        if (
+            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        ):  # nohup asked for it to be ignored
             numbers.append(signal.SIGHUP)
         old_handlers = {number: signal.signal(number, self._take_signal) for number in numbers}
         old_wake = signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
@@ -187,7 +196,9 @@ class Supervisor:
         self._restarts[name].start(time.monotonic())
         fds = (self._listener.fileno(),) if name == "controller" else ()
         try:
-            self._parts[name] = PartProcess(name, self._folder.log_file(name), self._folder.path, fds)
+            self._parts[name] = PartProcess(
+                name, self._folder.log_file(name), self._folder.path, fds
+            )
         except OSError as error:
             self._say(f"the {name} cannot be started ({error}); trying again")
             self._due[name] = time.monotonic() + self._restarts[name].die(time.monotonic())
@@ -227,7 +238,9 @@ class Supervisor:
 
         try:
             if self._database is None:
-                self._database = EmbeddedPostgres(self._folder.postgres_folder, log=self._log_database)
+                self._database = EmbeddedPostgres(
+                    self._folder.postgres_folder, log=self._log_database
+                )
             dsn = self._database.start()
         except Exception as error:
             self._tell("database_failed", error)
@@ -250,7 +263,9 @@ class Supervisor:
             moved = self._dsn is not None and self._dsn != value
             self._dsn = value
             if moved and "controller" in self._parts:
-                self._parts["controller"].signal(signal.SIGTERM)  # it is started again with the new address
+                self._parts["controller"].signal(
+                    signal.SIGTERM
+                )  # it is started again with the new address
             self._feed("controller")
         elif what in ("database_failed", "database_died"):
             self._database_busy = False
@@ -261,7 +276,9 @@ class Supervisor:
             try:
                 self._folder.publish(self.url)
             except OSError as error:
-                self._failure = f"the data folder {self._folder.path} cannot be written: {error.strerror}"
+                self._failure = (
+                    f"the data folder {self._folder.path} cannot be written: {error.strerror}"
+                )
                 return
             self._ready = True
             self._say_ready()
@@ -271,7 +288,11 @@ class Supervisor:
             return
         restarts = self._restarts["database"]
         delay = restarts.die(time.monotonic())
-        why = f"the database does not start: {str(error).rstrip('.')}" if error is not None else "the database died"
+        why = (
+            f"the database does not start: {str(error).rstrip('.')}"
+            if error is not None
+            else "the database died"
+        )
         hopeless = isinstance(error, HoldfastError) and not isinstance(error, Unavailable)
         if not self._ready and (hopeless or restarts.keeps_dying):
             self._failure = why
@@ -288,7 +309,9 @@ class Supervisor:
         delay = restarts.die(time.monotonic())
         why = f"the {name} {describe_exit(code)}"
         if code in _HOPELESS or (restarts.keeps_dying and not self._ready):
-            self._failure = f"{why}. The end of {self._folder.log_file(name)}:\n{self._folder.tail(name)}"
+            self._failure = (
+                f"{why}. The end of {self._folder.log_file(name)}:\n{self._folder.tail(name)}"
+            )
             return
         if restarts.keeps_dying:
             why = f"the {name} keeps dying: it {describe_exit(code)}. The end of its log:\n{self._folder.tail(name)}\nIt is"
@@ -302,7 +325,8 @@ class Supervisor:
         self._say(f"ready at {self.url} ({took:.1f} s); Ctrl-C stops it all")
         self._say(self._folder.tell_how_to_reach(self.url))
 
-    # ---- readiness, in a thread: the calls wait in the listener's queue until the controller answers
+    # ---- readiness, in a thread: the calls wait in the listener's queue until the controller
+    # answers
     def _watch_readiness(self) -> None:
         while not self._signals and self._failure is None:
             try:
@@ -338,7 +362,11 @@ class Supervisor:
             host = json.loads(data)
         except (OSError, http.client.HTTPException, ValueError):
             return False
-        return status == 200 and host.get("state") == "active" and host.get("incarnation") == incarnation
+        return (
+            status == 200
+            and host.get("state") == "active"
+            and host.get("incarnation") == incarnation
+        )
 
     def _make_join_token(self) -> None:
         try:
@@ -355,9 +383,14 @@ class Supervisor:
         if not self._signals:
             self._say(sentence)
 
-    def _ask(self, method: str, path: str, body: bytes | None = None, *, token: bool = True) -> tuple[int, bytes]:
-        """One call of our own controller, with nothing but the standard library: it is imported already."""
-        connection = http.client.HTTPConnection(self._options.host, self._listener.getsockname()[1], timeout=5)
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, *, token: bool = True
+    ) -> tuple[int, bytes]:
+        """One call of our own controller, with nothing but the standard library: it is imported
+        already."""
+        connection = http.client.HTTPConnection(
+            self._options.host, self._listener.getsockname()[1], timeout=5
+        )
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {self._folder.token_file.read_text().strip()}"
@@ -386,7 +419,8 @@ class Supervisor:
         self._folder.forget_parts()
 
     def _stop_agent(self) -> None:
-        """Its tasks get TERM and as much grace as their jobs ask for; a second Ctrl-C ends them at once."""
+        """Its tasks get TERM and as much grace as their jobs ask for; a second Ctrl-C ends them at
+        once."""
         part = self._parts.get("agent")
         if part is None:
             return
@@ -398,7 +432,10 @@ class Supervisor:
             self._turn(0.5)
             if not told and time.monotonic() - told_at > 1.0:
                 told = True
-                self._say("waiting for running tasks to end in their grace; Ctrl-C again ends them at once")
+                self._say(
+                    "waiting for running tasks to end in their grace; Ctrl-C again ends them at "
+                    "once"
+                )
             if self._signals > heard:
                 heard = self._signals
                 part.signal(signal.SIGTERM if heard <= 2 else signal.SIGKILL)
@@ -428,7 +465,9 @@ class Supervisor:
             self._say(f"the database could not be stopped: {error}")
 
 
-def open_listener(host: str, port: int | None, default: int, say: Callable[[str], None]) -> socket.socket:
+def open_listener(
+    host: str, port: int | None, default: int, say: Callable[[str], None]
+) -> socket.socket:
     """Listen on `port`; None takes `default` and, when that is taken, any free one, saying so.
 
     Raises:
@@ -455,11 +494,14 @@ def open_listener(host: str, port: int | None, default: int, say: Callable[[str]
         return listen(default if port is None else port)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            raise ValidationError(f"cannot listen on {host}:{port}: {error.strerror}", field="port") from error
+            raise ValidationError(
+                f"cannot listen on {host}:{port}: {error.strerror}", field="port"
+            ) from error
         who = _port_holder(default if port is None else port)
         if port is not None:
             raise Conflict(
-                f"port {port} is taken{who}. Choose another with --port, or --port 0 for any.", code="port_taken"
+                f"port {port} is taken{who}. Choose another with --port, or --port 0 for any.",
+                code="port_taken",
             ) from error
     found = listen(0)
     say(f"port {default} is taken{who}; using {found.getsockname()[1]} (choose with --port)")
@@ -471,7 +513,11 @@ def _port_holder(port: int) -> str:
 
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+            ):
                 if connection.pid is None:
                     return ""
                 name = psutil.Process(connection.pid).name()

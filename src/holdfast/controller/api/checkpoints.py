@@ -55,7 +55,8 @@ class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
 
 
 class CheckpointQuery(Query, frozen=True, kw_only=True):
-    """Which one: of a rank the newest, the newest of an epoch, or one by its number. `step` belongs to PUT."""
+    """Which one: of a rank the newest, the newest of an epoch, or one by its number. `step` belongs
+    to PUT."""
 
     rank: Rank = 0
     epoch: Number | None = None
@@ -95,8 +96,12 @@ async def get_agent_checkpoint(call: Call) -> Response:
     """Give a task of this host what an earlier attempt of its rank left."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
-    await controller.store.check_checkpoint(host.id, query.incarnation, TaskKey(query.job, query.rank, query.epoch))
-    record, blob = await controller.store.find_checkpoint(query.job, query.rank, number=query.number)
+    await controller.store.check_checkpoint(
+        host.id, query.incarnation, TaskKey(query.job, query.rank, query.epoch)
+    )
+    record, blob = await controller.store.find_checkpoint(
+        query.job, query.rank, number=query.number
+    )
     return await _answer_bytes(controller, record, blob)
 
 
@@ -106,11 +111,23 @@ async def skip_agent_checkpoint(call: Call) -> Response:
     assert host is not None
     said = await call.body(_SKIP)
     key = said.key
-    older = await controller.store.skip_checkpoint(host.id, said.incarnation, key, said.number, said.reason)
-    log.warning("checkpoint %d of rank %d cannot be used, number %d is handed on: %s", said.number, key.rank, older.number, said.reason,
-                extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "host": host.id})  # fmt: skip
+    older = await controller.store.skip_checkpoint(
+        host.id, said.incarnation, key, said.number, said.reason
+    )
+    log.warning(
+        "checkpoint %d of rank %d cannot be used, number %d is handed on: %s",
+        said.number,
+        key.rank,
+        older.number,
+        said.reason,
+        extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "host": host.id},
+    )
     controller.poke("events")
-    return answer_json(wire.CheckpointOffer(number=older.number, size=older.size, sha256=older.sha256, step=older.step))
+    return answer_json(
+        wire.CheckpointOffer(
+            number=older.number, size=older.size, sha256=older.sha256, step=older.step
+        )
+    )
 
 
 # ---- people
@@ -130,7 +147,13 @@ async def put_checkpoint(call: Call) -> Response:
     controller, job = call.controller, await find_job(call)
     if not job.spec.supervised:  # whose ranks have epochs of their own: the store knows them
         check_by_hand(
-            job.id, query.rank, query.epoch, state=job.state, now=job.epoch, attempts=job.attempts, tasks=job.tasks
+            job.id,
+            query.rank,
+            query.epoch,
+            state=job.state,
+            now=job.epoch,
+            attempts=job.attempts,
+            tasks=job.tasks,
         )  # what will be refused should not be sent
     limit, keep = limits_of(await controller.settings.current(), job.queue, job.spec)
     key = TaskKey(job.id, query.rank, max(1, job.epoch))
@@ -159,9 +182,13 @@ async def delete_checkpoints(call: Call) -> Response:
     """Forget checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
     query = call.query(WhichCheckpointsQuery)
     job = await find_job(call)
-    blobs = await call.controller.store.delete_checkpoints(job.id, rank=query.rank, number=query.number)
+    blobs = await call.controller.store.delete_checkpoints(
+        job.id, rank=query.rank, number=query.number
+    )
     if not blobs:
-        raise NotFound(f"job {job.id} has no such checkpoint; `holdfast checkpoints {job.id}` lists them")
+        raise NotFound(
+            f"job {job.id} has no such checkpoint; `holdfast checkpoints {job.id}` lists them"
+        )
     drop_blobs(call.controller, blobs)
     return Response(status_code=204)
 
@@ -180,14 +207,22 @@ def limits_of(settings: Settings, queue: str, spec: JobSpec) -> tuple[int, int]:
 
 async def _answer_bytes(controller: Controller, record: CheckpointRecord, blob: str) -> Response:
     pieces = read_checked(controller, record, blob)
-    first = await anext(pieces, b"")  # what cannot be had at all is told as a problem, not as a broken stream
+    first = await anext(
+        pieces, b""
+    )  # what cannot be had at all is told as a problem, not as a broken stream
     headers = {SHA_HEADER: record.sha256, "Holdfast-Checkpoint-Number": str(record.number)}
     if record.step is not None:
         headers["Holdfast-Checkpoint-Step"] = str(record.step)
     answer = StreamAnswer(
-        controller, _chain(first, pieces), media_type="application/octet-stream", headers=headers, keep_alive=False
+        controller,
+        _chain(first, pieces),
+        media_type="application/octet-stream",
+        headers=headers,
+        keep_alive=False,
     )
-    answer.headers["content-length"] = str(record.size)  # so that a stream that breaks off is seen to have
+    answer.headers["content-length"] = str(
+        record.size
+    )  # so that a stream that breaks off is seen to have
     return answer
 
 

@@ -38,20 +38,24 @@ async def list_events(call: Call) -> Response:
 
 
 class EventReader:
-    """A reader's place in the events. `after`: the last event looked at, shown or not; `more`: more may stand behind it."""
+    """A reader's place in the events. `after`: the last event looked at, shown or not; `more`: more
+    may stand behind it."""
 
     def __init__(self, store: Store, query: EventsQuery, after: str | None) -> None:
         self._store = store
         self._query = query
         self._tail = 0 if after else query.tail
         self._exact = () if any(k.endswith("*") for k in query.kind) else query.kind
-        self._beginnings = tuple(k[:-1] for k in query.kind if k.endswith("*")) if not self._exact else ()
+        self._beginnings = (
+            tuple(k[:-1] for k in query.kind if k.endswith("*")) if not self._exact else ()
+        )
         self._names = frozenset(k for k in query.kind if not k.endswith("*"))
         self.after = after
         self.more = False
 
     async def read(self) -> list[EventRecord]:
-        """The next events that match, at most the query's `limit`; an empty list when there are none yet."""
+        """The next events that match, at most the query's `limit`; an empty list when there are
+        none yet."""
         if self._tail:
             return await self._read_tail()
         found: list[EventRecord] = []
@@ -74,16 +78,24 @@ class EventReader:
         # A beginning of a kind is matched here, so the store is asked for more than are wanted.
         wanted, self._tail = self._tail, 0
         ask = MAX_TAIL if self._beginnings else wanted
-        page = await self._store.read_events(None, limit=ask, job_id=self._query.job, kinds=self._exact, tail=ask)
+        page = await self._store.read_events(
+            None, limit=ask, job_id=self._query.job, kinds=self._exact, tail=ask
+        )
         if page:
             self.after = page[-1].id
         return [event for event in page if self._matches(event)][-wanted:]
 
     def _matches(self, event: EventRecord) -> bool:
-        return not self._beginnings or event.kind in self._names or event.kind.startswith(self._beginnings)
+        return (
+            not self._beginnings
+            or event.kind in self._names
+            or event.kind.startswith(self._beginnings)
+        )
 
 
-async def _stream(controller: Controller, reader: EventReader, first: list[EventRecord]) -> AsyncIterator[bytes]:
+async def _stream(
+    controller: Controller, reader: EventReader, first: list[EventRecord]
+) -> AsyncIterator[bytes]:
     signal = controller.wakes.topic("events")
     page = first
     while True:
@@ -96,4 +108,6 @@ async def _stream(controller: Controller, reader: EventReader, first: list[Event
         if not page:
             await signal.wait(seen, POLL_SECONDS)
             yield b""
-            await asyncio.sleep(PAUSE_SECONDS)  # an event is shown only when no older transaction can still commit
+            await asyncio.sleep(
+                PAUSE_SECONDS
+            )  # an event is shown only when no older transaction can still commit

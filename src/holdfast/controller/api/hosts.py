@@ -15,7 +15,13 @@ from holdfast.core.states import HostEvent
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import HostActionRequest, HostView
 
-ACTIONS = (HostEvent.DRAIN, HostEvent.UNDRAIN, HostEvent.QUARANTINE, HostEvent.RELEASE, HostEvent.TERMINATE)
+ACTIONS = (
+    HostEvent.DRAIN,
+    HostEvent.UNDRAIN,
+    HostEvent.QUARANTINE,
+    HostEvent.RELEASE,
+    HostEvent.TERMINATE,
+)
 _ACTION = msgspec.json.Decoder(HostActionRequest)
 
 
@@ -25,13 +31,17 @@ def view_host(host: HostRecord) -> HostView:
         "cpu": {"total": host.cpu_slots, "busy": host.busy_cpu_slots},
         "gpu": {"total": len(host.gpus), "busy": len(host.busy_gpus)},
     }
-    return HostView(**msgspec.structs.asdict(host), slots=slots, dead=host.flagged_dead_at is not None)
+    return HostView(
+        **msgspec.structs.asdict(host), slots=slots, dead=host.flagged_dead_at is not None
+    )
 
 
 async def list_hosts(call: Call) -> Response:
     """Every host."""
     query = call.query(HostsQuery)
-    hosts = await call.controller.store.list_hosts(include_terminated=is_on(query.all), dead=is_on(query.dead))
+    hosts = await call.controller.store.list_hosts(
+        include_terminated=is_on(query.all), dead=is_on(query.dead)
+    )
     return answer_page([view_host(host) for host in hosts])
 
 
@@ -53,11 +63,17 @@ async def act_on_host(call: Call) -> Response:
     if request.deadline_seconds is not None and action != "drain":
         raise ValidationError("a deadline is for drain alone", field="deadline_seconds")
     if request.scale_down and (action != "drain" or request.hard):
-        raise ValidationError("scale_down is for drain alone, and stops what runs there by itself", field="scale_down")
+        raise ValidationError(
+            "scale_down is for drain alone, and stops what runs there by itself", field="scale_down"
+        )
     moved = await controller.store.move_host(
-        host.id, action, reason, hard=request.hard, deadline_seconds=request.deadline_seconds,
+        host.id,
+        action,
+        reason,
+        hard=request.hard,
+        deadline_seconds=request.deadline_seconds,
         scale_down=request.scale_down,
-    )  # fmt: skip
+    )
     if action == HostEvent.TERMINATE:
         controller.guard.forget()
     controller.poke("drain", "admit", "events", f"host:{host.id}")

@@ -46,7 +46,8 @@ async def submit_batch(call: Call) -> Response:
     """Many jobs, all or none."""
     if call.header("idempotency-key") is not None:
         raise ValidationError(
-            "a batch takes no Idempotency-Key header; give each job its `idempotency_key`", field="Idempotency-Key"
+            "a batch takes no Idempotency-Key header; give each job its `idempotency_key`",
+            field="Idempotency-Key",
         )
     request = await call.body(_BATCH)
     names = [f"jobs[{n}]." for n in range(len(request.jobs))]
@@ -59,7 +60,8 @@ def _take_key(spec: JobSpec, key: str | None) -> JobSpec:
         return spec
     if not 1 <= len(key) <= MAX_KEY_CHARS or not all("\x21" <= c <= "\x7e" for c in key):
         raise ValidationError(
-            f"the Idempotency-Key header is 1 to {MAX_KEY_CHARS} visible ASCII characters", field="Idempotency-Key"
+            f"the Idempotency-Key header is 1 to {MAX_KEY_CHARS} visible ASCII characters",
+            field="Idempotency-Key",
         )
     if spec.idempotency_key not in (None, key):
         raise ValidationError(
@@ -69,7 +71,9 @@ def _take_key(spec: JobSpec, key: str | None) -> JobSpec:
     return msgspec.structs.replace(spec, idempotency_key=key)
 
 
-async def _submit(controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]) -> list[Submitted]:
+async def _submit(
+    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
+) -> list[Submitted]:
     settings = await controller.settings.current()
     if any(_queue_of(spec) not in settings.queues for spec in specs):
         settings = await controller.settings.refresh()
@@ -79,19 +83,29 @@ async def _submit(controller: Controller, specs: Sequence[JobSpec], where: Seque
         try:
             _check(spec, settings)
             candidate = Candidate(
-                job_id="", epoch=0, queue=_queue_of(spec), priority=spec.priority, tasks=spec.tasks, gpus=spec.gpus,
-                cpu_slots=spec.cpu_slots, memory_bytes=spec.memory_bytes,
-            )  # fmt: skip
+                job_id="",
+                epoch=0,
+                queue=_queue_of(spec),
+                priority=spec.priority,
+                tasks=spec.tasks,
+                gpus=spec.gpus,
+                cpu_slots=spec.cpu_slots,
+                memory_bytes=spec.memory_bytes,
+            )
             reason = find_impossible(candidate, sizes)
             if reason is not None:
                 sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
                 reason = find_impossible(candidate, sizes)
             if reason is not None:
-                raise ValidationError(reason, code="impossible_resources", field="gpus" if spec.gpus else "cpus")
+                raise ValidationError(
+                    reason, code="impossible_resources", field="gpus" if spec.gpus else "cpus"
+                )
         except ValidationError as error:
             if prefix:
                 field = prefix + (error.field or "")
-                raise ValidationError(f"{field}: {error.message}", code=error.code, field=field.rstrip(".")) from None
+                raise ValidationError(
+                    f"{field}: {error.message}", code=error.code, field=field.rstrip(".")
+                ) from None
             raise
         minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
         jobs.append(NewJob(id=make_new_id(), spec=spec, queue=_queue_of(spec), minted=minted))
@@ -111,7 +125,8 @@ def _check(spec: JobSpec, settings: Settings) -> None:
     queue = _queue_of(spec)
     if queue not in settings.queues:
         raise ValidationError(
-            f"there is no queue {queue!r}; there are {', '.join(sorted(settings.queues)) or 'none yet'}. "
+            f"there is no queue {queue!r}; there are "
+            f"{', '.join(sorted(settings.queues)) or 'none yet'}. "
             f"An admin makes it with `holdfast queues set {queue}`",
             code="unknown_queue",
             field="queue",
@@ -162,7 +177,9 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
     settings, now = await controller.settings.current(), await controller.store.now()
     policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
     state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
-    return JobView(**msgspec.structs.asdict(job), retry_state=state, retry_chain=make_chain(attempts))
+    return JobView(
+        **msgspec.structs.asdict(job), retry_state=state, retry_chain=make_chain(attempts)
+    )
 
 
 async def list_attempts(call: Call) -> Response:
@@ -193,7 +210,12 @@ async def list_forensics(call: Call) -> Response:
     return answer_page(
         [
             ForensicsView(
-                attempt=n, rank=f.key.rank, epoch=f.key.epoch, reason=f.reason, seconds=f.seconds, sections=f.sections
+                attempt=n,
+                rank=f.key.rank,
+                epoch=f.key.epoch,
+                reason=f.reason,
+                seconds=f.seconds,
+                sections=f.sections,
             )
             for n, f in found
         ]

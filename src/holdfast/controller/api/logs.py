@@ -1,7 +1,9 @@
 """The logs of a job: bytes, or a stream of events that follows it across its attempts.
 
-FOLLOW-1  Memory does not grow with the reader's slowness: one page of bytes is read, sent, and only then the next.
-FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were dropped are a `gap`.
+FOLLOW-1  Memory does not grow with the reader's slowness: one page of bytes is read, sent, and only
+          then the next.
+FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
+          dropped are a `gap`.
 FOLLOW-3  It ends: when the job has ended and its streams have, or ten seconds after the job ended.
 """
 
@@ -41,7 +43,11 @@ async def get_logs(call: Call) -> Response:
     if is_on(query.follow):
         return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
     attempt = query.attempt or job.attempts
-    streams = [s for s in await call.controller.store.list_log_streams(job.id, attempt) if _wanted(s, query)]
+    streams = [
+        s
+        for s in await call.controller.store.list_log_streams(job.id, attempt)
+        if _wanted(s, query)
+    ]
     streams.sort(key=lambda s: (s.rank, STREAMS.index(s.stream)))
     size = sum(s.size for s in streams)
     return StreamAnswer(
@@ -61,12 +67,19 @@ def _begin(size: int, query: LogsQuery) -> int:
     return query.offset if query.tail is None else max(0, size - query.tail)
 
 
-async def _read_all(controller: Controller, streams: list[LogStreamRecord], query: LogsQuery) -> AsyncIterator[bytes]:
+async def _read_all(
+    controller: Controller, streams: list[LogStreamRecord], query: LogsQuery
+) -> AsyncIterator[bytes]:
     for stream in streams:
         offset = _begin(stream.size, query)
         while offset < stream.size:
             chunks = await controller.store.read_log(
-                stream.job_id, stream.attempt, stream.rank, stream.stream, offset, limit_bytes=PAGE_BYTES
+                stream.job_id,
+                stream.attempt,
+                stream.rank,
+                stream.stream,
+                offset,
+                limit_bytes=PAGE_BYTES,
             )
             if not chunks:
                 break
@@ -116,13 +129,17 @@ class Follower:
                 yield event_bytes("end", job)
                 return
             if not moved and not controller.wakes.closing and logs.version + events.version == seen:
-                # One future would be woken by "logs" alone; state changes come with the poll at the latest.
+                # One future would be woken by "logs" alone; state changes come with the poll at the
+                # latest.
                 await logs.wait(logs.version, POLL_SECONDS)
                 yield b""  # lets the stream's writer send a keep-alive and see a closing server
 
     async def _list_streams(self) -> list[LogStreamRecord]:
         found = await self._controller.store.list_log_streams(self._job.id, self._attempt)
-        return sorted((s for s in found if _wanted(s, self._query)), key=lambda s: (s.rank, STREAMS.index(s.stream)))
+        return sorted(
+            (s for s in found if _wanted(s, self._query)),
+            key=lambda s: (s.rank, STREAMS.index(s.stream)),
+        )
 
     async def _send_new(self, stream: LogStreamRecord) -> AsyncIterator[bytes]:
         place = (stream.attempt, stream.rank, stream.stream)
@@ -131,7 +148,12 @@ class Follower:
         while self._offsets[place] < stream.size:
             offset = self._offsets[place]
             chunks = await self._controller.store.read_log(
-                stream.job_id, stream.attempt, stream.rank, stream.stream, offset, limit_bytes=PAGE_BYTES
+                stream.job_id,
+                stream.attempt,
+                stream.rank,
+                stream.stream,
+                offset,
+                limit_bytes=PAGE_BYTES,
             )
             if not chunks:
                 return
@@ -141,30 +163,41 @@ class Follower:
                 self._offsets[place] = offset
                 yield event_bytes(
                     "log",
-                    LogLine(attempt=stream.attempt, rank=stream.rank, stream=stream.stream, offset=chunk.offset,
-                            data=chunk.data, gap=gap),
-                )  # fmt: skip
+                    LogLine(
+                        attempt=stream.attempt,
+                        rank=stream.rank,
+                        stream=stream.stream,
+                        offset=chunk.offset,
+                        data=chunk.data,
+                        gap=gap,
+                    ),
+                )
 
     def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
-        """True when this attempt's streams are at their end, or their last bytes have had time enough to come."""
+        """True when this attempt's streams are at their end, or their last bytes have had time
+        enough to come."""
         if self._all_known(streams) and all(s.ended for s in streams):
             return True
         return self._waited_long_enough()
 
     def _all_known(self, streams: list[LogStreamRecord]) -> bool:
-        """True when every stream has been heard of: one that is not there yet may be on its way behind another's end."""
+        """True when every stream has been heard of: one that is not there yet may be on its way
+        behind another's end."""
         ranks = range(self._job.tasks) if self._query.rank is None else (self._query.rank,)
         expected = len(STREAMS) if self._query.stream == "both" else 1
         counts = Counter(s.rank for s in streams)
         return all(counts[rank] == expected for rank in ranks)
 
     def _is_over(self, job: JobRecord, streams: list[LogStreamRecord]) -> bool:
-        attempt_over = job.state.terminal or (self._query.attempt is not None and self._attempt < job.attempts)
+        attempt_over = job.state.terminal or (
+            self._query.attempt is not None and self._attempt < job.attempts
+        )
         if not attempt_over:
             self._late = None
             return False
         if self._all_known(streams) and all(
-            s.ended and self._offsets.get((s.attempt, s.rank, s.stream), 0) >= s.size for s in streams
+            s.ended and self._offsets.get((s.attempt, s.rank, s.stream), 0) >= s.size
+            for s in streams
         ):
             return True
         return job.attempts == 0 or self._waited_long_enough()

@@ -43,7 +43,8 @@ async def delete_project(call: Call) -> Response:
 
 
 def _find_name(call: Call) -> str:
-    """The name in the path; what can be no project's name is not found, as with every other kind of thing."""
+    """The name in the path; what can be no project's name is not found, as with every other kind of
+    thing."""
     try:
         return _name(call)
     except ValidationError as error:
@@ -55,5 +56,7 @@ def _name(call: Call) -> str:
         return msgspec.convert(call.params["name"], Name)
     except msgspec.ValidationError:
         raise ValidationError(
-            "a project's name is 1 to 128 letters, digits and ._/-, and starts with a letter or digit", field="name"
+            "a project's name is 1 to 128 letters, digits and ._/-, and starts with a letter or "
+            "digit",
+            field="name",
         ) from None

@@ -32,7 +32,9 @@ async def put_queue(call: Call) -> Response:
         name = msgspec.convert(call.params["name"], Name)
     except msgspec.ValidationError:
         raise ValidationError(
-            "a queue's name is 1 to 128 letters, digits and ._/-, and starts with a letter or digit", field="name"
+            "a queue's name is 1 to 128 letters, digits and ._/-, and starts with a letter or "
+            "digit",
+            field="name",
         ) from None
     changes, unset = await read_settings_patch(call, "queue", default=SettingsPatch())
     queue = await call.controller.store.put_queue(name, changes, unset)

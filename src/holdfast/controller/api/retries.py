@@ -14,7 +14,14 @@ from holdfast.core.records import JobRecord
 from holdfast.core.retry import SETTING_OF
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict
-from holdfast.wire.api import PolicyField, PolicyView, RetriesOf, RetriesView, RetryHold, RetryRequest
+from holdfast.wire.api import (
+    PolicyField,
+    PolicyView,
+    RetriesOf,
+    RetriesView,
+    RetryHold,
+    RetryRequest,
+)
 
 _RETRY = msgspec.json.Decoder(RetryRequest)
 
@@ -23,23 +30,32 @@ async def get_policy(call: Call) -> Response:
     """Its retry policy, and where each field comes from."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
-    effective, policy = settings.effective(job.queue, job.spec), settings.policy(job.queue, job.spec)
+    effective, policy = (
+        settings.effective(job.queue, job.spec),
+        settings.policy(job.queue, job.spec),
+    )
     fields = [
         PolicyField(
-            field=field, source=effective[name].source,
-            value=[str(cause) for cause in policy.retry.eligible_causes] if field == "eligible_causes" else effective[name].value,
+            field=field,
+            source=effective[name].source,
+            value=[str(cause) for cause in policy.retry.eligible_causes]
+            if field == "eligible_causes"
+            else effective[name].value,
         )
         for field, name in SETTING_OF.items()
-    ]  # fmt: skip
+    ]
     return answer_json(PolicyView(policy=policy.retry, fields=fields, held=policy.held))
 
 
 async def retry_job(call: Call) -> Response:
-    """Another attempt for a job that failed, was cancelled or is parked; of one that runs, another try for its parked members."""
+    """Another attempt for a job that failed, was cancelled or is parked; of one that runs, another
+    try for its parked members."""
     request = await call.body(_RETRY, default=RetryRequest())
     controller, job = call.controller, await find_job(call)
     who = call.caller.name or call.caller.id
-    if job.state in (JobState.RESERVED, JobState.RUNNING) and not (request.counted or request.from_scratch):
+    if job.state in (JobState.RESERVED, JobState.RUNNING) and not (
+        request.counted or request.from_scratch
+    ):
         going_on = await controller.store.unpark_members(job.id, f"tried again by {who}")
         controller.poke("admit", "events")
         return answer_json(going_on)
@@ -64,17 +80,24 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     settings = await controller.settings.current()
     allowed = settings.policy(job.queue, job.spec).retry.max_retries
     if job.spec.interactive:
-        raise Conflict(f"job {job.id} is interactive and has no retries; leave --counted out", code="retries_spent")
+        raise Conflict(
+            f"job {job.id} is interactive and has no retries; leave --counted out",
+            code="retries_spent",
+        )
     attempts = await controller.store.list_attempts(job.id)
-    # Retries made before its last attempt: what it has been charged counts failures, and the last had no retry.
+    # Retries made before its last attempt: what it has been charged counts failures, and the last
+    # had no retry.
     made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
     if job.tasks > 1:
         made = max(0, count_charged(job) - 1)
     if job.state.terminal and made >= allowed:
-        spent = "its one retry is spent" if allowed == 1 else f"all {allowed} of its retries are spent"
+        spent = (
+            "its one retry is spent" if allowed == 1 else f"all {allowed} of its retries are spent"
+        )
         had = spent if allowed else "it was given no retries"
         raise Conflict(
-            f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise max_retries",
+            f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise "
+            "max_retries",
             code="retries_spent",
         )
     return made + 1, allowed
@@ -84,16 +107,24 @@ async def get_retries(call: Call) -> Response:
     """Who holds retries back, and how many jobs wait for theirs."""
     settings = await call.controller.settings.refresh()
     counts = await call.controller.store.count_waiting()
-    projects = sorted({project for project, cause in counts if cause in ("back_off", "retries_held")})
+    projects = sorted(
+        {project for project, cause in counts if cause in ("back_off", "retries_held")}
+    )
     rows = [
-        RetriesOf(project=p, backing_off=counts.get((p, "back_off"), 0), held=counts.get((p, "retries_held"), 0))
+        RetriesOf(
+            project=p,
+            backing_off=counts.get((p, "back_off"), 0),
+            held=counts.get((p, "retries_held"), 0),
+        )
         for p in projects
     ]
     limit = settings.value("retry_rate_limit")
     view = RetriesView(
         enabled=not settings.find_holders(),
         holds=[RetryHold(source=s, project=p, reason=r) for s, p, r in settings.find_holders()],
-        backing_off=sum(row.backing_off for row in rows), held=sum(row.held for row in rows),
-        rate_limit=None if limit is None else float(limit), projects=rows,
-    )  # fmt: skip
+        backing_off=sum(row.backing_off for row in rows),
+        held=sum(row.held for row in rows),
+        rate_limit=None if limit is None else float(limit),
+        projects=rows,
+    )
     return answer_json(view)

@@ -38,24 +38,43 @@ async def try_rules(call: Call) -> Response:
     """What an end would be taken for, by the rules in force or by others."""
     trial = await call.body(_TRIAL)
     if trial.exit_code is not None and trial.signal is not None:
-        raise ValidationError("a process ends by an exit code or by a signal, not by both", field="signal")
+        raise ValidationError(
+            "a process ends by an exit code or by a signal, not by both", field="signal"
+        )
     if trial.exit_code == 0:
         raise ValidationError("exit code 0 is a success; nothing is classified", field="exit_code")
-    rules = (await call.controller.settings.current()).rules if trial.text is None else parse_rules(trial.text)
+    rules = (
+        (await call.controller.settings.current()).rules
+        if trial.text is None
+        else parse_rules(trial.text)
+    )
     facts = TaskFacts(
-        exit_code=trial.exit_code, signal=trial.signal, log_tail=trial.log, start_error=trial.start_error,
-        pull_error=trial.pull_error, runtime_error=trial.runtime_error,
-    )  # fmt: skip
+        exit_code=trial.exit_code,
+        signal=trial.signal,
+        log_tail=trial.log,
+        start_error=trial.start_error,
+        pull_error=trial.pull_error,
+        runtime_error=trial.runtime_error,
+    )
     found = classify(facts, rules)
     return answer_json(
         RulesFinding(
-            cause=found.cause, rule=found.rule, message=found.message, charged_to=CHARGED_TO[found.cause],
-            exit_code=found.exit_code, evidence=found.evidence, never_retry=found.never_retry, avoid_host=found.avoid_host,
+            cause=found.cause,
+            rule=found.rule,
+            message=found.message,
+            charged_to=CHARGED_TO[found.cause],
+            exit_code=found.exit_code,
+            evidence=found.evidence,
+            never_retry=found.never_retry,
+            avoid_host=found.avoid_host,
         )
-    )  # fmt: skip
+    )
 
 
 def _view(settings: Settings) -> RulesView:
     return RulesView(
-        text=settings.rules_text, rules=list(settings.rules), revision=settings.rev, problem=settings.rules_problem
+        text=settings.rules_text,
+        rules=list(settings.rules),
+        revision=settings.rev,
+        problem=settings.rules_problem,
     )

@@ -27,7 +27,9 @@ async def get_metrics(call: Call) -> Response:
     """The metrics. A store that is away leaves the counters and takes the gauges out."""
     controller = call.controller
     try:
-        gauges, waiting = await asyncio.gather(controller.store.read_gauges(), controller.store.count_waiting())
+        gauges, waiting = await asyncio.gather(
+            controller.store.read_gauges(), controller.store.count_waiting()
+        )
     except Unavailable as error:
         controller.outages.note_failure(error)
         gauges, waiting = None, {}

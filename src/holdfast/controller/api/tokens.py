@@ -33,9 +33,18 @@ async def create_token(call: Call) -> Response:
         lifetime = JOIN_SECONDS
     expires_at = None if lifetime is None else await store.now() + timedelta(seconds=lifetime)
     secret = make_secret("j" if request.role == "join" else "t")
-    token = await store.create_token(make_new_id(), request.role, request.name, hash_secret(secret), expires_at)
+    token = await store.create_token(
+        make_new_id(), request.role, request.name, hash_secret(secret), expires_at
+    )
     return answer_json(
-        TokenCreated(id=token.id, role=token.role, name=token.name, secret=secret, expires_at=token.expires_at), 201
+        TokenCreated(
+            id=token.id,
+            role=token.role,
+            name=token.name,
+            secret=secret,
+            expires_at=token.expires_at,
+        ),
+        201,
     )
 
 

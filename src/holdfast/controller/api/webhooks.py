@@ -55,9 +55,13 @@ async def create_webhook(call: Call) -> Response:
     await _check_url(call, request.url)
     secret = request.secret or make_secret("w")
     new = NewWebhook(
-        id=make_new_id(), url=request.url, secret=secret, events=tuple(dict.fromkeys(request.events)),
-        project=request.project, name=request.name,
-    )  # fmt: skip
+        id=make_new_id(),
+        url=request.url,
+        secret=secret,
+        events=tuple(dict.fromkeys(request.events)),
+        project=request.project,
+        name=request.name,
+    )
     hook = await call.controller.store.create_webhook(new)
     call.controller.poke("events")
     return answer_json(_with_secret(hook, secret), 201)
@@ -116,7 +120,8 @@ async def resume_webhook(call: Call) -> Response:
 
 
 async def test_webhook(call: Call) -> Response:
-    """Send one signed event `webhook.test` now, from this server, and say what came of it. Nothing is kept or tried again."""
+    """Send one signed event `webhook.test` now, from this server, and say what came of it. Nothing
+    is kept or tried again."""
     hook_id, controller = _hook_id(call), call.controller
     target = await controller.store.get_webhook_target(hook_id)
     settings = await controller.settings.current()
@@ -129,12 +134,21 @@ async def test_webhook(call: Call) -> Response:
     )
     body = msgspec.json.encode(Payload(delivery=delivery_id, webhook=hook_id, event=event))
     answer = await controller.webhooks.send(
-        target.url, hook_id, delivery_id, target.secrets, body,
+        target.url,
+        hook_id,
+        delivery_id,
+        target.secrets,
+        body,
         allow_private=settings.value("webhook_allow_private") is True,
         seconds=settings.number("webhook_timeout_seconds"),
-    )  # fmt: skip
+    )
     delivered = answer.status is not None and 200 <= answer.status < 300
-    result = TestResult(delivered=delivered, status=answer.status, error=answer.error, seconds=round(answer.seconds, 4))
+    result = TestResult(
+        delivered=delivered,
+        status=answer.status,
+        error=answer.error,
+        seconds=round(answer.seconds, 4),
+    )
     return answer_json(result)
 
 
@@ -156,7 +170,8 @@ async def get_delivery(call: Call) -> Response:
 
 
 async def redeliver(call: Call) -> Response:
-    """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without waiting longer."""
+    """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without
+    waiting longer."""
     record = await call.controller.store.redeliver(*_delivery_ids(call))
     call.controller.poke("events")
     return answer_json(record)
@@ -177,7 +192,9 @@ async def _check_url(call: Call, url: str) -> None:
 
 
 def _with_secret(hook: WebhookRecord, secret: str) -> WebhookCreated:
-    return WebhookCreated(secret=secret, **{name: getattr(hook, name) for name in hook.__struct_fields__})
+    return WebhookCreated(
+        secret=secret, **{name: getattr(hook, name) for name in hook.__struct_fields__}
+    )
 
 
 def _hook_id(call: Call) -> str:

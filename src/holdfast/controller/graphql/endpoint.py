@@ -1,10 +1,12 @@
 """`POST /graphql`: one query at a time over the read side, with the tokens of REST.
 
-strawberry is loaded by the first query and not before: it would double the time a controller takes to start. What cannot
-be read as a request is a problem, as everywhere; what is wrong with the query is an error of GraphQL with a code.
+strawberry is loaded by the first query and not before: it would double the time a controller takes
+to start. What cannot be read as a request is a problem, as everywhere; what is wrong with the query
+is an error of GraphQL with a code.
 
-GQL-3  A query is answered or given up within its seconds, and queries in all leave the store and the loop to the agents:
-       few are worked on at once, each makes few calls at a time, and none after it was given up.
+GQL-3  A query is answered or given up within its seconds, and queries in all leave the store and
+       the loop to the agents: few are worked on at once, each makes few calls at a time, and none
+       after it was given up.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ GRAPHQL_TYPE = "application/graphql-response+json"
 
 
 class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query and its variables, as GraphQL over HTTP has them. `extensions` may be there and empty."""
+    """A query and its variables, as GraphQL over HTTP has them. `extensions` may be there and
+    empty."""
 
     query: str
     variables: dict[str, Any] | None = None
@@ -45,7 +48,8 @@ class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`data` is null or missing where nothing could be answered; each of `errors` has its `extensions.code`."""
+    """`data` is null or missing where nothing could be answered; each of `errors` has its
+    `extensions.code`."""
 
     data: dict[str, Any] | None = None
     errors: list[dict[str, Any]] | None = None
@@ -74,10 +78,14 @@ async def answer_query(call: Call) -> Response:
     service = await find_service(call.controller)
     kind = (call.header("content-type") or "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise UnsupportedMedia("a query is sent as a JSON object, with Content-Type: application/json")
+        raise UnsupportedMedia(
+            "a query is sent as a JSON object, with Content-Type: application/json"
+        )
     body = await read_body(call.scope, call.receive, service.limits.body_bytes)
     if body.lstrip()[:1] == b"[":
-        raise ValidationError("queries are taken one at a time, not in a list; use aliases", code="batch_refused")
+        raise ValidationError(
+            "queries are taken one at a time, not in a list; use aliases", code="batch_refused"
+        )
     request = decode_body(body, _REQUEST)
     if request.extensions and "persistedQuery" in request.extensions:
         raise ValidationError(
@@ -95,7 +103,8 @@ async def answer_query(call: Call) -> Response:
 
 
 async def find_service(controller: Controller, limits: Limits | None = None) -> Service:
-    """The service of `controller`, made at its first query, or anew where `limits` are given. Raises NotInstalled."""
+    """The service of `controller`, made at its first query, or anew where `limits` are given.
+    Raises NotInstalled."""
     found = _services.get(controller)
     if found is None or limits is not None:
         try:
@@ -105,7 +114,8 @@ async def find_service(controller: Controller, limits: Limits | None = None) -> 
                 raise
             raise NotInstalled(
                 "GraphQL is an optional part that this controller does not have: install it with "
-                "`pip install 'holdfast[server,graphql]'` where the controller runs, and start it again"
+                "`pip install 'holdfast[server,graphql]'` where the controller runs, and start it "
+                "again"
             ) from None
         from holdfast.controller.graphql.limits import Limits as Defaults
 
@@ -129,7 +139,8 @@ class Service:
         self._room = asyncio.Semaphore(limits.at_once)
 
     async def answer(self, request: GraphqlRequest) -> dict[str, Any]:
-        """The answer as it is sent. Never raises for what is wrong with the query or in the store."""
+        """The answer as it is sent. Never raises for what is wrong with the query or in the
+        store."""
         from graphql import GraphQLError
 
         try:
@@ -137,7 +148,8 @@ class Service:
                 return await self._answer(request)
         except TimeoutError:
             late = HoldfastError(
-                f"the query was given up after {self.limits.seconds:g} s; ask for less, or again later",
+                f"the query was given up after {self.limits.seconds:g} s; ask for less, or again "
+                "later",
                 code="query_timeout",
             )
             return {"errors": [self._tell_own(late)], "data": None}
@@ -152,13 +164,17 @@ class Service:
 
         variables = request.variables or {}
         limits = self.limits
-        document, _ = self._prepared.read_query(request.query, variables, request.operationName, limits)
+        document, _ = self._prepared.read_query(
+            request.query, variables, request.operationName, limits
+        )
         reads = Reads(self._controller, limits.calls_at_once, limits.answer_bytes)
         try:
             result = await self._prepared.strawberry.execute(
-                request.query, variable_values=variables, operation_name=request.operationName,
+                request.query,
+                variable_values=variables,
+                operation_name=request.operationName,
                 context_value=Context(reads, document),
-            )  # fmt: skip
+            )
         finally:
             reads.close()
         data: Mapping[str, Any] | None = getattr(result, "data", None)
@@ -184,7 +200,9 @@ class Service:
             message = f"this is a bug in Holdfast; the server's log has it under request {number}"
             told = {"message": message, "extensions": {"code": "internal"}}
         if error.locations:
-            told["locations"] = [{"line": place.line, "column": place.column} for place in error.locations]
+            told["locations"] = [
+                {"line": place.line, "column": place.column} for place in error.locations
+            ]
         if error.path:
             told["path"] = error.path
         return told

@@ -1,11 +1,12 @@
 """What a query may ask for, decided from its text and variables before anything is read. Pure.
 
-GQL-1  The cost of a query bounds the values in its answer, whatever the store holds: pages multiply by the size they are
-       asked for, aliases and fragments count wherever they stand, and what @skip leaves out counts too.
+GQL-1  The cost of a query bounds the values in its answer, whatever the store holds: pages multiply
+       by the size they are asked for, aliases and fragments count wherever they stand, and what
+       @skip leaves out counts too.
 GQL-2  Deciding takes time in proportion to the limits, not to what a query would unfold to.
 
-One unit is about the time it takes to put one plain value into an answer. `WEIGHTS` says what costs more: rows that must be
-read and decoded, and sentences that must be worked out.
+One unit is about the time it takes to put one plain value into an answer. `WEIGHTS` says what costs
+more: rows that must be read and decoded, and sentences that must be worked out.
 """
 
 from __future__ import annotations
@@ -44,9 +45,22 @@ MAX_PAGE = 500
 SIZE_ARGUMENTS = ("first", "last")
 PAGE_ITEMS = "nodes"
 WEIGHTS: Mapping[str, int] = {
-    "Job": 5, "Attempt": 5, "Task": 4, "Host": 4, "Event": 3, "Member": 3, "Why": 300, "RetryPolicy": 10, "RetryState": 10,
-    "JobPage": 20, "HostPage": 20, "EventPage": 20, "QueuePage": 20, "ProjectPage": 20, "JSON": 3,
-}  # fmt: skip
+    "Job": 5,
+    "Attempt": 5,
+    "Task": 4,
+    "Host": 4,
+    "Event": 3,
+    "Member": 3,
+    "Why": 300,
+    "RetryPolicy": 10,
+    "RetryState": 10,
+    "JobPage": 20,
+    "HostPage": 20,
+    "EventPage": 20,
+    "QueuePage": 20,
+    "ProjectPage": 20,
+    "JSON": 3,
+}
 """Type → units for each value of it; one where nothing is said."""
 
 
@@ -62,9 +76,10 @@ class Limits:
     """What one query may be and take.
 
     answer_bytes: JSON values in the answer (specs, facts, labels), whose size no cost foresees.
-    tokens: words and signs of its text. fields: fields and spreads, unfolded. depth, schema_depth: fields within fields, for
-    data and for introspection. cost: see above. seconds: from its start to its answer. at_once: how many are worked on at
-    the same time in this process; others wait, within their own seconds. calls_at_once: of one query, to the store.
+    tokens: words and signs of its text. fields: fields and spreads, unfolded. depth, schema_depth:
+    fields within fields, for data and for introspection. cost: see above. seconds: from its start
+    to its answer. at_once: how many are worked on at the same time in this process; others wait,
+    within their own seconds. calls_at_once: of one query, to the store.
     """
 
     body_bytes: int = 128 * 1024
@@ -80,11 +95,14 @@ class Limits:
 
 
 class SchemaSizes:
-    """How long the lists of introspection are, counted once. They may stand within each other only as written here."""
+    """How long the lists of introspection are, counted once. They may stand within each other only
+    as written here."""
 
     def __init__(self, schema: GraphQLSchema) -> None:
         types = list(schema.type_map.values())
-        fields = [len(t.fields) for t in types if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)]
+        fields = [
+            len(t.fields) for t in types if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)
+        ]
         inputs = [len(t.fields) for t in types if isinstance(t, GraphQLInputObjectType)]
         args = [
             [len(f.args) for f in t.fields.values()]
@@ -92,17 +110,29 @@ class SchemaSizes:
             if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)
         ]
         enums = [len(t.values) for t in types if isinstance(t, GraphQLEnumType)]
-        interfaces = [len(t.interfaces) for t in types if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)]
+        interfaces = [
+            len(t.interfaces)
+            for t in types
+            if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)
+        ]
         possible = [
-            len(schema.get_possible_types(t)) for t in types if isinstance(t, GraphQLInterfaceType | GraphQLUnionType)
+            len(schema.get_possible_types(t))
+            for t in types
+            if isinstance(t, GraphQLInterfaceType | GraphQLUnionType)
         ]
         directives = [len(d.args) for d in schema.directives]
         self.of: dict[tuple[str, ...], int] = {
-            ("types",): len(types), ("directives",): len(directives), ("directives", "args"): sum(directives),
-        }  # fmt: skip
+            ("types",): len(types),
+            ("directives",): len(directives),
+            ("directives", "args"): sum(directives),
+        }
         for name, sizes in {
-            "fields": fields, "inputFields": inputs, "enumValues": enums, "interfaces": interfaces, "possibleTypes": possible,
-        }.items():  # fmt: skip
+            "fields": fields,
+            "inputFields": inputs,
+            "enumValues": enums,
+            "interfaces": interfaces,
+            "possibleTypes": possible,
+        }.items():
             self.of["types", name] = sum(sizes)
             self.of[name,] = max(sizes, default=0)  # of one type, whichever it is
         self.of["types", "fields", "args"] = sum(sum(counts) for counts in args)
@@ -125,9 +155,14 @@ class _Walk:
     open_fragments: list[str] = field(default_factory=list)
 
     def look(
-        self, selections: SelectionSetNode, parent: GraphQLNamedType | None, times: int, depth: int,
-        page: int = 1, lists: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        selections: SelectionSetNode,
+        parent: GraphQLNamedType | None,
+        times: int,
+        depth: int,
+        page: int = 1,
+        lists: tuple[str, ...] = (),
+    ) -> None:
         """Count what `selections` on `parent` come to when that is there `times` times.
 
         page: the size the enclosing page was asked for. lists: introspection's lists around it.
@@ -141,7 +176,9 @@ class _Walk:
                     self._dive(node.selection_set, None, times, depth)
                 continue
             inner = get_named_type(found.type)
-            about_schema = is_introspection_type(inner) or (parent is not None and is_introspection_type(parent))
+            about_schema = is_introspection_type(inner) or (
+                parent is not None and is_introspection_type(parent)
+            )
             size, inner_page, inner_lists = 1, 1, lists
             if about_schema:
                 size, inner_lists, times_inner = self._measure_schema(found, name, times, lists)
@@ -153,16 +190,31 @@ class _Walk:
                 times_inner = times * size
             self._count(times_inner * WEIGHTS.get(inner.name, 1))
             if node.selection_set is not None:
-                self._dive(node.selection_set, inner, times_inner, depth, inner_page, inner_lists, about_schema)
+                self._dive(
+                    node.selection_set,
+                    inner,
+                    times_inner,
+                    depth,
+                    inner_page,
+                    inner_lists,
+                    about_schema,
+                )
 
     def _dive(
-        self, selections: SelectionSetNode, inner: GraphQLNamedType | None, times: int, depth: int,
-        page: int = 1, lists: tuple[str, ...] = (), about_schema: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        selections: SelectionSetNode,
+        inner: GraphQLNamedType | None,
+        times: int,
+        depth: int,
+        page: int = 1,
+        lists: tuple[str, ...] = (),
+        about_schema: bool = False,
+    ) -> None:
         limit = self.limits.schema_depth if about_schema else self.limits.depth
         if depth + 1 > limit:
             raise QueryRefused(
-                f"the query is more than {limit} fields deep; ask for the inner part by itself", code="query_too_deep"
+                f"the query is more than {limit} fields deep; ask for the inner part by itself",
+                code="query_too_deep",
             )
         self.look(selections, inner, times, depth + 1, page, lists)
 
@@ -178,7 +230,9 @@ class _Walk:
             elif isinstance(node, FragmentSpreadNode):
                 name = node.name.value
                 fragment = self.fragments.get(name)
-                if fragment is not None and name not in self.open_fragments:  # a circle; validation will say so
+                if (
+                    fragment is not None and name not in self.open_fragments
+                ):  # a circle; validation will say so
                     self.open_fragments.append(name)
                     yield from self._unfold(fragment.selection_set, depth)
                     self.open_fragments.remove(name)
@@ -187,7 +241,8 @@ class _Walk:
         self.seen += 1
         if self.seen > self.limits.fields:
             raise QueryRefused(
-                f"the query has more than {self.limits.fields} fields and fragments when it is unfolded; split it",
+                f"the query has more than {self.limits.fields} fields and fragments when it is "
+                "unfolded; split it",
                 code="query_too_wide",
             )
 
@@ -195,7 +250,8 @@ class _Walk:
         self.cost += units
         if self.cost > self.limits.cost:
             raise QueryRefused(
-                f"the query may cost {self.limits.cost} units and costs more: pages multiply by `first` and `last`, also "
+                f"the query may cost {self.limits.cost} units and costs more: pages multiply by "
+                "`first` and `last`, also "
                 "within each other. Ask for smaller pages, or for fewer fields"
             )
 
@@ -208,7 +264,8 @@ class _Walk:
         return fields.get(name)
 
     def _find_size(self, node: FieldNode, found: GraphQLField) -> int | None:
-        """The size a field is asked for, None where it takes none. Raises QueryRefused for one out of bounds."""
+        """The size a field is asked for, None where it takes none. Raises QueryRefused for one out
+        of bounds."""
         name = next((n for n in SIZE_ARGUMENTS if n in found.args), None)
         if name is None:
             return None
@@ -223,7 +280,8 @@ class _Walk:
             return MAX_PAGE  # validation will refuse it
         if not 1 <= value <= MAX_PAGE:
             raise QueryRefused(
-                f"{node.name.value}({name}: {value}): a page has 1 to {MAX_PAGE} items", code="page_out_of_bounds"
+                f"{node.name.value}({name}: {value}): a page has 1 to {MAX_PAGE} items",
+                code="page_out_of_bounds",
             )
         return value
 
@@ -240,13 +298,15 @@ class _Walk:
     def _measure_schema(
         self, found: GraphQLField, name: str, times: int, lists: tuple[str, ...]
     ) -> tuple[int, tuple[str, ...], int]:
-        """A list of introspection is as long as it is; the product of those around it is known too."""
+        """A list of introspection is as long as it is; the product of those around it is known
+        too."""
         if not _is_list(found) or not isinstance(get_named_type(found.type), GraphQLObjectType):
             return 1, lists, times
         inner = (*lists, name)
         if inner not in self.sizes.of:
             raise QueryRefused(
-                f"introspection goes round in circles: {name} within {' within '.join(reversed(lists)) or 'nothing'}",
+                f"introspection goes round in circles: {name} within "
+                f"{' within '.join(reversed(lists)) or 'nothing'}",
                 code="query_too_deep",
             )
         around = self.sizes.of.get(lists, 1)
@@ -268,15 +328,22 @@ class Measure:
 
 
 def measure_query(
-    schema: GraphQLSchema, sizes: SchemaSizes, document: DocumentNode, operation: OperationDefinitionNode,
-    variables: Mapping[str, Any], limits: Limits,
-) -> Measure:  # fmt: skip
-    """What `operation` comes to. The document's other operations keep the same limits: validation reads them too.
+    schema: GraphQLSchema,
+    sizes: SchemaSizes,
+    document: DocumentNode,
+    operation: OperationDefinitionNode,
+    variables: Mapping[str, Any],
+    limits: Limits,
+) -> Measure:
+    """What `operation` comes to. The document's other operations keep the same limits: validation
+    reads them too.
 
     Raises:
         QueryRefused: it is over one of the limits; says which.
     """
-    fragments = {d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)}
+    fragments = {
+        d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)
+    }
     walk = _Walk(schema, sizes, limits, fragments, _read_defaults(operation), variables)
     for other in document.definitions:
         if isinstance(other, OperationDefinitionNode) and other is not operation:
@@ -291,7 +358,9 @@ def _read_defaults(operation: OperationDefinitionNode) -> dict[str, Any]:
     for variable in operation.variable_definitions or ():
         value = variable.default_value
         if isinstance(value, IntValueNode):
-            found[variable.variable.name.value] = int(value.value) if len(value.value) < 12 else MAX_PAGE + 1
+            found[variable.variable.name.value] = (
+                int(value.value) if len(value.value) < 12 else MAX_PAGE + 1
+            )
         elif value is not None:
             found[variable.variable.name.value] = None
     return found

@@ -1,7 +1,7 @@
 """What one query reads from the store: a call for each kind of thing, however many are asked for.
 
-Loaders gather what the fields of one level ask for and read it together. What is one for the whole query (the time, the
-settings, the lists of queues and projects) is read once.
+Loaders gather what the fields of one level ask for and read it together. What is one for the whole
+query (the time, the settings, the lists of queues and projects) is read once.
 """
 
 from __future__ import annotations
@@ -84,11 +84,15 @@ class Reads:
         self.jobs: DataLoader[str, JobRecord] = DataLoader(self._load_jobs)
         self.hosts: DataLoader[str, HostRecord | None] = DataLoader(self._load_hosts)
         self.attempts: DataLoader[Chain, list[AttemptRecord]] = DataLoader(self._load_attempts)
-        self.attempt: DataLoader[tuple[str, int], AttemptRecord | None] = DataLoader(self._load_attempt)
+        self.attempt: DataLoader[tuple[str, int], AttemptRecord | None] = DataLoader(
+            self._load_attempt
+        )
         self.members: DataLoader[Members, list[MemberRecord]] = DataLoader(self._load_members)
         self.tasks: DataLoader[Ranks, list[TaskRecord]] = DataLoader(self._load_tasks)
         self.events: DataLoader[Tail, list[EventRecord]] = DataLoader(self._load_events)
-        self.whys: DataLoader[JobRecord, Why] = DataLoader(self._load_whys, cache_key_fn=lambda job: job.id)
+        self.whys: DataLoader[JobRecord, Why] = DataLoader(
+            self._load_whys, cache_key_fn=lambda job: job.id
+        )
 
     def close(self) -> None:
         """Read nothing more, and stop what is being read for nobody."""
@@ -97,11 +101,14 @@ class Reads:
             task.cancel()
 
     def pack(self, value: object) -> msgspec.Raw:
-        """A value as JSON, counted. The one kind of value whose size no cost foresees. Raises TooLarge."""
+        """A value as JSON, counted. The one kind of value whose size no cost foresees. Raises
+        TooLarge."""
         raw = msgspec.json.encode(value)
         self._bytes_left -= len(raw)
         if self._bytes_left < 0:
-            raise TooLarge("the answer is too large; ask for fewer jobs at once, or leave specs and facts out")
+            raise TooLarge(
+                "the answer is too large; ask for fewer jobs at once, or leave specs and facts out"
+            )
         return msgspec.Raw(raw)
 
     async def call(self, read: Callable[[], Awaitable[T]]) -> T:
@@ -129,7 +136,10 @@ class Reads:
 
     async def projects(self) -> dict[str, ProjectRecord]:
         """Every project that has settings or unfinished jobs, by name, in order."""
-        return {project.name: project for project in await self.once("projects", self.store.list_projects)}
+        return {
+            project.name: project
+            for project in await self.once("projects", self.store.list_projects)
+        }
 
     async def policy(self, job: JobRecord) -> RetryPolicy:
         """The retry policy in force for a job; of an ended job the one it ended under."""
@@ -165,20 +175,26 @@ class Reads:
     async def _load_attempts(self, keys: list[Chain]) -> Sequence[list[AttemptRecord]]:
         async def read(which: Chain, ids: list[str]) -> dict[str, list[AttemptRecord]]:
             return await self.call(
-                lambda: self.store.list_attempts_of(ids, last=which.last, before=which.before, cause=which.cause)
+                lambda: self.store.list_attempts_of(
+                    ids, last=which.last, before=which.before, cause=which.cause
+                )
             )
 
         return await _load_alike(keys, read)
 
     async def _load_members(self, keys: list[Members]) -> Sequence[list[MemberRecord]]:
         async def read(which: Members, attempts: list[Any]) -> dict[Any, list[MemberRecord]]:
-            return await self.call(lambda: self.store.list_members_of(attempts, first=which.first, after=which.after))
+            return await self.call(
+                lambda: self.store.list_members_of(attempts, first=which.first, after=which.after)
+            )
 
         return await _load_alike(keys, read)
 
     async def _load_tasks(self, keys: list[Ranks]) -> Sequence[list[TaskRecord]]:
         async def read(which: Ranks, ids: list[str]) -> dict[str, list[TaskRecord]]:
-            return await self.call(lambda: self.store.list_tasks_of(ids, first=which.first, after=which.after))
+            return await self.call(
+                lambda: self.store.list_tasks_of(ids, first=which.first, after=which.after)
+            )
 
         return await _load_alike(keys, read)
 
@@ -189,7 +205,10 @@ class Reads:
         return await _load_alike(keys, read)
 
     async def _load_whys(self, jobs: list[JobRecord]) -> Sequence[Why]:
-        return [explain(found) for found in await self.call(lambda: find_circumstances(self.controller, jobs))]
+        return [
+            explain(found)
+            for found in await self.call(lambda: find_circumstances(self.controller, jobs))
+        ]
 
 
 K = TypeVar("K", Chain, Members, Ranks, Tail)

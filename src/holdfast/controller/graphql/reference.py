@@ -44,13 +44,18 @@ def render_page() -> str:
         "cost": f"{limits.cost} units",
         "JSON values in its answer": f"{limits.answer_bytes // (1024 * 1024)} MiB",
         "time": f"{limits.seconds:g} s",
-        "queries worked on at once, on each controller": f"{limits.at_once}; others wait, within their own time",
+        "queries worked on at once, on each controller": f"{limits.at_once}; others wait, within "
+        "their own time",
     }
-    weights = ", ".join(f"`{name}` {weight}" for name, weight in sorted(WEIGHTS.items(), key=lambda i: (-i[1], i[0])))
+    weights = ", ".join(
+        f"`{name}` {weight}"
+        for name, weight in sorted(WEIGHTS.items(), key=lambda i: (-i[1], i[0]))
+    )
     return _PAGE.format(
-        limits="\n".join(f"| {what} | {most} |" for what, most in rows.items()), weights=weights,
+        limits="\n".join(f"| {what} | {most} |" for what, most in rows.items()),
+        weights=weights,
         schema=load_schema().strawberry.as_str().strip(),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ Q = TypeVar("Q", JobsQuery, EventsQuery)
 
 
 class Paged(msgspec.Struct, Generic[T], frozen=True):
-    """A page as the schema's pages are made from. `next`: what to give as `after`; None at the end."""
+    """A page as the schema's pages are made from. `next`: what to give as `after`; None at the
+    end."""
 
     nodes: list[T]
     next: str | None
@@ -73,12 +74,15 @@ class EventPage:
 
 
 def _fill(query: type[Q], words: Mapping[str, str], values: Mapping[str, Any]) -> Q:
-    """REST's query from a field's arguments, with its checks. words: the arguments that are called otherwise there."""
+    """REST's query from a field's arguments, with its checks. words: the arguments that are called
+    otherwise there."""
     given = {name: value for name, value in values.items() if value not in (None, [], ())}
     for name, value in given.items():
         refuse_nul(words.get(name, name), value)
     try:
-        return msgspec.convert({name: list(v) if isinstance(v, list) else v for name, v in given.items()}, query)
+        return msgspec.convert(
+            {name: list(v) if isinstance(v, list) else v for name, v in given.items()}, query
+        )
     except msgspec.ValidationError as error:
         refused = explain_bad_value(error)
         field = words.get(refused.field or "", refused.field)
@@ -86,22 +90,50 @@ def _fill(query: type[Q], words: Mapping[str, str], values: Mapping[str, Any]) -
 
 
 def refuse_nul(name: str, value: Any) -> None:
-    """No text that is kept has a NUL in it, so nothing can be found by one. Raises ValidationError."""
+    """No text that is kept has a NUL in it, so nothing can be found by one. Raises
+    ValidationError."""
     texts: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(text, str) and "\x00" in text for text in texts):
         raise ValidationError(f"{name}: a NUL character means nothing here", field=name)
 
 
 async def _jobs(
-    info: Info, first: int = 50, after: str | None = None, state: list[JobState] | None = None, queue: str | None = None,
-    project: str | None = None, name: str | None = None, label: list[str] | None = None, cause: Cause | None = None,
-    retries_min: int | None = None, retries_max: int | None = None, host: str | None = None,
-) -> Any:  # fmt: skip
-    words = {"limit": "first", "cursor": "after", "retries_min": "retriesMin", "retries_max": "retriesMax"}
-    query = _fill(JobsQuery, words, {
-        "limit": first, "cursor": after, "state": state, "queue": queue, "project": project, "name": name,
-        "label": label, "cause": cause, "retries_min": retries_min, "retries_max": retries_max, "host": host,
-    })  # fmt: skip
+    info: Info,
+    first: int = 50,
+    after: str | None = None,
+    state: list[JobState] | None = None,
+    queue: str | None = None,
+    project: str | None = None,
+    name: str | None = None,
+    label: list[str] | None = None,
+    cause: Cause | None = None,
+    retries_min: int | None = None,
+    retries_max: int | None = None,
+    host: str | None = None,
+) -> Any:
+    words = {
+        "limit": "first",
+        "cursor": "after",
+        "retries_min": "retriesMin",
+        "retries_max": "retriesMax",
+    }
+    query = _fill(
+        JobsQuery,
+        words,
+        {
+            "limit": first,
+            "cursor": after,
+            "state": state,
+            "queue": queue,
+            "project": project,
+            "name": name,
+            "label": label,
+            "cause": cause,
+            "retries_min": retries_min,
+            "retries_max": retries_max,
+            "host": host,
+        },
+    )
     reads = reads_of(info)
     items, cursor = await reads.call(lambda: read_jobs_page(reads.store, query))
     reads.jobs.prime_many({job.id: job for job in items})
@@ -112,9 +144,13 @@ async def _job(info: Info, id: ID) -> Any:
     return await reads_of(info).jobs.load(check_job_id(id))
 
 
-async def _hosts(info: Info, first: int = 50, after: str | None = None, dead: bool = False, all: bool = False) -> Any:
+async def _hosts(
+    info: Info, first: int = 50, after: str | None = None, dead: bool = False, all: bool = False
+) -> Any:
     reads = reads_of(info)
-    hosts = await reads.once(f"hosts {dead} {all}", lambda: reads.store.list_hosts(include_terminated=all, dead=dead))
+    hosts = await reads.once(
+        f"hosts {dead} {all}", lambda: reads.store.list_hosts(include_terminated=all, dead=dead)
+    )
     return _cut({f"{host.name} {host.id}": host for host in hosts}, first, after)
 
 
@@ -150,9 +186,15 @@ async def _project(info: Info, name: str) -> ProjectRecord | Any:
 
 
 async def _events(
-    info: Info, first: int = 50, after: str | None = None, job: ID | None = None, kind: list[str] | None = None
+    info: Info,
+    first: int = 50,
+    after: str | None = None,
+    job: ID | None = None,
+    kind: list[str] | None = None,
 ) -> Any:
-    query = _fill(EventsQuery, {"limit": "first"}, {"limit": first, "after": after, "job": job, "kind": kind})
+    query = _fill(
+        EventsQuery, {"limit": "first"}, {"limit": first, "after": after, "job": job, "kind": kind}
+    )
     if job is not None:
         check_job_id(job)
     reads = reads_of(info)
@@ -161,7 +203,9 @@ async def _events(
     return Paged(nodes, reader.after if reader.more else None)
 
 
-async def _last_events(info: Info, last: int = 50, job: ID | None = None, kind: list[str] | None = None) -> Any:
+async def _last_events(
+    info: Info, last: int = 50, job: ID | None = None, kind: list[str] | None = None
+) -> Any:
     query = _fill(EventsQuery, {"tail": "last"}, {"tail": last, "job": job, "kind": kind})
     if job is not None:
         check_job_id(job)
@@ -170,7 +214,8 @@ async def _last_events(info: Info, last: int = 50, job: ID | None = None, kind: 
 
 
 def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
-    """A page of what is in order of its keys. It goes on after a key, there or not, so nothing is shown twice."""
+    """A page of what is in order of its keys. It goes on after a key, there or not, so nothing is
+    shown twice."""
     names = sorted(name for name in items if after is None or name > after)
     more = len(names) > first
     return Paged([items[name] for name in names[:first]], names[first - 1] if more else None)
@@ -182,14 +227,18 @@ class Query:
 
     jobs: JobPage | None = strawberry.field(
         resolver=_jobs,
-        description="Jobs, newest first. `label` is name=value; several must all be there. `host`: an id or a name.",
+        description="Jobs, newest first. `label` is name=value; several must all be there. "
+        "`host`: an id or a name.",
     )
     job: Job | None = strawberry.field(resolver=_job, description="One job.")
     hosts: HostPage | None = strawberry.field(
-        resolver=_hosts, description="Hosts. `dead`: those flagged dead alone; `all`: terminated ones too."
+        resolver=_hosts,
+        description="Hosts. `dead`: those flagged dead alone; `all`: terminated ones too.",
     )
     host: Host | None = strawberry.field(resolver=_host, description="One host, by id or name.")
-    queues: QueuePage | None = strawberry.field(resolver=_queues, description="Every queue and what is in it.")
+    queues: QueuePage | None = strawberry.field(
+        resolver=_queues, description="Every queue and what is in it."
+    )
     queue: Queue | None = strawberry.field(resolver=_queue, description="One queue.")
     projects: ProjectPage | None = strawberry.field(
         resolver=_projects, description="Every project that has settings or unfinished jobs."
@@ -199,7 +248,8 @@ class Query:
     )
     events: EventPage | None = strawberry.field(
         resolver=_events,
-        description="What happened, from the beginning or after an event. `kind`: `job.*` takes all that begin so.",
+        description="What happened, from the beginning or after an event. `kind`: `job.*` takes "
+        "all that begin so.",
     )
     last_events: list[Event] | None = strawberry.field(
         resolver=_last_events, description="The last events, oldest first."

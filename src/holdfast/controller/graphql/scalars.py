@@ -40,17 +40,24 @@ def make_config() -> StrawberryConfig:
 def _make_scalars() -> dict[object, ScalarDefinition]:
     return {
         BigInt: strawberry.scalar(
-            name="BigInt", description="A whole number that may not fit 32 bits, as a JSON number.",
-            serialize=int, parse_value=int,
+            name="BigInt",
+            description="A whole number that may not fit 32 bits, as a JSON number.",
+            serialize=int,
+            parse_value=int,
         ),
         Json: strawberry.scalar(
-            name="JSON", description="Any JSON value.", serialize=lambda raw: raw, parse_value=lambda value: value
+            name="JSON",
+            description="Any JSON value.",
+            serialize=lambda raw: raw,
+            parse_value=lambda value: value,
         ),
         datetime: strawberry.scalar(
-            name="DateTime", description="A time of the database's clock, in UTC: 2026-03-01T12:00:00Z.",
-            serialize=msgspec.to_builtins, parse_value=lambda text: msgspec.convert(text, datetime),
+            name="DateTime",
+            description="A time of the database's clock, in UTC: 2026-03-01T12:00:00Z.",
+            serialize=msgspec.to_builtins,
+            parse_value=lambda text: msgspec.convert(text, datetime),
         ),
-    }  # fmt: skip
+    }
 
 
 def _first_line(documented: Any) -> str:

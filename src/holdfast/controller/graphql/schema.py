@@ -54,9 +54,12 @@ class _Parsed(SchemaExtension):
 
 
 class Schema(strawberry.Schema):
-    """strawberry's, quiet: errors are told to who asked, and bugs logged by the service, each once."""
+    """strawberry's, quiet: errors are told to who asked, and bugs logged by the service, each
+    once."""
 
-    def process_errors(self, errors: list[GraphQLError], execution_context: ExecutionContext | None = None) -> None:
+    def process_errors(
+        self, errors: list[GraphQLError], execution_context: ExecutionContext | None = None
+    ) -> None:
         """Nothing here."""
 
 
@@ -86,7 +89,8 @@ class Prepared:
         except GraphQLSyntaxError as error:
             if "tokens" in error.message:
                 raise QueryRefused(
-                    f"the query has more than {limits.tokens} words and signs; split it", code="query_too_long"
+                    f"the query has more than {limits.tokens} words and signs; split it",
+                    code="query_too_long",
                 ) from None
             if "nested too deeply" in error.message:
                 raise QueryRefused(_TOO_DEEP, code="query_too_deep") from None
@@ -98,7 +102,8 @@ class Prepared:
             raise BadQuery(_say_operation(document, operation_name), code="unknown_operation")
         if operation.operation is not OperationType.QUERY:
             raise BadQuery(
-                f"this is for reading: there are no {operation.operation.value}s. Jobs are submitted, cancelled and retried by "
+                f"this is for reading: there are no {operation.operation.value}s. Jobs are "
+                "submitted, cancelled and retried by "
                 "REST (`POST /v1/jobs`), and events are followed there (`GET /v1/events`)",
                 code="query_only",
             )
@@ -110,7 +115,11 @@ class Prepared:
 
 
 def _say_operation(document: DocumentNode, name: str | None) -> str:
-    names = [d.name.value for d in document.definitions if isinstance(d, OperationDefinitionNode) and d.name]
+    names = [
+        d.name.value
+        for d in document.definitions
+        if isinstance(d, OperationDefinitionNode) and d.name
+    ]
     if name is not None:
         return f"there is no operation {name[:64]!r} in the query; there are {', '.join(names)[:256] or 'none with a name'}"
     return "the query has several operations or none; say which one with operationName"
@@ -118,5 +127,6 @@ def _say_operation(document: DocumentNode, name: str | None) -> str:
 
 @functools.cache
 def load_schema() -> Prepared:
-    """The schema. Takes half a second the first time, most of it for imports, so not on the event loop."""
+    """The schema. Takes half a second the first time, most of it for imports, so not on the event
+    loop."""
     return Prepared()

@@ -1,6 +1,8 @@
-"""The types of the schema. Their sources are the records themselves: a field without a resolver is the record's own.
+"""The types of the schema. Their sources are the records themselves: a field without a resolver is
+the record's own.
 
-A resolver is typed by its field's annotation, and returns records, which is what `Any` stands for here.
+A resolver is typed by its field's annotation, and returns records, which is what `Any` stands for
+here.
 """
 
 from __future__ import annotations
@@ -147,7 +149,8 @@ def _dead(root: Parent[HostRecord]) -> bool:
 
 
 @strawberry.type(
-    description="A machine with its agent. What is busy comes from live leases, never from the host's own word."
+    description="A machine with its agent. What is busy comes from live leases, never from the "
+    "host's own word."
 )
 class Host:
     """See `core.records.HostRecord`."""
@@ -234,7 +237,9 @@ class Event:
     host: Host | None = _field(_host_of, "The host it is about, if it is about one.")
 
 
-@strawberry.type(description="One rank of the current attempt, while the job is reserved, running or draining.")
+@strawberry.type(
+    description="One rank of the current attempt, while the job is reserved, running or draining."
+)
 class Task:
     """See `core.records.TaskRecord`."""
 
@@ -270,7 +275,8 @@ class Task:
 
 
 @strawberry.type(
-    description="How one rank of an ended attempt ended. trigger: it began the fall; cascade: it fell because another did."
+    description="How one rank of an ended attempt ended. trigger: it began the fall; cascade: it "
+    "fell because another did."
 )
 class Member:
     """See `core.records.MemberRecord`."""
@@ -299,11 +305,15 @@ async def _cause_of_parent(root: Parent[AttemptRecord], info: Info) -> Any:
     return None if parent is None else parent.cause
 
 
-async def _members(root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1) -> Any:
+async def _members(
+    root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1
+) -> Any:
     return await reads_of(info).members.load(Members((root.job_id, root.number), first, after))
 
 
-async def _tasks_of_attempt(root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1) -> Any:
+async def _tasks_of_attempt(
+    root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1
+) -> Any:
     if root.state is AttemptState.ENDED:
         return []
     tasks = await reads_of(info).tasks.load(Ranks(root.job_id, first, after))
@@ -342,11 +352,15 @@ class Attempt:
     parent_number: int | None = _own("parent", "The number of the attempt before it.")
     retry_policy: RetryPolicy | None = _own("policy", "The policy its end was decided by.")
     parent: Attempt | None = _field(_parent_of, "The attempt before it.")
-    retry_cause: Cause | None = _field(_cause_of_parent, "Why there is this attempt: the cause its parent ended of.")
+    retry_cause: Cause | None = _field(
+        _cause_of_parent, "Why there is this attempt: the cause its parent ended of."
+    )
     members: list[Member] = _field(
         _members, "How its ranks ended, in the order of their ranks, those after rank `after`."
     )
-    tasks: list[Task] = _field(_tasks_of_attempt, "Its tasks while it lives, those after rank `after`.")
+    tasks: list[Task] = _field(
+        _tasks_of_attempt, "Its tasks while it lives, those after rank `after`."
+    )
     hosts: list[Host] = _field(_hosts_of_attempt, "Where it ran.")
     job: Job = _field(_job_of, "Its job.")
 
@@ -355,9 +369,17 @@ class Attempt:
 
 
 async def _attempts(
-    root: Parent[JobRecord], info: Info, last: int = 10, before: int | None = None, cause: Cause | None = None
+    root: Parent[JobRecord],
+    info: Info,
+    last: int = 10,
+    before: int | None = None,
+    cause: Cause | None = None,
 ) -> Any:
-    return await reads_of(info).attempts.load(Chain(root.id, last, before, cause)) if root.attempts else []
+    return (
+        await reads_of(info).attempts.load(Chain(root.id, last, before, cause))
+        if root.attempts
+        else []
+    )
 
 
 async def _attempt(root: Parent[JobRecord], info: Info, number: int) -> Any:
@@ -369,7 +391,11 @@ async def _tasks(root: Parent[JobRecord], info: Info, first: int = 10, after: in
 
 
 async def _chain(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
-    return make_chain(await reads_of(info).attempts.load(Chain(root.id, last))) if root.attempts else ()
+    return (
+        make_chain(await reads_of(info).attempts.load(Chain(root.id, last)))
+        if root.attempts
+        else ()
+    )
 
 
 async def _events(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
@@ -393,7 +419,8 @@ async def _retry_state(root: Parent[JobRecord], info: Info) -> Any:
 
 
 async def _retry_count(root: Parent[JobRecord], info: Info) -> int:
-    """As the filters `retriesMin` and `retriesMax` count: the charge of the failure that ended a job was no retry."""
+    """As the filters `retriesMin` and `retriesMax` count: the charge of the failure that ended a
+    job was no retry."""
     if root.ended_at is None:
         return root.retries_charged
     ending = await reads_of(info).ending(root)
@@ -414,7 +441,10 @@ async def _project(root: Parent[JobRecord], info: Info) -> Any:
     return (await reads_of(info).projects()).get(root.project)
 
 
-@strawberry.type(description="A job: what was submitted, where it is, and the last decision's sentence of reason.")
+@strawberry.type(
+    description="A job: what was submitted, where it is, and the last decision's sentence of "
+    "reason."
+)
 class Job:
     """See `core.records.JobRecord`."""
 
@@ -438,7 +468,9 @@ class Job:
     retry_at: datetime | None
     best_step: BigInt | None
     no_progress: int
-    rank_charges: Json = _json("rank_charges", "What each rank of a gang was charged, by its number.")
+    rank_charges: Json = _json(
+        "rank_charges", "What each rank of a gang was charged, by its number."
+    )
     start_failures: int
     drain_cause: Cause | None
     drain_reason: str | None
@@ -460,14 +492,24 @@ class Job:
     task_count: int = _own("tasks", "How many ranks run together.")
     attempt_count: int = _own("attempts", "How many attempts it has had, the running one included.")
     queue: Queue | None = _field(_queue, "Its queue; null where that was deleted.")
-    project: Project | None = _field(_project, "Its project; null where it has no settings and no unfinished job.")
-    attempts: list[Attempt] = _field(_attempts, "Its last attempts, oldest first; `before` a number, or of one cause.")
+    project: Project | None = _field(
+        _project, "Its project; null where it has no settings and no unfinished job."
+    )
+    attempts: list[Attempt] = _field(
+        _attempts, "Its last attempts, oldest first; `before` a number, or of one cause."
+    )
     attempt: Attempt | None = _field(_attempt, "One attempt by its number.")
-    tasks: list[Task] = _field(_tasks, "The tasks of its current attempt, those after rank `after`.")
+    tasks: list[Task] = _field(
+        _tasks, "The tasks of its current attempt, those after rank `after`."
+    )
     retry_count: int = _field(_retry_count, "Retries made or decided.")
     max_retries: int = _field(_max_retries, "How many retries it may have.")
-    retry_policy: RetryPolicy = _field(_policy, "The policy in force; of an ended job the one it ended under.")
-    retry_cause: Cause | None = _field(_retry_cause, "What the last attempt that was followed by another ended of.")
+    retry_policy: RetryPolicy = _field(
+        _policy, "The policy in force; of an ended job the one it ended under."
+    )
+    retry_cause: Cause | None = _field(
+        _retry_cause, "What the last attempt that was followed by another ended of."
+    )
     retry_state: RetryState = _field(_retry_state, "Where it stands in its chain.")
     retry_chain: list[ChainLink] = _field(_chain, "The last links of its chain, oldest first.")
     events: list[Event] = _field(_events, "Its last events, oldest first.")

@@ -32,7 +32,8 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """Return the whole body.
 
     Raises:
-        TooLarge: over `limit_bytes`, seen from its length before a byte is read where the client tells it.
+        TooLarge: over `limit_bytes`, seen from its length before a byte is read where the client
+        tells it.
         SlowRequest: it took longer than `BODY_SECONDS`.
         Gone: the client hung up.
     """
@@ -80,7 +81,8 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
     Raises:
         BadSyntax: not JSON or not UTF-8 (400).
-        ValidationError: JSON that does not fit, or text that cannot be stored, with the field's path (422).
+        ValidationError: JSON that does not fit, or text that cannot be stored, with the field's
+        path (422).
     """
     try:
         value = decoder.decode(body)
@@ -101,12 +103,15 @@ def _say_syntax(body: bytes, error: Exception) -> str:
 
 
 def refuse_nul(body: bytes, value: object) -> None:
-    """Refuse U+0000 anywhere in the text of `value`: neither a program nor the database can hold it."""
+    """Refuse U+0000 anywhere in the text of `value`: neither a program nor the database can hold
+    it."""
     if b"\\u0000" not in body:
         return
     field = _find_nul(msgspec.to_builtins(value), "")
     if field is not None:
-        raise ValidationError(f"{field or 'the body'}: a NUL character cannot be stored", field=field or None)
+        raise ValidationError(
+            f"{field or 'the body'}: a NUL character cannot be stored", field=field or None
+        )
 
 
 def _find_nul(value: Any, path: str) -> str | None:
@@ -114,7 +119,11 @@ def _find_nul(value: Any, path: str) -> str | None:
         return path if "\x00" in value else None
     if isinstance(value, dict):
         for key, inner in value.items():
-            found = path if "\x00" in str(key) else _find_nul(inner, f"{path}.{key}" if path else str(key))
+            found = (
+                path
+                if "\x00" in str(key)
+                else _find_nul(inner, f"{path}.{key}" if path else str(key))
+            )
             if found is not None:
                 return found
     if isinstance(value, (list, tuple)):
@@ -128,8 +137,9 @@ def _find_nul(value: Any, path: str) -> str | None:
 def decode_report(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode what an agent reports.
 
-    Unlike a person's input, a report is never refused for a NUL in some program's output: a job whose last words
-    were binary must still end. NULs become U+FFFD, as the database cannot hold them.
+    Unlike a person's input, a report is never refused for a NUL in some program's output: a job
+    whose last words were binary must still end. NULs become U+FFFD, as the database cannot hold
+    them.
     """
     try:
         value = decoder.decode(body)

@@ -1,4 +1,5 @@
-"""What a route is: one record from which the router, the access check and the OpenAPI page are all made."""
+"""What a route is: one record from which the router, the access check and the OpenAPI page are all
+made."""
 
 from __future__ import annotations
 
@@ -33,8 +34,10 @@ class Endpoint:
     """One method of one path.
 
     query: a struct whose fields are the query's parameters; body: the JSON body's type.
-    answers: status → what is answered (a type, or None for no JSON body). `media` is the success's type where not JSON.
-    raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with its defaults.
+    answers: status → what is answered (a type, or None for no JSON body). `media` is the success's
+    type where not JSON.
+    raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with
+    its defaults.
     """
 
     method: str
@@ -70,7 +73,8 @@ class Call:
         return header(self.scope, name.encode("latin-1"))
 
     def query(self, type_: type[T]) -> T:
-        """The query's parameters as `type_`. Raises ValidationError for one that is unknown, repeated or unfit."""
+        """The query's parameters as `type_`. Raises ValidationError for one that is unknown,
+        repeated or unfit."""
         return decode_query(self.scope["query_string"], type_)
 
     async def body(self, decoder: msgspec.json.Decoder[T], *, default: T | None = None) -> T:
@@ -92,7 +96,12 @@ def decode_query(query_string: bytes, type_: type[T]) -> T:
     if len(query_string) > MAX_QUERY_CHARS:
         raise ValidationError(f"the query is over {MAX_QUERY_CHARS} characters", field="query")
     try:
-        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=200)
+        pairs = parse_qsl(
+            query_string.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=200,
+        )
     except (ValueError, UnicodeDecodeError):
         raise ValidationError("the query string is not text in UTF-8", field="query") from None
     many, whole = _read_kinds(type_)  # type: ignore[arg-type]  # a class is hashable; mypy loses that in a TypeVar
@@ -100,14 +109,16 @@ def decode_query(query_string: bytes, type_: type[T]) -> T:
     for name, value in pairs:
         if "\x00" in name or "\x00" in value:
             raise ValidationError(
-                f"query.{name}: a NUL character means nothing here".replace("\x00", "?"), field="query"
+                f"query.{name}: a NUL character means nothing here".replace("\x00", "?"),
+                field="query",
             )
         if name in many:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise ValidationError(f"query.{name}: given more than once", field=f"query.{name}")
         else:
-            # Only whole numbers are read out of text. A laxer conversion would take a job called "null" for no name.
+            # Only whole numbers are read out of text. A laxer conversion would take a job called
+            # "null" for no name.
             values[name] = int(value) if name in whole and _WHOLE.fullmatch(value) else value
     try:
         return msgspec.convert(values, type_)
@@ -125,8 +136,15 @@ def _read_kinds(type_: type[Any]) -> tuple[frozenset[str], frozenset[str]]:
     assert isinstance(info, msgspec.inspect.StructType)
     many, whole = set(), set()
     for field_ in info.fields:
-        kinds = field_.type.types if isinstance(field_.type, msgspec.inspect.UnionType) else (field_.type,)
-        if any(isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)) for kind in kinds):
+        kinds = (
+            field_.type.types
+            if isinstance(field_.type, msgspec.inspect.UnionType)
+            else (field_.type,)
+        )
+        if any(
+            isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType))
+            for kind in kinds
+        ):
             many.add(field_.name)
         if any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
             whole.add(field_.name)

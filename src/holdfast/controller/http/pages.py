@@ -1,4 +1,5 @@
-"""Pages and cursors. A cursor is opaque to the client, and one we did not make is refused rather than guessed at."""
+"""Pages and cursors. A cursor is opaque to the client, and one we did not make is refused rather
+than guessed at."""
 
 from __future__ import annotations
 
@@ -19,14 +20,20 @@ def make_cursor(job_id: str) -> str:
 
 
 def read_cursor(cursor: str) -> str:
-    """The id a cursor goes on after. Raises ValidationError for anything that is not one of ours."""
+    """The id a cursor goes on after. Raises ValidationError for anything that is not one of
+    ours."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
     except (ValueError, binascii.Error, UnicodeError):
         text = ""
-    if not text.startswith("j1:") or not ID_PATTERN.fullmatch(text[3:]) or make_cursor(text[3:]) != cursor:
+    if (
+        not text.startswith("j1:")
+        or not ID_PATTERN.fullmatch(text[3:])
+        or make_cursor(text[3:]) != cursor
+    ):
         raise ValidationError(
-            "query.cursor: this is no cursor of ours; take `next` of the page before", field="query.cursor"
+            "query.cursor: this is no cursor of ours; take `next` of the page before",
+            field="query.cursor",
         )
     return text[3:]
 
@@ -40,6 +47,7 @@ def check_job_id(job_id: str) -> str:
     """Refuse what cannot be a job's id before the store is asked. Raises NotFound."""
     if not ID_PATTERN.fullmatch(job_id):
         raise NotFound(
-            f"there is no job {job_id[:64]!r}; a job's id is 20 letters and digits, as `holdfast jobs` shows it"
+            f"there is no job {job_id[:64]!r}; a job's id is 20 letters and digits, as `holdfast "
+            "jobs` shows it"
         )
     return job_id

@@ -26,7 +26,8 @@ class BadSyntax(HoldfastError):
 
 
 class MethodNotAllowed(HoldfastError):
-    """The path exists, but not with this method. `allowed`: those it takes, as the Allow header has them."""
+    """The path exists, but not with this method. `allowed`: those it takes, as the Allow header has
+    them."""
 
     code = "method_not_allowed"
     status = 405
@@ -43,7 +44,9 @@ class SlowRequest(HoldfastError):
     status = 408
 
 
-def answer_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def answer_json(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Encode `value` as a JSON response."""
     return Response(encode(value), status, headers, "application/json")
 
@@ -72,8 +75,11 @@ def answer_problem(error: HoldfastError, instance: str | None = None) -> Respons
     return Response(encode(problem_of(error, instance)), error.status, headers, PROBLEM_TYPE)
 
 
-def explain_bad_value(error: msgspec.ValidationError, where: str = "", kind: object = None) -> ValidationError:
-    """Turn msgspec's word on a value into ours: the sentence, and the field's path. `kind`: the type it was to be, where known."""
+def explain_bad_value(
+    error: msgspec.ValidationError, where: str = "", kind: object = None
+) -> ValidationError:
+    """Turn msgspec's word on a value into ours: the sentence, and the field's path. `kind`: the
+    type it was to be, where known."""
     said, path = split_path(str(error))
     sentence = say_mismatch(said, kind, path)
     field = ".".join(part for part in (where, path) if part) or None

@@ -20,11 +20,13 @@ Text = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Root of the queries. A parameter nobody knows is refused: a misspelt filter must not list everything."""
+    """Root of the queries. A parameter nobody knows is refused: a misspelt filter must not list
+    everything."""
 
 
 class JobsQuery(Query, frozen=True, kw_only=True):
-    """Which jobs, newest first. `label` is `name=value`; `state` and `label` may be repeated; `host` is an id or a name.
+    """Which jobs, newest first. `label` is `name=value`; `state` and `label` may be repeated;
+    `host` is an id or a name.
 
     retries_min, retries_max: how many retries it has been charged, both ends included.
     """
@@ -33,7 +35,9 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     queue: Name | None = None
     project: Name | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    label: Annotated[tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)] = ()
+    label: Annotated[
+        tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)
+    ] = ()
     cause: Cause | None = None
     retries_min: Count | None = None
     retries_max: Count | None = None
@@ -80,13 +84,15 @@ class ConfigQuery(Query, frozen=True, kw_only=True):
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):
-    """`after`: an event's id. `kind` may be repeated; `job.*` takes every kind with that beginning. `tail`: the last n."""
+    """`after`: an event's id. `kind` may be repeated; `job.*` takes every kind with that beginning.
+    `tail`: the last n."""
 
     after: Text | None = None
     limit: Limit = 500
     job: Text | None = None
     kind: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-z_.]+\*?$")], ...], Meta(max_length=32)
+        tuple[Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-z_.]+\*?$")], ...],
+        Meta(max_length=32),
     ] = ()
     tail: Annotated[int, Meta(ge=0, le=1000)] = 0
 

@@ -24,9 +24,11 @@ def event_bytes(kind: str, value: object, event_id: str | None = None) -> bytes:
 
 
 class StreamAnswer(Response):
-    """A response that is written as `pieces` come. An empty piece means "nothing new": a keep-alive may be due.
+    """A response that is written as `pieces` come. An empty piece means "nothing new": a keep-alive
+    may be due.
 
-    STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store; nothing piles up.
+    STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store;
+              nothing piles up.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class StreamAnswer(Response):
         headers: Mapping[str, str] | None = None,
         keep_alive: bool = True,
     ) -> None:
-        super().__init__(None, 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        super().__init__(
+            None, 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
+        )
         del self.headers["content-length"]
         self.headers["content-type"] = media_type
         self._controller = controller
@@ -75,7 +79,9 @@ class StreamAnswer(Response):
         except HoldfastError as error:  # the head is out, so the problem goes into the stream
             if not self._keep_alive:
                 raise
-            await self._send(send, event_bytes("problem", {"code": error.code, "detail": error.message}))
+            await self._send(
+                send, event_bytes("problem", {"code": error.code, "detail": error.message})
+            )
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, data: bytes) -> None:

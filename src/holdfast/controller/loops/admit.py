@@ -1,4 +1,5 @@
-"""Admission: queued jobs and free room → reservations, and where somebody is to make room, a drain. The one way up."""
+"""Admission: queued jobs and free room → reservations, and where somebody is to make room, a drain.
+The one way up."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from holdfast.controller.loops.silhouette import Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.placement.plan import AdmissionPlan, Candidate, JobPlacement, Preemption, RunningTask, plan_admission
+from holdfast.core.placement.plan import (
+    AdmissionPlan,
+    Candidate,
+    JobPlacement,
+    Preemption,
+    RunningTask,
+    plan_admission,
+)
 from holdfast.core.placement.preemption import say_preempted
 from holdfast.store.port.store import AdmissionSnapshot
 
@@ -26,7 +34,8 @@ DEEP_SHARE = 0.05
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one reading of the queues came to. more: there may be others that start. cut: how many queues were not read whole.
+    """What one reading of the queues came to. more: there may be others that start. cut: how many
+    queues were not read whole.
     room_left: some host has a slot or a device free."""
 
     started: int = 0
@@ -38,8 +47,10 @@ class Round(msgspec.Struct, frozen=True):
 class AdmitLoop:
     """Repeats while it makes progress: a full queue does not wait for the next tick.
 
-    Of each queue the first `LIMIT` jobs are read. Where none of them finds room and some is left, it looks further down from
-    time to time: a few hundred jobs that wait for more than there is must not keep the small ones behind them from starting.
+    Of each queue the first `LIMIT` jobs are read. Where none of them finds room and some is left,
+    it looks further down from
+    time to time: a few hundred jobs that wait for more than there is must not keep the small ones
+    behind them from starting.
     """
 
     name = "admit"
@@ -62,14 +73,17 @@ class AdmitLoop:
         return {"started": started} if started else {}
 
     async def _look_deeper(self, lanes: int) -> Round:
-        """One round over more of the queues, where the last such found nothing not too soon after it."""
+        """One round over more of the queues, where the last such found nothing not too soon after
+        it."""
         clock = self._controller.clock
         began = clock()
         if began < self._deep_at:
             return Round()
         done = await self._run_round(max(LIMIT, DEEP_LIMIT // lanes))
         now = clock()
-        self._deep_at = 0.0 if done.started else now + max(self.interval_seconds, (now - began) / DEEP_SHARE)
+        self._deep_at = (
+            0.0 if done.started else now + max(self.interval_seconds, (now - began) / DEEP_SHARE)
+        )
         return done
 
     async def _run_round(self, limit: int) -> Round:
@@ -97,34 +111,50 @@ class AdmitLoop:
         if applied:
             controller.poke("events")
             _tell_reserved([p for p in plan.placements if p.job_id in applied and len(p.tasks) > 1])
-        return Round(started=len(applied), more=len(applied) < len(snapshot.candidates) or len(applied) >= limit)
+        return Round(
+            started=len(applied),
+            more=len(applied) < len(snapshot.candidates) or len(applied) >= limit,
+        )
 
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
     ) -> tuple[AdmissionPlan, Sequence[RunningTask]]:
-        """The plan; made a second time, with what runs, where somebody was passed over or could preempt."""
+        """The plan; made a second time, with what runs, where somebody was passed over or could
+        preempt."""
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
         candidates = [_with_limit(job, settings) for job in snapshot.candidates]
         running: list[RunningTask] | None = None
         while True:
             plan = plan_admission(
-                candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas, running=running,
-                hold_back_seconds=None if hold_back is None else float(hold_back), lowest_preemptible=lowest,
-            )  # fmt: skip
+                candidates,
+                snapshot.hosts,
+                snapshot.headroom,
+                snapshot.quotas,
+                running=running,
+                hold_back_seconds=None if hold_back is None else float(hold_back),
+                lowest_preemptible=lowest,
+            )
             if running is not None or not plan.needs_running:
                 return plan, running or ()
-            running = [_with_end(task, settings) for task in await self._controller.store.read_running()]
+            running = [
+                _with_end(task, settings) for task in await self._controller.store.read_running()
+            ]
 
-    async def _preempt(self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]) -> None:
-        """Stop the victims, each guarded by the epoch it was seen under: one that ended meanwhile is left alone."""
+    async def _preempt(
+        self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
+    ) -> None:
+        """Stop the victims, each guarded by the epoch it was seen under: one that ended meanwhile
+        is left alone."""
         controller = self._controller
         seen = {task.job_id: task for task in running}
         for preemption in preemptions:
             for victim in preemption.victims:
                 task = seen[victim]
                 reason = say_preempted(preemption.job_id, preemption.priority, task.priority)
-                if await controller.store.drain_job(victim, Cause.PREEMPTED, reason, epoch=task.epoch):
+                if await controller.store.drain_job(
+                    victim, Cause.PREEMPTED, reason, epoch=task.epoch
+                ):
                     controller.metrics.preempted.inc()
         controller.poke("drain", "events")
 
@@ -149,15 +179,22 @@ def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:
     """The job with the time limit in force: it decides what may run in room that is held back."""
     limit = _limit_in_force(job.time_limit_seconds, job.queue, settings)
-    return job if limit == job.time_limit_seconds else msgspec.structs.replace(job, time_limit_seconds=limit)
+    return (
+        job
+        if limit == job.time_limit_seconds
+        else msgspec.structs.replace(job, time_limit_seconds=limit)
+    )
 
 
 def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
-    """The task with when it ends at the latest, and whether it has run for long enough to be preempted."""
+    """The task with when it ends at the latest, and whether it has run for long enough to be
+    preempted."""
     limit = _limit_in_force(task.time_limit_seconds, task.queue, settings)
     ends = None if limit is None else max(0.0, limit - task.ran_seconds)
     young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
-    return msgspec.structs.replace(task, ends_in_seconds=ends, preemptible=task.preemptible and not young)
+    return msgspec.structs.replace(
+        task, ends_in_seconds=ends, preemptible=task.preemptible and not young
+    )
 
 
 def _limit_in_force(own: float | None, queue: str, settings: Settings) -> float | None:
@@ -167,7 +204,9 @@ def _limit_in_force(own: float | None, queue: str, settings: Settings) -> float 
     return None if limit is None else float(limit)
 
 
-def _choose_ttls(candidates: Sequence[Candidate], plan: AdmissionPlan, settings: Settings) -> dict[str, float]:
+def _choose_ttls(
+    candidates: Sequence[Candidate], plan: AdmissionPlan, settings: Settings
+) -> dict[str, float]:
     placed = {p.job_id for p in plan.placements}
     of_queue: dict[str, float] = {}
     ttls: dict[str, float] = {}

@@ -10,14 +10,16 @@ from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0
-"""Between a blob's last byte and its row pass milliseconds; an hour forgives a database that was away meanwhile."""
+"""Between a blob's last byte and its row pass milliseconds; an hour forgives a database that was
+away meanwhile."""
 SWEEP_SECONDS = 900.0
 _BATCH = 1000
 _MAX_BATCHES = 100
 
 
 class CheckpointsLoop:
-    """Blobs of jobs that have succeeded or are gone → deleted, then their rows; now and then, blobs without a row → deleted.
+    """Blobs of jobs that have succeeded or are gone → deleted, then their rows; now and then, blobs
+    without a row → deleted.
 
     A success wakes it. It also looks by itself, for what another replica or a crash left.
     """
@@ -36,7 +38,8 @@ class CheckpointsLoop:
         controller, cleared, swept = self._controller, 0, 0
         try:
             for _ in range(_MAX_BATCHES):
-                # The blobs first: nobody starts from them any more, and a row is what a blob that stayed is found again by.
+                # The blobs first: nobody starts from them any more, and a row is what a blob that
+                # stayed is found again by.
                 blobs = await controller.store.find_unneeded_blobs(limit=_BATCH)
                 if blobs:
                     await controller.blobs.delete(blobs)
@@ -58,7 +61,11 @@ class CheckpointsLoop:
 
     async def _sweep(self) -> int:
         """Delete blobs that are old and that no row names, and what broken-off writes left."""
-        blobs, swept, batch = self._controller.blobs, await self._controller.blobs.sweep(self._orphan_seconds), []
+        blobs, swept, batch = (
+            self._controller.blobs,
+            await self._controller.blobs.sweep(self._orphan_seconds),
+            [],
+        )
         async for found in blobs.list():
             if found.age_seconds >= self._orphan_seconds:
                 batch.append(found.name)

@@ -1,4 +1,5 @@
-"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. The one way down."""
+"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. The one
+way down."""
 
 from __future__ import annotations
 
@@ -46,22 +47,29 @@ class DrainsLoop:
         return {"completed": len(done), "forced": forced} if done or forced else {}
 
     async def _force(self) -> int:
-        """Tell what has not confirmed its end in time to go without grace: before the completions, in the same tick."""
+        """Tell what has not confirmed its end in time to go without grace: before the completions,
+        in the same tick."""
         controller, forced = self._controller, 0
         settings = await controller.settings.current()
         wait = settings.number("drain_force_seconds")
         now = await controller.store.now()
         for job in await controller.store.list_slow_drains(now - timedelta(seconds=wait)):
-            # A job's own long grace is not cut short: it is forced when that, and what a confirmation takes, is over.
+            # A job's own long grace is not cut short: it is forced when that, and what a
+            # confirmation takes, is over.
             grace = settings.number("grace_seconds", job.queue, job.spec)
-            if job.drain_since is None or now - job.drain_since < timedelta(seconds=max(wait, grace + wait / 2)):
+            if job.drain_since is None or now - job.drain_since < timedelta(
+                seconds=max(wait, grace + wait / 2)
+            ):
                 continue
             tasks = await controller.store.force_drain(job.id, job.epoch)
             if tasks:
                 forced += tasks
                 controller.metrics.force_drained.inc(tasks)
-                log.warning("drain forced: %d tasks have not confirmed their end", tasks,
-                            extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch})  # fmt: skip
+                log.warning(
+                    "drain forced: %d tasks have not confirmed their end",
+                    tasks,
+                    extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch},
+                )
                 controller.poke_hosts_of(job.id)
         return forced
 
@@ -70,16 +78,29 @@ class DrainsLoop:
         try:
             settings = await controller.settings.current()
             policy = settings.policy(job.queue, job.spec)
-            completion = plan_completion(job, drain.tasks, policy, settings.rules, chance=controller.chance())
-            if completion is None or not await controller.store.complete_drain(job.id, job.epoch, completion):
+            completion = plan_completion(
+                job, drain.tasks, policy, settings.rules, chance=controller.chance()
+            )
+            if completion is None or not await controller.store.complete_drain(
+                job.id, job.epoch, completion
+            ):
                 return False
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not keep the others from being.
-            log.exception("drain of job %s could not be decided", job.id, extra={"job": job.id, "epoch": job.epoch})
+            log.exception(
+                "drain of job %s could not be decided",
+                job.id,
+                extra={"job": job.id, "epoch": job.epoch},
+            )
             return False
         decision = completion.decision
-        log.info("drain completed: attempt %d %s: %s", job.attempts, decision.outcome, decision.reason,
-                 extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch, "queue": job.queue})  # fmt: skip
+        log.info(
+            "drain completed: attempt %d %s: %s",
+            job.attempts,
+            decision.outcome,
+            decision.reason,
+            extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch, "queue": job.queue},
+        )
         self._count(job, decision)
         controller.metrics.drain_seconds.observe(drain.seconds)
         if decision.event is JobEvent.BACK_OFF and decision.held is None:

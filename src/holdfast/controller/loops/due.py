@@ -1,4 +1,5 @@
-"""Waiting jobs whose time has come → queued: start times at once, retries as fast as the rate limit lets them."""
+"""Waiting jobs whose time has come → queued: start times at once, retries as fast as the rate limit
+lets them."""
 
 from __future__ import annotations
 
@@ -32,13 +33,16 @@ class DueLoop:
         settings = await controller.settings.current()
         limit = settings.value("retry_rate_limit")
         rate = None if limit is None else float(limit)
-        # Forgotten before the store is asked: a retry decided meanwhile is noted anew, and none is missed.
+        # Forgotten before the store is asked: a retry decided meanwhile is noted anew, and none is
+        # missed.
         while controller.dues and controller.dues[0] <= controller.clock():
             heapq.heappop(controller.dues)
         started = retries = held = 0
         left = False
         for _ in range(MAX_BATCHES):
-            found = await controller.store.release_due(self._allowance.refill(rate, controller.clock()))
+            found = await controller.store.release_due(
+                self._allowance.refill(rate, controller.clock())
+            )
             self._allowance.spend(found.retries)
             started, retries, held, left = (
                 started + found.started,
@@ -55,7 +59,9 @@ class DueLoop:
     def _choose_wait(self, rate: float | None, left: bool) -> float:
         wait = LOOK_SECONDS
         if self._controller.dues:
-            wait = min(wait, max(LEAST_SECONDS, self._controller.dues[0] - self._controller.clock()))
+            wait = min(
+                wait, max(LEAST_SECONDS, self._controller.dues[0] - self._controller.clock())
+            )
         if left:
             wait = min(wait, max(PACE_SECONDS, self._allowance.wait_seconds(rate)))
         return wait
@@ -66,6 +72,9 @@ class DueLoop:
             more = "; the rate limit keeps others for later" if done.left else ""
             log.info("%d retries dispatched%s", done.retries, more)
         if done.held:
-            log.warning("%d due retries are held by the kill switch; `holdfast retries` says whose", done.held)
+            log.warning(
+                "%d due retries are held by the kill switch; `holdfast retries` says whose",
+                done.held,
+            )
         counts = {"released": done.started, "retries": done.retries, "held": done.held}
         return {name: count for name, count in counts.items() if count}

@@ -1,9 +1,11 @@
 """Leadership: one replica runs the loops.
 
-LEAD-1  Loops run only while `try_lead` says so, asked every two seconds; when it does not, they are cancelled at once.
-LEAD-2  `leading_since` is the store's time at which this replica began to lead, or at which the last outage was over:
-        LEASE-4 counts from it.
-Even two leaders would do no harm beyond wasted work: every write is guarded. Leadership is for economy, and for LEASE-4.
+LEAD-1  Loops run only while `try_lead` says so, asked every two seconds; when it does not, they are
+        cancelled at once.
+LEAD-2  `leading_since` is the store's time at which this replica began to lead, or at which the
+        last outage was over: LEASE-4 counts from it.
+Even two leaders would do no harm beyond wasted work: every write is guarded. Leadership is for
+economy, and for LEASE-4.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
-from holdfast.controller.loops.sweeps import DeadHostsLoop, HostDrainsLoop, LeasesLoop, PruneLoop, ReservationsLoop
+from holdfast.controller.loops.sweeps import (
+    DeadHostsLoop,
+    HostDrainsLoop,
+    LeasesLoop,
+    PruneLoop,
+    ReservationsLoop,
+)
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable
@@ -30,10 +38,19 @@ CONFIRM_SECONDS = 2.0
 def make_loops(controller: Controller) -> list[Loop]:
     """Every loop there is."""
     return [
-        AdmitLoop(controller), DrainsLoop(controller), MembersLoop(controller), LeasesLoop(controller), ReservationsLoop(controller),
-        DueLoop(controller), DeadHostsLoop(controller), HostDrainsLoop(controller), PruneLoop(controller),
-        WebhooksLoop(controller), PruneDeliveriesLoop(controller), CheckpointsLoop(controller),
-    ]  # fmt: skip
+        AdmitLoop(controller),
+        DrainsLoop(controller),
+        MembersLoop(controller),
+        LeasesLoop(controller),
+        ReservationsLoop(controller),
+        DueLoop(controller),
+        DeadHostsLoop(controller),
+        HostDrainsLoop(controller),
+        PruneLoop(controller),
+        WebhooksLoop(controller),
+        PruneDeliveriesLoop(controller),
+        CheckpointsLoop(controller),
+    ]
 
 
 class Leader:
@@ -52,7 +69,8 @@ class Leader:
         self._restart_count = True
 
     async def run(self) -> None:
-        """Seek, lead, lose, seek again, until cancelled; then stop the loops and let the leadership go."""
+        """Seek, lead, lose, seek again, until cancelled; then stop the loops and let the leadership
+        go."""
         try:
             while True:
                 await self._confirm()
@@ -70,7 +88,9 @@ class Leader:
         store = self._controller.store
         try:
             leads = await store.try_lead()
-            if leads and (not self._tasks or self._restart_count or self._controller.leading_since is None):
+            if leads and (
+                not self._tasks or self._restart_count or self._controller.leading_since is None
+            ):
                 self._restart_count = False
                 self._controller.leading_since = await store.now()
         except Unavailable as error:

@@ -37,23 +37,34 @@ class MembersLoop:
             if member.fallen:
                 by_job.setdefault(member.job.id, []).append(member)
         replaced = sum([await self._replace(members, settings) for members in by_job.values()])
-        late = sum([await self._stop_late(member, settings) for member in found if not member.fallen])
+        late = sum(
+            [await self._stop_late(member, settings) for member in found if not member.fallen]
+        )
         released = await controller.store.release_members(settings.number("reservation_seconds"))
         if replaced or released:
             controller.poke("admit", "drain", "events")
-        return {"replaced": replaced, "late": late, "released": len(released)} if replaced or late or released else {}
+        return (
+            {"replaced": replaced, "late": late, "released": len(released)}
+            if replaced or late or released
+            else {}
+        )
 
     async def _replace(self, fallen: Sequence[Member], settings: Settings) -> int:
-        """Decide the falls of one job's members; a thousand that fall together are one transaction."""
+        """Decide the falls of one job's members; a thousand that fall together are one
+        transaction."""
         controller = self._controller
         plans = {}
         for member in fallen:
             job, task = member.job, member.task
             try:
-                plans[task.key] = plan_replacement(job, task, settings.policy(job.queue, job.spec), settings.rules)
+                plans[task.key] = plan_replacement(
+                    job, task, settings.policy(job.queue, job.spec), settings.rules
+                )
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 # One member that cannot be decided must not keep the others from being.
-                log.exception("the fall of rank %d could not be decided", task.rank, extra=_about(member))
+                log.exception(
+                    "the fall of rank %d could not be decided", task.rank, extra=_about(member)
+                )
         done = await controller.store.replace_members(list(plans.items()))
         for member in fallen:
             plan = plans.get(member.task.key)
@@ -67,12 +78,15 @@ class MembersLoop:
         return len(done)
 
     async def _stop_late(self, member: Member, settings: Settings) -> bool:
-        """A replacement that does not start: its host may be the trouble, and another one takes its turn."""
+        """A replacement that does not start: its host may be the trouble, and another one takes its
+        turn."""
         job, task = member.job, member.task
         limit = settings.number("recovery_timeout_seconds", job.queue, job.spec)
         if member.seconds <= limit or task.offered_at is None:
             return False
-        reason = f"it did not start within {limit:g} s of its reservation (recovery_timeout_seconds)"
+        reason = (
+            f"it did not start within {limit:g} s of its reservation (recovery_timeout_seconds)"
+        )
         stopped = await self._controller.store.stop_member(task.key, Cause.START_TIMEOUT, reason)
         if stopped:
             self._controller.poke(f"host:{task.host_id}", "events")
@@ -82,5 +96,9 @@ class MembersLoop:
 def _about(member: Member) -> dict[str, object]:
     task = member.task
     return {
-        "job": task.job_id, "attempt": task.attempt, "epoch": task.epoch, "rank": task.rank, "host": task.host_id
-    }  # fmt: skip
+        "job": task.job_id,
+        "attempt": task.attempt,
+        "epoch": task.epoch,
+        "rank": task.rank,
+        "host": task.host_id,
+    }

@@ -1,9 +1,11 @@
 """What a loop is, and how it is kept going.
 
 LOOP-1  A loop wakes by hints and by its interval; the interval alone is enough for it to be right.
-LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it keeps failing.
-LOOP-3  A loop that was told to end ends, also where the word was lost on its way: a cancellation can be swallowed below, by a
-        clean-up that fails or by `asyncio.wait_for` (before Python 3.12), so it is looked for after every run.
+LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it
+        keeps failing.
+LOOP-3  A loop that was told to end ends, also where the word was lost on its way: a cancellation
+        can be swallowed below, by a clean-up that fails or by `asyncio.wait_for` (before Python
+        3.12), so it is looked for after every run.
 """
 
 from __future__ import annotations

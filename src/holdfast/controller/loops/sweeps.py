@@ -35,14 +35,17 @@ class LeasesLoop:
             return {}
         jobs = await controller.store.lapse_leases(controller.leading_since, now=now)
         for job_id in jobs:
-            log.warning("a lease lapsed: its host was silent for the whole of it", extra={"job": job_id})
+            log.warning(
+                "a lease lapsed: its host was silent for the whole of it", extra={"job": job_id}
+            )
         if jobs:
             controller.poke("drain", "events")
         return {"lapsed": len(jobs)} if jobs else {}
 
 
 class ReservationsLoop:
-    """Reservations never taken by their hosts → queued again; starts that take too long → a drain."""
+    """Reservations never taken by their hosts → queued again; starts that take too long → a
+    drain."""
 
     name = "reservations"
     topic: str | None = None
@@ -85,19 +88,23 @@ class ReservationsLoop:
         return f": {name_places(late)} had not started" if late and len(tasks) > 1 else ""
 
     async def _stop_late_members(self, job_id: str, reason: str) -> bool:
-        """Where the script of a supervised job runs, only the members that do not are given other places (MEMBER-1)."""
+        """Where the script of a supervised job runs, only the members that do not are given other
+        places (MEMBER-1)."""
         store = self._controller.store
         tasks = await store.list_tasks(job_id)
         if not any(task.rank == 0 and task.state is TaskState.RUNNING for task in tasks):
             return False
         for task in tasks:
-            if task.state is TaskState.RESERVED and await store.stop_member(task.key, Cause.START_TIMEOUT, reason):
+            if task.state is TaskState.RESERVED and await store.stop_member(
+                task.key, Cause.START_TIMEOUT, reason
+            ):
                 self._controller.poke(f"host:{task.host_id}", "drain", "events")
         return True
 
 
 class HostDrainsLoop:
-    """Hosts being drained whose deadline has come → what still runs there is stopped, at no charge."""
+    """Hosts being drained whose deadline has come → what still runs there is stopped, at no
+    charge."""
 
     name = "host_drains"
     topic: str | None = None
@@ -110,14 +117,19 @@ class HostDrainsLoop:
         controller = self._controller
         drained = await controller.store.drain_due_hosts()
         for host_id, jobs in drained.items():
-            log.info("the deadline of a host's drain has come; %d jobs are stopped", len(jobs), extra={"host": host_id})
+            log.info(
+                "the deadline of a host's drain has come; %d jobs are stopped",
+                len(jobs),
+                extra={"host": host_id},
+            )
         if drained:
             controller.poke("drain", "events", *(f"host:{host_id}" for host_id in drained))
         return {"drained": sorted(drained)} if drained else {}
 
 
 class DeadHostsLoop:
-    """Hosts with running work and no heartbeat → flagged once, and one line that says what to do."""
+    """Hosts with running work and no heartbeat → flagged once, and one line that says what to
+    do."""
 
     name = "dead_hosts"
     topic: str | None = None
@@ -152,12 +164,20 @@ class DeadHostsLoop:
             else f"{(await store.now() - host.heartbeat_at).total_seconds():.0f} s ago"
         )
         log.error(
-            "DEAD HOST %s (%s, pool %s): last heartbeat %s, %d tasks under lease there, jobs %s. They are placed again "
-            "when their leases lapse. If the machine is gone, say so and they move at once: holdfast hosts terminate %s. "
+            "DEAD HOST %s (%s, pool %s): last heartbeat %s, %d tasks under lease there, jobs %s. "
+            "They are placed again "
+            "when their leases lapse. If the machine is gone, say so and they move at once: "
+            "holdfast hosts terminate %s. "
             "If it lives, restart its agent: a running guardian keeps the jobs.",
-            host.name, host.id, host.pool, age, host.running, ", ".join(jobs) or "(none listed)", host.name,
+            host.name,
+            host.id,
+            host.pool,
+            age,
+            host.running,
+            ", ".join(jobs) or "(none listed)",
+            host.name,
             extra={"host": host.id},
-        )  # fmt: skip
+        )
 
 
 class PruneLoop:

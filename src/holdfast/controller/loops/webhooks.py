@@ -1,4 +1,5 @@
-"""Webhooks: events past every hook's cursor → deliveries; deliveries that are due → tries. And the end of old ones."""
+"""Webhooks: events past every hook's cursor → deliveries; deliveries that are due → tries. And the
+end of old ones."""
 
 from __future__ import annotations
 
@@ -37,14 +38,20 @@ PAGE = 500
 PAUSE_SECONDS = 0.05  # many commits, one look
 PAUSE_FACTOR = 9.0  # looking, which counts what is pending, may take a tenth of the time
 NO_HOOKS_PAUSE_SECONDS = 0.5  # who has no hooks should not pay for them
-_OUTCOMES = {DeliveryState.DELIVERED: "delivered", DeliveryState.PENDING: "failed", DeliveryState.DEAD: "dead"}
+_OUTCOMES = {
+    DeliveryState.DELIVERED: "delivered",
+    DeliveryState.PENDING: "failed",
+    DeliveryState.DEAD: "dead",
+}
 
 
 class WebhooksLoop:
-    """A run lasts as long as anything is under way, so that a slow receiver holds nobody else's deliveries back.
+    """A run lasts as long as anything is under way, so that a slow receiver holds nobody else's
+    deliveries back.
 
-    What is under way when the run ends early (leadership lost, store away, the process killed) was sent or was not:
-    it is sent again (HOOK-2). The windows are a memory of who is in trouble; losing it costs a few tries.
+    What is under way when the run ends early (leadership lost, store away, the process killed) was
+    sent or was not: it is sent again (HOOK-2). The windows are a memory of who is in trouble;
+    losing it costs a few tries.
     """
 
     name = "webhooks"
@@ -76,16 +83,27 @@ class WebhooksLoop:
                 if not flights and not more:
                     return +tally
                 await self._wait(
-                    flights, signal, seen, 0.0 if more else looked_at + self._pause_seconds - clock(), more
+                    flights,
+                    signal,
+                    seen,
+                    0.0 if more else looked_at + self._pause_seconds - clock(),
+                    more,
                 )
-                tally += await self._record({task: flights.pop(task) for task in list(flights) if task.done()})
+                tally += await self._record(
+                    {task: flights.pop(task) for task in list(flights) if task.done()}
+                )
         finally:
             for task in flights:
                 task.cancel()
             await asyncio.gather(*flights, return_exceptions=True)
 
     async def _wait(
-        self, flights: Collection[asyncio.Task[Answer]], signal: Signal, seen: int, pause: float, more: bool
+        self,
+        flights: Collection[asyncio.Task[Answer]],
+        signal: Signal,
+        seen: int,
+        pause: float,
+        more: bool,
     ) -> None:
         """Until one has landed, or there may be events and the pause between two looks is over."""
 
@@ -103,7 +121,8 @@ class WebhooksLoop:
     # ---- events → deliveries
 
     async def _collect(self) -> tuple[int, bool]:
-        """Bring every hook's cursor a page nearer to the end of the events. How many deliveries were written, and whether
+        """Bring every hook's cursor a page nearer to the end of the events. How many deliveries
+        were written, and whether
         there is more: a long way is gone between the sends, not instead of them."""
         store = self._controller.store
         of_cursor: dict[str, list[Subscription]] = {}
@@ -120,11 +139,17 @@ class WebhooksLoop:
         return written, more
 
     async def _write(self, hooks: list[Subscription], events: list[EventRecord]) -> int:
-        wanted = {e.job_id for e in events if e.job_id and any(is_wanted(hook, e) for hook in hooks)}
+        wanted = {
+            e.job_id for e in events if e.job_id and any(is_wanted(hook, e) for hook in hooks)
+        }
         jobs = await self._controller.store.summarize_jobs(wanted)
         ids = (make_new_id() for _ in itertools.count())
         batches: list[DeliveryBatch] = [plan_deliveries(hook, events, jobs, ids) for hook in hooks]
-        moved = set(await self._controller.store.write_deliveries([b for b in batches if b.before != b.after]))
+        moved = set(
+            await self._controller.store.write_deliveries(
+                [b for b in batches if b.before != b.after]
+            )
+        )
         return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)
 
     # ---- deliveries → tries
@@ -144,12 +169,17 @@ class WebhooksLoop:
     async def _send(self, due: DueDelivery, settings: Settings) -> Answer:
         try:
             return await self._controller.webhooks.send(
-                due.url, due.webhook_id, due.id, due.secrets, due.body.encode(),
+                due.url,
+                due.webhook_id,
+                due.id,
+                due.secrets,
+                due.body.encode(),
                 allow_private=settings.value("webhook_allow_private") is True,
                 seconds=settings.number("webhook_timeout_seconds"),
-            )  # fmt: skip
+            )
         except Exception:
-            # One delivery that cannot even be tried must not keep the others from being; it counts as tried.
+            # One delivery that cannot even be tried must not keep the others from being; it counts
+            # as tried.
             log.exception("delivery %s of webhook %s could not be sent", due.id, due.webhook_id)
             return Answer(error="it could not be sent; the controller's log has the reason")
 
@@ -175,8 +205,13 @@ class WebhooksLoop:
             tally[outcome] += 1
             controller.metrics.webhook_deliveries.labels(outcome).inc()
             if tried.state is DeliveryState.DEAD:
-                log.warning("delivery %s of webhook %s is given up after %d tries: %s", tried.delivery_id,
-                            tried.webhook_id, tried.tries + 1, tried.error)  # fmt: skip
+                log.warning(
+                    "delivery %s of webhook %s is given up after %d tries: %s",
+                    tried.delivery_id,
+                    tried.webhook_id,
+                    tried.tries + 1,
+                    tried.error,
+                )
             if tried.pause is not None:
                 log.warning("webhook %s is paused: %s", tried.webhook_id, tried.pause)
         if tally["dead"] or any(t.pause for t in tries):

@@ -1,4 +1,5 @@
-"""Who calls: users by token, hosts by key. Only hashes are looked up, and what was looked up is remembered for a moment."""
+"""Who calls: users by token, hosts by key. Only hashes are looked up, and what was looked up is
+remembered for a moment."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ MAX_SECRET_CHARS = 256
 
 
 class Role(IntEnum):
-    """Who may call a route. `ANYONE`: no token. `JOIN` and `HOST` stand apart from the users' ladder read < submit < admin."""
+    """Who may call a route. `ANYONE`: no token. `JOIN` and `HOST` stand apart from the users'
+    ladder read < submit < admin."""
 
     ANYONE = 0
     READ = 1
@@ -37,23 +39,28 @@ _LADDER = {"read": Role.READ, "submit": Role.SUBMIT, "admin": Role.ADMIN}
 
 
 def hash_secret(secret: str) -> bytes:
-    """The hash a secret is stored and looked up by. Plain SHA-256 will do: a secret is 256 random bits, not a password."""
+    """The hash a secret is stored and looked up by. Plain SHA-256 will do: a secret is 256 random
+    bits, not a password."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def make_secret(kind: str) -> str:
-    """A new secret; `kind` ("t" user, "j" join, "k" host key) shows in its prefix what leaked, should it leak."""
+    """A new secret; `kind` ("t" user, "j" join, "k" host key) shows in its prefix what leaked,
+    should it leak."""
     return f"hf{kind}_{secrets.token_urlsafe(32)}"
 
 
 class _Ids:
-    """Makes ids that sort in the order they were made, within one process even when the millisecond is the same."""
+    """Makes ids that sort in the order they were made, within one process even when the millisecond
+    is the same."""
 
     def __init__(self) -> None:
         self._last_ms = self._last_entropy = 0
 
     def make(self) -> str:
-        now_ms = max(int(time.time() * 1000), self._last_ms)  # a clock set back does not turn the order round
+        now_ms = max(
+            int(time.time() * 1000), self._last_ms
+        )  # a clock set back does not turn the order round
         if now_ms == self._last_ms:
             entropy = self._last_entropy + 1 + secrets.randbits(20)
         else:
@@ -108,7 +115,8 @@ class Guard:
         return token
 
     async def find_host(self, authorization: str | None) -> HostRecord:
-        """Return the host whose key speaks, as it was when the key was last looked up. Raises Unauthorized."""
+        """Return the host whose key speaks, as it was when the key was last looked up. Raises
+        Unauthorized."""
         digest = hash_secret(read_bearer(authorization))
         kept = self._hosts.get(digest)
         now = self._clock()
@@ -117,7 +125,10 @@ class Guard:
         self._hosts.pop(digest, None)
         host = await self._store.find_host_by_key(digest)
         if host is None:
-            raise Unauthorized("no host has this key; register with a join token (`holdfast token create --role join`)")
+            raise Unauthorized(
+                "no host has this key; register with a join token (`holdfast token create --role "
+                "join`)"
+            )
         if len(self._hosts) >= MAX_REMEMBERED:
             self._hosts.clear()
         self._hosts[digest] = (now + HOST_KEY_SECONDS, host)
@@ -133,15 +144,18 @@ def check_role(token: TokenRecord, needed: Role) -> None:
     """Raise Forbidden unless the token's role reaches `needed`."""
     if _LADDER.get(token.role, Role.ANYONE) < needed:
         raise Forbidden(
-            f"this takes the role {needed.name.lower()}; the token {token.name or token.id} has {token.role}"
+            f"this takes the role {needed.name.lower()}; the token {token.name or token.id} has "
+            f"{token.role}"
         )
 
 
 async def ensure_admin_token(store: Store, token_file: Path) -> str:
-    """Return the admin token kept in `token_file`, making a new one (0600) where there is none that still works.
+    """Return the admin token kept in `token_file`, making a new one (0600) where there is none that
+    still works.
 
-    The file is written whole under another name and moved into place, so that nobody reads half a token, and no
-    moment exists in which others may read it. A file that another user could read or owns is refused.
+    The file is written whole under another name and moved into place, so that nobody reads half a
+    token, and no moment exists in which others may read it. A file that another user could read or
+    owns is refused.
 
     Raises:
         HoldfastError: the file is open to others, or cannot be read or written.
@@ -150,7 +164,9 @@ async def ensure_admin_token(store: Store, token_file: Path) -> str:
     try:
         return await _keep_admin_token(store, token_file)
     except OSError as error:
-        raise HoldfastError(f"the token file {token_file} cannot be used: {error.strerror}") from error
+        raise HoldfastError(
+            f"the token file {token_file} cannot be used: {error.strerror}"
+        ) from error
 
 
 async def _keep_admin_token(store: Store, token_file: Path) -> str:
@@ -160,7 +176,8 @@ async def _keep_admin_token(store: Store, token_file: Path) -> str:
             status = os.fstat(file.fileno())
             if status.st_mode & 0o077 or status.st_uid != os.geteuid():
                 raise HoldfastError(
-                    f"{token_file} can be read by others or is not ours; delete it, or `chmod 600` it, and start again"
+                    f"{token_file} can be read by others or is not ours; delete it, or `chmod "
+                    "600` it, and start again"
                 )
             secret = file.read(MAX_SECRET_CHARS + 1).strip()
         if secret and len(secret) <= MAX_SECRET_CHARS:
@@ -168,8 +185,8 @@ async def _keep_admin_token(store: Store, token_file: Path) -> str:
             if token is not None and token.role == "admin":
                 return secret
     secret = make_secret("t")
-    # The file first: a token that is in the file alone is replaced at the next start, one that is on record alone is everybody's
-    # riddle for ever.
+    # The file first: a token that is in the file alone is replaced at the next start, one that is
+    # on record alone is everybody's riddle for ever.
     _write_private(token_file, secret + "\n")
     await store.create_token(make_new_id(), "admin", "first admin", hash_secret(secret), None)
     return secret
@@ -177,7 +194,9 @@ async def _keep_admin_token(store: Store, token_file: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(
+        scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     try:
         with os.fdopen(fd, "w") as file:
             file.write(text)

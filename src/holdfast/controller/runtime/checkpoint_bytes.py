@@ -1,9 +1,12 @@
-"""Checkpoints on their way in and out: bytes between a socket and the blob store, a piece at a time.
+"""Checkpoints on their way in and out: bytes between a socket and the blob store, a piece at a
+time.
 
-CKPT-3  Memory does not grow with a checkpoint's size: one piece is in hand, and the next is read when it has been written.
-CKPT-4  Bytes become a checkpoint when all of them came and their size and SHA-256 are what the sender said; the blob is whole
-        before the row is written, and a row goes before its blob. So a row always names a whole blob, and what a crash leaves is a
-        blob without a row, which is swept.
+CKPT-3  Memory does not grow with a checkpoint's size: one piece is in hand, and the next is read
+        when it has been written.
+CKPT-4  Bytes become a checkpoint when all of them came and their size and SHA-256 are what the
+        sender said; the blob is whole before the row is written, and a row goes before its blob. So
+        a row always names a whole blob, and what a crash leaves is a blob without a row, which is
+        swept.
 """
 
 from __future__ import annotations
@@ -35,14 +38,16 @@ log = logging.getLogger("holdfast.controller")
 
 SILENCE_SECONDS = 30.0
 LEAST_BYTES = 64 * 1024
-"""A sender that is waited for so long for so little is gone, or keeps a connection and a file for nothing: 2 kB/s."""
+"""A sender that is waited for so long for so little is gone, or keeps a connection and a file for
+nothing: 2 kB/s."""
 SHA_HEADER = "Holdfast-Sha256"
 _SHA = re.compile(r"[0-9a-f]{64}")
 _MAX_REMEMBERED = 10_000
 
 
 class Announced(msgspec.Struct, frozen=True):
-    """What the sender says that it sends. size None: it does not say; sha256 None: it is not checked."""
+    """What the sender says that it sends. size None: it does not say; sha256 None: it is not
+    checked."""
 
     size: int | None
     sha256: str | None
@@ -60,7 +65,9 @@ def read_announcement(call: Call, limit_bytes: int, *, need_sha: bool) -> Announ
     if size is not None and size > limit_bytes:
         raise too_large(limit_bytes)
     if sha is None and need_sha:
-        raise ValidationError(f"say the bytes' SHA-256 in the header {SHA_HEADER}", field=SHA_HEADER)
+        raise ValidationError(
+            f"say the bytes' SHA-256 in the header {SHA_HEADER}", field=SHA_HEADER
+        )
     if sha is not None and not _SHA.fullmatch(sha):
         raise ValidationError(f"{SHA_HEADER} is 64 characters of 0-9 and a-f", field=SHA_HEADER)
     return Announced(size, sha)
@@ -69,14 +76,16 @@ def read_announcement(call: Call, limit_bytes: int, *, need_sha: bool) -> Announ
 def too_large(limit_bytes: int) -> TooLarge:
     """The error for a checkpoint over its queue's limit."""
     return TooLarge(
-        f"a checkpoint of this queue may have {limit_bytes} bytes (checkpoint_max_mb); keep larger ones elsewhere and "
+        f"a checkpoint of this queue may have {limit_bytes} bytes (checkpoint_max_mb); keep "
+        "larger ones elsewhere and "
         "save their path or address",
         code="checkpoint_too_large",
     )
 
 
 class Upload:
-    """One body on its way into the blob store. After the last piece `size` and `digest` are what came."""
+    """One body on its way into the blob store. After the last piece `size` and `digest` are what
+    came."""
 
     def __init__(self, receive: Receive, announced: Announced, limit_bytes: int) -> None:
         self._receive = receive
@@ -91,7 +100,8 @@ class Upload:
         return self._hash.digest()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece; ends in an error where it is not what was announced (CKPT-4)."""
+        """The body, piece by piece; ends in an error where it is not what was announced
+        (CKPT-4)."""
         loop, more, waited, came = asyncio.get_running_loop(), True, 0.0, 0
         while more:
             began = loop.time()  # what the blob store takes for a piece is not the sender's time
@@ -99,7 +109,9 @@ class Upload:
                 async with asyncio.timeout(max(0.0, SILENCE_SECONDS - waited)):
                     message = await self._receive()
             except TimeoutError:
-                raise SlowRequest(f"{came} bytes of the checkpoint came in {SILENCE_SECONDS:g} s") from None
+                raise SlowRequest(
+                    f"{came} bytes of the checkpoint came in {SILENCE_SECONDS:g} s"
+                ) from None
             if message["type"] == "http.disconnect":
                 raise Gone
             piece, more = message.get("body", b""), message.get("more_body", False)
@@ -114,17 +126,25 @@ class Upload:
                 yield piece
         said = self._announced
         if said.size is not None and self.size != said.size:
-            raise ValidationError(f"{said.size} bytes were announced and {self.size} came", code="size_mismatch")
+            raise ValidationError(
+                f"{said.size} bytes were announced and {self.size} came", code="size_mismatch"
+            )
         if said.sha256 is not None and self._hash.hexdigest() != said.sha256:
             raise ValidationError(
-                f"the bytes have SHA-256 {self._hash.hexdigest()}, not {said.sha256}: they changed while they were read, or "
+                f"the bytes have SHA-256 {self._hash.hexdigest()}, not {said.sha256}: they "
+                "changed while they were read, or "
                 "on their way",
                 code="checksum_mismatch",
             )
 
 
 async def keep_bytes(
-    controller: Controller, call: Call, key: TaskKey, announced: Announced, limit_bytes: int, step: int | None
+    controller: Controller,
+    call: Call,
+    key: TaskKey,
+    announced: Announced,
+    limit_bytes: int,
+    step: int | None,
 ) -> NewCheckpoint:
     """Take the body of `call` into the blob store; nothing is on record yet."""
     upload = Upload(call.receive, announced, limit_bytes)
@@ -142,13 +162,20 @@ def note_added(controller: Controller, key: TaskKey, added: CheckpointAdded) -> 
     controller.metrics.checkpoints.inc()
     controller.metrics.checkpoint_bytes.inc(record.size)
     step = "" if record.step is None else f" at step {record.step}"
-    log.info("checkpoint %d of rank %d%s: %d bytes", record.number, record.rank, step, record.size,
-             extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "attempt": record.attempt})  # fmt: skip
+    log.info(
+        "checkpoint %d of rank %d%s: %d bytes",
+        record.number,
+        record.rank,
+        step,
+        record.size,
+        extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "attempt": record.attempt},
+    )
     drop_blobs(controller, added.dropped)
 
 
 def drop_blobs(controller: Controller, blobs: Collection[str]) -> None:
-    """Delete blobs that no row names any more, in the background. What cannot be deleted now is swept later."""
+    """Delete blobs that no row names any more, in the background. What cannot be deleted now is
+    swept later."""
     if blobs:
         controller.start(_drop(controller, list(blobs)))
 
@@ -161,7 +188,8 @@ async def _drop(controller: Controller, blobs: list[str]) -> None:
 
 
 async def drop_unknown(controller: Controller, blob: str) -> None:
-    """A row for `blob` could not be written, or nobody knows whether it was: delete the blob where no row names it."""
+    """A row for `blob` could not be written, or nobody knows whether it was: delete the blob where
+    no row names it."""
     try:
         if blob not in await controller.store.find_known_blobs([blob]):
             await controller.blobs.delete([blob])
@@ -170,8 +198,11 @@ async def drop_unknown(controller: Controller, blob: str) -> None:
         log.log(level, "the blob %s is looked at later: %s", blob, error)
 
 
-async def read_checked(controller: Controller, record: CheckpointRecord, blob: str) -> AsyncIterator[bytes]:
-    """A checkpoint's bytes. One that is not as long as its row says is refused, and one that changes while it is read breaks
+async def read_checked(
+    controller: Controller, record: CheckpointRecord, blob: str
+) -> AsyncIterator[bytes]:
+    """A checkpoint's bytes. One that is not as long as its row says is refused, and one that
+    changes while it is read breaks
     off: the reader must see it."""
     size = 0
     async for piece in controller.blobs.read(blob, size=record.size):

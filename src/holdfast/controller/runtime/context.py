@@ -1,4 +1,5 @@
-"""The pieces of one controller process, put together. No truth lives here: everything in it can be lost and read again."""
+"""The pieces of one controller process, put together. No truth lives here: everything in it can be
+lost and read again."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ LOOK_SECONDS = 1.0  # between two looks at the waiting jobs when nothing says th
 
 
 class Sizes:
-    """The hosts' whole sizes, a moment old at most: a submission is checked against them, and must be quick."""
+    """The hosts' whole sizes, a moment old at most: a submission is checked against them, and must
+    be quick."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
@@ -63,11 +65,12 @@ class Sizes:
 class Controller:
     """What every handler and loop works with.
 
-    refusals: why the last admission passed jobs over, for `why`. leading_since: the store's time since which this
-    replica has led without an outage; None while another leads. dues: a heap of when, by `clock`, the retries that
-    this replica decided on are due; hints for the loop that dispatches, which looks every `LOOK_SECONDS` in any case.
-    blobs: where checkpoints are; the same for all replicas. checkpointed: jobs this replica took checkpoints of: their success
-    is worth a look at once.
+    refusals: why the last admission passed jobs over, for `why`. leading_since: the store's time
+    since which this replica has led without an outage; None while another leads. dues: a heap of
+    when, by `clock`, the retries that this replica decided on are due; hints for the loop that
+    dispatches, which looks every `LOOK_SECONDS` in any case.
+    blobs: where checkpoints are; the same for all replicas. checkpointed: jobs this replica took
+    checkpoints of: their success is worth a look at once.
     """
 
     def __init__(
@@ -106,19 +109,21 @@ class Controller:
     def poke(self, *topics: str) -> None:
         """Say that `topics` may have work: at once on this replica, soon on the others."""
         for topic in topics:
-            # The hint first: it comes back through `pump_hints` before whoever the wake resumes looks at the version, so
-            # one poke is one turn of a loop.
+            # The hint first: it comes back through `pump_hints` before whoever the wake resumes
+            # looks at the version, so one poke is one turn of a loop.
             self.store.hint(topic)
             self.wakes.fire(topic)
 
     def expect_retry(self, delay_seconds: float) -> None:
-        """A retry was decided: wake who dispatches it where it is due before that one would look by itself."""
+        """A retry was decided: wake who dispatches it where it is due before that one would look by
+        itself."""
         if delay_seconds < LOOK_SECONDS:
             heapq.heappush(self.dues, self.clock() + delay_seconds)
             self.wakes.fire("due")
 
     async def read_time(self) -> datetime:
-        """The store's time, for whoever judges silence by it: where its clock was set, the count begins anew (LEASE-5)."""
+        """The store's time, for whoever judges silence by it: where its clock was set, the count
+        begins anew (LEASE-5)."""
         before = self.clock()
         at = await self.store.now()
         self.outages.note_success()  # after a long one nobody may be judged by the old count (LEASE-4)
@@ -127,23 +132,40 @@ class Controller:
         if step < 0.0 or last is None:  # nobody knows what was before the first
             await self.store.settle_clock()
         if step:
-            log.error("the database's clock was set %s by %.1f s; nobody is taken for silent before a whole lease has passed",
-                      "forward" if step > 0.0 else "back", abs(step))  # fmt: skip
+            log.error(
+                "the database's clock was set %s by %.1f s; nobody is taken for silent before a "
+                "whole lease has passed",
+                "forward" if step > 0.0 else "back",
+                abs(step),
+            )
             if self.leading_since is not None:
                 self.leading_since = at
         self._reading = this
         return at
 
     def _tell_drains(self, news: Sequence[DrainNews]) -> None:
-        """Every drain's beginning and each task that goes with it: one line each, under one job id and epoch. And whoever has
+        """Every drain's beginning and each task that goes with it: one line each, under one job id
+        and epoch. And whoever has
         work now is woken: the hosts that have to stop something, and the completer."""
         hosts: dict[str, None] = {}
         for item in news:
-            about = {"job": item.job_id, "attempt": item.attempt, "epoch": item.epoch, "host": item.host_id}
+            about = {
+                "job": item.job_id,
+                "attempt": item.attempt,
+                "epoch": item.epoch,
+                "host": item.host_id,
+            }
             if isinstance(item, DrainBegun):
-                log.info("drain started: %s", item.reason, extra={
-                    **about, "rank": item.trigger_rank, "cause": str(item.cause), "moved": item.stopping,
-                })  # fmt: skip
+                log.info(
+                    "drain started: %s",
+                    item.reason,
+                    extra={
+                        **about,
+                        "rank": item.trigger_rank,
+                        "cause": str(item.cause),
+                        "moved": item.stopping,
+                    },
+                )
                 hosts.update(dict.fromkeys(item.hosts))
             else:
                 text = "task preempted" if item.lost is None else f"task preempted: {item.lost}"
@@ -151,15 +173,19 @@ class Controller:
         self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
 
     def poke_hosts_of(self, job_id: str) -> None:
-        """Wake the hosts that run tasks of a job, in the background: only their next sync depends on it."""
+        """Wake the hosts that run tasks of a job, in the background: only their next sync depends
+        on it."""
         self.start(self._poke_hosts_of(job_id))
 
     async def _poke_hosts_of(self, job_id: str) -> None:
         tasks = await self.store.list_tasks(job_id)
-        self.poke(*{f"host:{task.host_id}" for task in tasks if task.host_id and task.state.holds_lease})
+        self.poke(
+            *{f"host:{task.host_id}" for task in tasks if task.host_id and task.state.holds_lease}
+        )
 
     async def find_lane(self, job_id: str) -> tuple[str, JobSpec]:
-        """The queue and the spec of a job, which never change, so they are remembered. Raises NotFound."""
+        """The queue and the spec of a job, which never change, so they are remembered. Raises
+        NotFound."""
         found = self._lanes.get(job_id)
         if found is None:
             job = await self.store.get_job(job_id)
@@ -174,7 +200,8 @@ class Controller:
         self._lanes[job.id] = (job.queue, job.spec)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something nobody waits for; its failure is logged, its task kept alive until it ends."""
+        """Run something nobody waits for; its failure is logged, its task kept alive until it
+        ends."""
 
         async def guarded() -> None:
             try:
@@ -191,7 +218,8 @@ class Controller:
         task.add_done_callback(self._background.discard)
 
     async def pump_hints(self) -> None:
-        """Turn the store's hints into wakes, for ever. A broken stream is taken up again; polling covers the gap."""
+        """Turn the store's hints into wakes, for ever. A broken stream is taken up again; polling
+        covers the gap."""
         while True:
             try:
                 async for topic in self.store.hints():
@@ -203,7 +231,8 @@ class Controller:
             await asyncio.sleep(1.0)
 
     async def close(self) -> None:
-        """Answer what waits and end the background work. Waits for none of it for ever (SERVE-1)."""
+        """Answer what waits and end the background work. Waits for none of it for ever
+        (SERVE-1)."""
         self.wakes.close()
         if self._background:
             for task in self._background:

@@ -1,5 +1,5 @@
-"""Log lines: JSON for machines, text for a terminal. `job`, `attempt`, `epoch` and `host` are fields of their own,
-so that one grep tells one job's whole story."""
+"""Log lines: JSON for machines, text for a terminal. `job`, `attempt`, `epoch` and `host` are
+fields of their own, so that one grep tells one job's whole story."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) is not None}
+        line |= {
+            name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) is not None
+        }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
@@ -34,7 +36,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
-        fields = "".join(f" {n}={record.__dict__[n]}" for n in FIELDS if record.__dict__.get(n) is not None)
+        fields = "".join(
+            f" {n}={record.__dict__[n]}" for n in FIELDS if record.__dict__.get(n) is not None
+        )
         text = f"{at} {record.levelname:<7} {record.getMessage()}{fields}"
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 

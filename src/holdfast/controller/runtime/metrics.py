@@ -1,4 +1,5 @@
-"""What `/metrics` shows. Gauges are read from the store when scraped; counters count what this replica did."""
+"""What `/metrics` shows. Gauges are read from the store when scraped; counters count what this
+replica did."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class _StoreGauges(Collector):
         for state, count in sorted(found.hosts.items()):
             hosts.add_metric((state,), count)
         held = sum(count for (_, cause), count in self.waiting.items() if cause == "retries_held")
-        backing_off = sum(count for (_, cause), count in self.waiting.items() if cause == "back_off")
+        backing_off = sum(
+            count for (_, cause), count in self.waiting.items() if cause == "back_off"
+        )
         reserved = sum(count for (_, state), count in found.jobs.items() if state == "reserved")
         draining = sum(count for (_, state), count in found.jobs.items() if state == "draining")
         plain = (
@@ -55,7 +58,12 @@ class _StoreGauges(Collector):
         )
         for state, count in sorted(found.webhook_deliveries.items()):
             deliveries.add_metric((state,), count)
-        return [jobs, hosts, deliveries, *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain)]
+        return [
+            jobs,
+            hosts,
+            deliveries,
+            *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain),
+        ]
 
 
 class Metrics:
@@ -68,16 +76,27 @@ class Metrics:
         r = self.registry
         self.syncs = Counter("holdfast_syncs", "Agent syncs answered.", registry=r)
         self.sync_seconds = Histogram(
-            "holdfast_sync_seconds", "Time of one store call of a batch of syncs.", buckets=_FAST, registry=r
+            "holdfast_sync_seconds",
+            "Time of one store call of a batch of syncs.",
+            buckets=_FAST,
+            registry=r,
         )
         self.sync_batch = Histogram(
-            "holdfast_sync_batch_size", "Syncs that went to the store together.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256), registry=r,
-        )  # fmt: skip
-        self.waiting_polls = Gauge("holdfast_waiting_polls", "Agents' long polls that wait now.", registry=r)
+            "holdfast_sync_batch_size",
+            "Syncs that went to the store together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            registry=r,
+        )
+        self.waiting_polls = Gauge(
+            "holdfast_waiting_polls", "Agents' long polls that wait now.", registry=r
+        )
         self.leading = Gauge("holdfast_leading", "1 where this replica runs the loops.", registry=r)
-        self.ended = Counter("holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r)
-        self.preempted = Counter("holdfast_gangs_preempted", "Jobs stopped so that another could start.", registry=r)
+        self.ended = Counter(
+            "holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r
+        )
+        self.preempted = Counter(
+            "holdfast_gangs_preempted", "Jobs stopped so that another could start.", registry=r
+        )
         self.members_replaced = Counter(
             "holdfast_members_replaced",
             "Members of supervised jobs that another host stands in for.",
@@ -85,35 +104,62 @@ class Metrics:
             registry=r,
         )
         self.force_drained = Counter(
-            "holdfast_gangs_force_drained", "Tasks that were killed because their drain took too long.", registry=r
+            "holdfast_gangs_force_drained",
+            "Tasks that were killed because their drain took too long.",
+            registry=r,
         )
         self.drains_completed = Counter(
-            "holdfast_gangs_completed", "Drains completed, by what became of the attempt.", ("outcome",), registry=r
+            "holdfast_gangs_completed",
+            "Drains completed, by what became of the attempt.",
+            ("outcome",),
+            registry=r,
         )
         self.drain_seconds = Histogram(
-            "holdfast_gang_drain_seconds", "From the beginning of a drain to its completion.",
-            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600), registry=r,
-        )  # fmt: skip
+            "holdfast_gang_drain_seconds",
+            "From the beginning of a drain to its completion.",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600),
+            registry=r,
+        )
         self._count_retries(r)
         self.checkpoints = Counter("holdfast_checkpoints", "Checkpoints taken.", registry=r)
-        self.checkpoint_bytes = Counter("holdfast_checkpoint_bytes", "Bytes of checkpoints taken.", registry=r)
+        self.checkpoint_bytes = Counter(
+            "holdfast_checkpoint_bytes", "Bytes of checkpoints taken.", registry=r
+        )
         self.webhook_deliveries = Counter(
-            "holdfast_webhook_deliveries", "Tries of webhook deliveries: delivered, failed (tried again), dead.",
-            ("outcome",), registry=r,
-        )  # fmt: skip
-        self.trips = Counter("holdfast_trips", "Watchdog trips reported.", ("watchdog",), registry=r)
+            "holdfast_webhook_deliveries",
+            "Tries of webhook deliveries: delivered, failed (tried again), dead.",
+            ("outcome",),
+            registry=r,
+        )
+        self.trips = Counter(
+            "holdfast_trips", "Watchdog trips reported.", ("watchdog",), registry=r
+        )
         self.loop_seconds = Histogram(
-            "holdfast_loop_seconds", "Time of one run of a control loop.", ("loop",), buckets=_FAST, registry=r
+            "holdfast_loop_seconds",
+            "Time of one run of a control loop.",
+            ("loop",),
+            buckets=_FAST,
+            registry=r,
         )
-        self.loop_failures = Counter("holdfast_loop_failures", "Runs of a loop that failed.", ("loop",), registry=r)
+        self.loop_failures = Counter(
+            "holdfast_loop_failures", "Runs of a loop that failed.", ("loop",), registry=r
+        )
         self.requests = Counter(
-            "holdfast_http_requests", "Requests answered.", ("method", "route", "status"), registry=r
+            "holdfast_http_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
+            registry=r,
         )
-        self.store_up = Gauge("holdfast_store_up", "1 when the last scrape could read the store.", registry=r)
+        self.store_up = Gauge(
+            "holdfast_store_up", "1 when the last scrape could read the store.", registry=r
+        )
 
     def _count_retries(self, r: CollectorRegistry) -> None:
         self.retry_scheduled = Counter(
-            "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",), registry=r
+            "holdfast_retry_scheduled",
+            "Retries decided, by the cause they follow.",
+            ("cause",),
+            registry=r,
         )
         self.retry_exhausted = Counter(
             "holdfast_retry_exhausted",
@@ -124,14 +170,21 @@ class Metrics:
         self.retry_succeeded = Counter(
             "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
         )
-        self.retry_dispatched = Counter("holdfast_retry_dispatched", "Retries put back in their queue.", registry=r)
+        self.retry_dispatched = Counter(
+            "holdfast_retry_dispatched", "Retries put back in their queue.", registry=r
+        )
 
     def render(
-        self, gauges: Gauges | None, waiting: Mapping[tuple[str, str], int], waiting_polls: int, leading: bool
+        self,
+        gauges: Gauges | None,
+        waiting: Mapping[tuple[str, str], int],
+        waiting_polls: int,
+        leading: bool,
     ) -> bytes:
         """The page. `waiting`: as `Store.count_waiting` has it.
 
-        `gauges` None: the store could not be read, and unknown is shown as absent, never as zero."""
+        `gauges` None: the store could not be read, and unknown is shown as absent, never as
+        zero."""
         self._stored.gauges, self._stored.waiting = gauges, waiting
         self.store_up.set(0 if gauges is None else 1)
         self.waiting_polls.set(waiting_polls)

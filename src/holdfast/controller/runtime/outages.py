@@ -13,10 +13,11 @@ QUIET_SECONDS = 10.0
 class Outages:
     """From the first call that failed for want of the store until hosts can renew again.
 
-    Hosts missed their renewals meanwhile, so after an outage longer than `TOLERATED_SECONDS` LEASE-4 asks for a fresh count:
-    `on_over` is called. That another call went through does not mean that a renewal would: a store on a full disk, or one that
-    has become read-only, answers reads all along, and a loop may have had nothing to ask. Such a call ends an outage only
-    when nothing has failed for `QUIET_SECONDS`, as where no host is left to renew anything.
+    Hosts missed their renewals meanwhile, so after an outage longer than `TOLERATED_SECONDS`
+    LEASE-4 asks for a fresh count: `on_over` is called. That another call went through does not
+    mean that a renewal would: a store on a full disk, or one that has become read-only, answers
+    reads all along, and a loop may have had nothing to ask. Such a call ends an outage only when
+    nothing has failed for `QUIET_SECONDS`, as where no host is left to renew anything.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -35,7 +36,9 @@ class Outages:
         self._failed_at = self._clock()
         if self._since is None:
             self._since = self._failed_at
-            log.error("the store cannot be reached; work that runs goes on under its leases: %s", error)
+            log.error(
+                "the store cannot be reached; work that runs goes on under its leases: %s", error
+            )
 
     def note_renewal(self) -> None:
         """Hosts could renew: whatever was, is over."""

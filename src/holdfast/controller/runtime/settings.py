@@ -1,4 +1,5 @@
-"""Settings as they stand: the database's layers over the environment's, read again at most once a second."""
+"""Settings as they stand: the database's layers over the environment's, read again at most once a
+second."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ FRESH_SECONDS = 1.0
 _MAX_CACHED_WATCHES = 4096
 
 
-_parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes when something else does
+_parse_rules = functools.lru_cache(maxsize=2)(
+    parse_rules
+)  # the text seldom changes when something else does
 
 
 class Settings:
@@ -39,7 +42,8 @@ class Settings:
         try:
             self.rules = _parse_rules(layers.rules)
         except ValidationError as error:
-            # Checked when they were written, but perhaps by an older version. Jobs must end nevertheless.
+            # Checked when they were written, but perhaps by an older version. Jobs must end
+            # nevertheless.
             self.rules_problem = error.message
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[tuple[str, bool, frozenset[tuple[str, Value]]], WatchSettings] = {}
@@ -49,8 +53,12 @@ class Settings:
     ) -> dict[str, Effective]:
         """Every setting in force: for the cluster, a queue, a project, or a job of a queue."""
         found = resolve_all(self._layers(queue, spec, project))
-        off = next((source for source, layer in self._below if layer.get("retries_enabled") is False), None)
-        if off is not None:  # no layer above can outvote the kill switch, and the page must not say so
+        off = next(
+            (source for source, layer in self._below if layer.get("retries_enabled") is False), None
+        )
+        if (
+            off is not None
+        ):  # no layer above can outvote the kill switch, and the page must not say so
             found["retries_enabled"] = Effective("retries_enabled", False, off)
         return found
 
@@ -71,7 +79,9 @@ class Settings:
         if found is None:
             if len(self._watches) >= _MAX_CACHED_WATCHES:
                 self._watches.clear()
-            found = self._watches[key] = watch_settings(self.effective(queue, spec), supervised=spec.supervised)
+            found = self._watches[key] = watch_settings(
+                self.effective(queue, spec), supervised=spec.supervised
+            )
         return found
 
     def policy(self, queue: str, spec: JobSpec) -> Policy:
@@ -90,11 +100,16 @@ class Settings:
         )
 
     def retries_held(self, project: str) -> str | None:
-        """Whose kill switch holds the project's retries back, or None. Off anywhere is off: here no layer outvotes another."""
+        """Whose kill switch holds the project's retries back, or None. Off anywhere is off: here no
+        layer outvotes another."""
         for source, layer in self._below:
             if layer.get("retries_enabled") is False:
                 return f"the {source}"
-        return f"project {project}" if self.projects.get(project, {}).get("retries_enabled") is False else None
+        return (
+            f"project {project}"
+            if self.projects.get(project, {}).get("retries_enabled") is False
+            else None
+        )
 
     def find_holders(self) -> list[tuple[str, str | None, str]]:
         """Every kill switch that is thrown: (layer, project, the reason given)."""
@@ -126,7 +141,10 @@ class SettingsCache:
     """The settings of now. A read that fails leaves the last known ones in force."""
 
     def __init__(
-        self, store: Store, environment: Mapping[str, Value], clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        environment: Mapping[str, Value],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._environment = environment
@@ -136,8 +154,11 @@ class SettingsCache:
         self._lock = asyncio.Lock()
 
     async def current(self) -> Settings:
-        """Return the settings, at most `FRESH_SECONDS` old while the store answers. Raises Unavailable when none were ever read."""
-        if self._known is not None and (self._clock() - self._read_at < FRESH_SECONDS or self._lock.locked()):
+        """Return the settings, at most `FRESH_SECONDS` old while the store answers. Raises
+        Unavailable when none were ever read."""
+        if self._known is not None and (
+            self._clock() - self._read_at < FRESH_SECONDS or self._lock.locked()
+        ):
             return self._known
         async with self._lock:
             if self._known is not None and self._clock() - self._read_at < FRESH_SECONDS:
@@ -158,10 +179,19 @@ class SettingsCache:
             self._read_at = self._clock()
             return self._known
         known = self._known
-        if known is None or known.rev != layers.revision or known.queues.keys() != layers.queues.keys():
+        if (
+            known is None
+            or known.rev != layers.revision
+            or known.queues.keys() != layers.queues.keys()
+        ):
             before, known = known, Settings(layers, self._environment)
-            if known.rules_problem and (before is None or before.rules_problem != known.rules_problem):
-                log.error("the operators' rules cannot be read, and none is in force: %s", known.rules_problem)
+            if known.rules_problem and (
+                before is None or before.rules_problem != known.rules_problem
+            ):
+                log.error(
+                    "the operators' rules cannot be read, and none is in force: %s",
+                    known.rules_problem,
+                )
             self._known = known
         self._read_at = self._clock()
         return known

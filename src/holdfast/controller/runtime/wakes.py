@@ -1,7 +1,7 @@
 """Waking what waits: loops by topic, streams by topic, and each host's one waiting poll.
 
-WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the version it saw
-        before the read. Wakes are hints; whoever waits also has a time limit.
+WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the
+        version it saw before the read. Wakes are hints; whoever waits also has a time limit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 
 
 class Signal:
-    """A version that grows with every `fire`, and the futures of those who wait for the next one."""
+    """A version that grows with every `fire`, and the futures of those who wait for the next
+    one."""
 
     __slots__ = ("_waiters", "version")
 
@@ -27,7 +28,8 @@ class Signal:
                 waiter.set_result(None)
 
     async def wait(self, seen: int, seconds: float) -> bool:
-        """Wait until the version is not `seen` any more, at most `seconds`. True when it changed."""
+        """Wait until the version is not `seen` any more, at most `seconds`. True when it
+        changed."""
         if self.version != seen:
             return True
         if seconds <= 0:
@@ -61,7 +63,8 @@ class HostLine:
         self.waiting = 0
 
     def take(self, incarnation: str, seq: int) -> bool:
-        """Note a call; it answers an older waiting one. False when a newer call of this incarnation was here before."""
+        """Note a call; it answers an older waiting one. False when a newer call of this incarnation
+        was here before."""
         if incarnation != self.incarnation:
             self.incarnation, self.seq = incarnation, seq
         elif seq < self.seq:
@@ -77,7 +80,8 @@ class HostLine:
 
 
 class WakeBus:
-    """Every signal of this replica. Topics are the store's: "admit", "drain", "due", "events", "logs", "host:<id>"."""
+    """Every signal of this replica. Topics are the store's: "admit", "drain", "due", "events",
+    "logs", "host:<id>"."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Signal] = {}

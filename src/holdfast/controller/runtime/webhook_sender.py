@@ -1,8 +1,10 @@
-"""One try of one delivery over the network: resolve, judge, connect to the judged address, post, read the status.
+"""One try of one delivery over the network: resolve, judge, connect to the judged address, post,
+read the status.
 
-Plain h11 over a connection of its own. A pool that is keyed by address could hand a connection whose certificate was
-checked for one name to another name on that address; and the total time limit, the bound on what is read and the
-refusal of redirects are all in sight here. The environment's proxies are not used: they would resolve names again.
+Plain h11 over a connection of its own. A pool that is keyed by address could hand a connection
+whose certificate was checked for one name to another name on that address; and the total time
+limit, the bound on what is read and the refusal of redirects are all in sight here. The
+environment's proxies are not used: they would resolve names again.
 """
 
 from __future__ import annotations
@@ -25,9 +27,7 @@ from holdfast.errors import HoldfastError, ValidationError
 log = logging.getLogger("holdfast.webhooks")
 MAX_HEAD_BYTES = 16 * 1024
 MAX_BODY_BYTES = 4 * 1024
-BODY_SECONDS = (
-    1.0  # the status is the answer; what follows it is read so long, so that the receiver may finish in peace
-)
+BODY_SECONDS = 1.0  # the status is the answer; what follows it is read so long, so that the receiver may finish in peace
 MAX_LOOKUPS = 16
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -42,8 +42,9 @@ class Refused(HoldfastError):
 class Resolver:
     """Looks names up in threads of its own.
 
-    A look-up cannot be broken off, and a name server that is silent holds one for minutes: neither the loop's other
-    threads nor the end of the process may wait for it, so these are daemons, and there are at most `MAX_LOOKUPS`.
+    A look-up cannot be broken off, and a name server that is silent holds one for minutes: neither
+    the loop's other threads nor the end of the process may wait for it, so these are daemons, and
+    there are at most `MAX_LOOKUPS`.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,8 @@ class Resolver:
 class Sender:
     """Sends deliveries.
 
-    resolve: how names become addresses. tls: the context for https; the system's certificates when left out.
+    resolve: how names become addresses. tls: the context for https; the system's certificates when
+    left out.
     wall_clock: Unix seconds, for the timestamp that is signed.
     """
 
@@ -97,7 +99,8 @@ class Sender:
         self._wall_clock = wall_clock
 
     async def check_target(self, url: str, *, allow_private: bool, seconds: float) -> None:
-        """Refuse, before it is kept, a URL that no try could be sent to. A name that does not resolve now may do so later.
+        """Refuse, before it is kept, a URL that no try could be sent to. A name that does not
+        resolve now may do so later.
 
         Raises:
             ValidationError, Refused: saying why.
@@ -110,10 +113,18 @@ class Sender:
             pass
 
     async def send(
-        self, url: str, webhook_id: str, delivery_id: str, secrets: Sequence[str], body: bytes, *,
-        allow_private: bool, seconds: float,
-    ) -> Answer:  # fmt: skip
-        """One try, `seconds` long at most from the look-up to the status. Whatever goes wrong is in the answer."""
+        self,
+        url: str,
+        webhook_id: str,
+        delivery_id: str,
+        secrets: Sequence[str],
+        body: bytes,
+        *,
+        allow_private: bool,
+        seconds: float,
+    ) -> Answer:
+        """One try, `seconds` long at most from the look-up to the status. Whatever goes wrong is in
+        the answer."""
         timestamp = int(self._wall_clock())
         headers = make_headers(webhook_id, delivery_id, secrets, timestamp, body)
         began = time.perf_counter()
@@ -128,13 +139,20 @@ class Sender:
         except h11.ProtocolError as error:
             answer = Answer(error=f"the answer is not HTTP: {error}")
         except OSError as error:  # also ssl.SSLError
-            answer = Answer(error=f"cannot be reached: {error.strerror or error or type(error).__name__}")
+            answer = Answer(
+                error=f"cannot be reached: {error.strerror or error or type(error).__name__}"
+            )
         took = time.perf_counter() - began
         return Answer(
-            status=answer.status, error=answer.error, retry_after_seconds=answer.retry_after_seconds, seconds=took
+            status=answer.status,
+            error=answer.error,
+            retry_after_seconds=answer.retry_after_seconds,
+            seconds=took,
         )
 
-    async def _try(self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float) -> Answer:
+    async def _try(
+        self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float
+    ) -> Answer:
         target = parse_target(url, allow_private=allow_private)
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         sending: asyncio.Task[None] | None = None
@@ -146,7 +164,9 @@ class Sender:
                 data = _make_request(connection, target, headers, body)
                 sending = asyncio.create_task(_send_all(writer, data))
                 answer = await _read_status(reader, connection)
-            await _read_rest(reader, connection)  # apart: the time limit must not turn a status that was said into none
+            await _read_rest(
+                reader, connection
+            )  # apart: the time limit must not turn a status that was said into none
             return answer
         finally:
             if writer is not None:
@@ -161,7 +181,9 @@ class Sender:
         addresses = [target.host] if literal else await self._resolve(target.host, target.port)
         reason = judge_addresses(addresses, allow_private=allow_private)
         if reason is not None:
-            raise Refused(f"{target.host} may not be called: {reason}" if not literal else reason, field="url")
+            raise Refused(
+                f"{target.host} may not be called: {reason}" if not literal else reason, field="url"
+            )
         return addresses
 
     async def _connect(
@@ -176,9 +198,12 @@ class Sender:
                 # The last one has all the time there is; one before it must not use that up.
                 async with asyncio.timeout(None if last else 2.0):
                     return await asyncio.open_connection(
-                        address, target.port, limit=MAX_HEAD_BYTES, ssl=tls,
+                        address,
+                        target.port,
+                        limit=MAX_HEAD_BYTES,
+                        ssl=tls,
                         server_hostname=target.host if tls is not None else None,
-                    )  # fmt: skip
+                    )
             except ssl.SSLError:
                 raise  # it answers, and is not who it should be
             except TimeoutError as error:
@@ -196,14 +221,22 @@ class Sender:
         return self._tls
 
 
-def _make_request(connection: h11.Connection, target: Target, headers: dict[str, str], body: bytes) -> bytes:
+def _make_request(
+    connection: h11.Connection, target: Target, headers: dict[str, str], body: bytes
+) -> bytes:
     from holdfast import __version__
 
     request = h11.Request(
-        method="POST", target=target.path,
-        headers=[("Host", target.host_header), ("User-Agent", f"holdfast/{__version__}"), *headers.items(),
-                 ("Content-Length", str(len(body))), ("Connection", "close")],
-    )  # fmt: skip
+        method="POST",
+        target=target.path,
+        headers=[
+            ("Host", target.host_header),
+            ("User-Agent", f"holdfast/{__version__}"),
+            *headers.items(),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ],
+    )
     parts = [connection.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
     return b"".join(part for part in parts if part)
 
@@ -215,7 +248,8 @@ async def _send_all(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection) -> Answer:
-    """The final status and what it asks for. Interim answers (1xx) are passed over, within the bound of a head."""
+    """The final status and what it asks for. Interim answers (1xx) are passed over, within the
+    bound of a head."""
     room = MAX_HEAD_BYTES
     while True:
         event = connection.next_event()
@@ -229,8 +263,14 @@ async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection)
             connection.receive_data(data)
         elif isinstance(event, h11.Response):
             wish = next((value for name, value in event.headers if name == b"retry-after"), None)
-            seconds = None if wish is None else read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
-            return Answer(status=event.status_code, retry_after_seconds=seconds, error=_say(event.status_code))
+            seconds = (
+                None
+                if wish is None
+                else read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
+            )
+            return Answer(
+                status=event.status_code, retry_after_seconds=seconds, error=_say(event.status_code)
+            )
         elif not isinstance(event, h11.InformationalResponse):
             raise h11.RemoteProtocolError("no status came")
 
@@ -244,7 +284,8 @@ def _say(status: int) -> str:
 
 
 async def _read_rest(reader: asyncio.StreamReader, connection: h11.Connection) -> None:
-    """Read a little of the body and drop it. The status was said: nothing that goes wrong from here on changes it."""
+    """Read a little of the body and drop it. The status was said: nothing that goes wrong from here
+    on changes it."""
     room = MAX_BODY_BYTES
     try:
         async with asyncio.timeout(BODY_SECONDS):

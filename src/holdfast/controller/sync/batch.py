@@ -1,9 +1,10 @@
-"""Group commit for syncs: what arrives while a store call is in flight goes together in the next one.
+"""Group commit for syncs: what arrives while a store call is in flight goes together in the next
+one.
 
 BATCH-1  The first sync of an idle moment goes at once; nobody waits for company.
 BATCH-2  A host is at most once in a batch, and its syncs go in the order they came.
-BATCH-3  One bad sync does not take its neighbours down: a batch that fails for another reason than the store's
-         absence is taken again one by one.
+BATCH-3  One bad sync does not take its neighbours down: a batch that fails for another reason than
+         the store's absence is taken again one by one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class SyncBatcher:
         """Return the store's answer to `sync`.
 
         Raises:
-            Unavailable: the store is away; whether the sync was taken is unknown, and sending it again is right.
+            Unavailable: the store is away; whether the sync was taken is unknown, and sending it
+            again is right.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[HostSynced] = loop.create_future()

@@ -1,9 +1,11 @@
-"""Reading what an agent reports, so that one report that cannot be read does not hold up the others.
+"""Reading what an agent reports, so that one report that cannot be read does not hold up the
+others.
 
-REPORT-1  A sync is decoded in one go. Only where that fails is each task's report read by itself: an end whose facts cannot
-          be read, or are missing, is on record as such (`malformed`, never retried: nobody knows what happened, and guessing
-          would run it again); a live task whose beat cannot be read keeps its lease; a report without a readable key and
-          state is left out and named in the answer.
+REPORT-1  A sync is decoded in one go. Only where that fails is each task's report read by itself:
+          an end whose facts cannot be read, or are missing, is on record as such (`malformed`,
+          never retried: nobody knows what happened, and guessing would run it again); a live task
+          whose beat cannot be read keeps its lease; a report without a readable key and state is
+          left out and named in the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def read_sync(body: bytes) -> tuple[SyncRequest, list[str]]:
-    """Return the request, and which task reports are not in it because they could not be read (REPORT-1).
+    """Return the request, and which task reports are not in it because they could not be read
+    (REPORT-1).
 
     Raises:
         BadSyntax: it is not JSON.
@@ -66,7 +69,8 @@ _ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def _read_report(raw: Any) -> TaskReport:
-    """One report, as far as it can be read. Raises msgspec.ValidationError where its key or state cannot be."""
+    """One report, as far as it can be read. Raises msgspec.ValidationError where its key or state
+    cannot be."""
     try:
         return msgspec.convert(raw, TaskReport)
     except msgspec.ValidationError as problem:
@@ -74,10 +78,16 @@ def _read_report(raw: Any) -> TaskReport:
         if place.state not in ("starting", "running", "ended"):
             raise
         what = _describe(problem)
-        log.error("a task's report cannot be read: %s", what, extra={"job": place.key.job_id, "epoch": place.key.epoch})
+        log.error(
+            "a task's report cannot be read: %s",
+            what,
+            extra={"job": place.key.job_id, "epoch": place.key.epoch},
+        )
         if place.state == "ended":
             return TaskReport(key=place.key, state="ended", facts=TaskFacts(malformed=what))
-        return TaskReport(key=place.key, state="running" if place.state == "running" else "starting")
+        return TaskReport(
+            key=place.key, state="running" if place.state == "running" else "starting"
+        )
 
 
 def _describe(problem: msgspec.ValidationError) -> str:

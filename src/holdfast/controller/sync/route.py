@@ -1,11 +1,14 @@
-"""The agents' routes: register, sync, logs, forensics. Hot: raw ASGI and msgspec, nothing in between.
+"""The agents' routes: register, sync, logs, forensics. Hot: raw ASGI and msgspec, nothing in
+between.
 
-POLL-1  A sync with something to say is answered at once; else it waits for the host's wake, for a newer call of the
-        same agent, for its time (never longer than the sync interval, so that heartbeats keep flowing), or for the
-        client to hang up, whichever is first.
-POLL-2  A wake reads again with the same identity and no ends: the ends were taken by the first read. A call that a
+POLL-1  A sync with something to say is answered at once; else it waits for the host's wake, for a
+        newer call of the same agent, for its time (never longer than the sync interval, so that
+        heartbeats keep flowing), or for the client to hang up, whichever is first.
+POLL-2  A wake reads again with the same identity and no ends: the ends were taken by the first
+        read. A call that a
         newer one has overtaken reads nothing and says nothing: its agent no longer listens.
-POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot hear it.
+POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot
+        hear it.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ _LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
 async def register(call: Call) -> Response:
     """Exchange a join token for a host key, or take note of a new incarnation of a known host."""
     controller = call.controller
-    request = decode_report(await read_body(call.scope, call.receive, MAX_REGISTER_BYTES), _REGISTER)
+    request = decode_report(
+        await read_body(call.scope, call.receive, MAX_REGISTER_BYTES), _REGISTER
+    )
     _check_facts(request.facts)
     digest = hash_secret(read_bearer(call.header("authorization")))
     settings = await controller.settings.current()
@@ -70,11 +75,14 @@ def _check_facts(facts: wire.HostFacts) -> None:
         raise ValidationError("facts.gpus: two devices have the same index", field="facts.gpus")
 
 
-async def _join(controller: Controller, digest: bytes, request: wire.RegisterRequest) -> tuple[str, str]:
+async def _join(
+    controller: Controller, digest: bytes, request: wire.RegisterRequest
+) -> tuple[str, str]:
     """Spend a join token on a new host.
 
-    The answer may be lost on its way while the token is spent. So for some minutes the same token with the same claim
-    is given the same answer again (by this replica; elsewhere the operator makes another token).
+    The answer may be lost on its way while the token is spent. So for some minutes the same token
+    with the same claim is given the same answer again (by this replica; elsewhere the operator
+    makes another token).
     """
     now = controller.clock()
     async with controller.join_lock:
@@ -93,22 +101,30 @@ async def _join(controller: Controller, digest: bytes, request: wire.RegisterReq
             )
         host_id = await _choose_host_id(controller, request.facts.name)
         if await controller.store.use_join_token(digest) is None:
-            raise Unauthorized("this join token is spent; make another with `holdfast token create --role join`")
+            raise Unauthorized(
+                "this join token is spent; make another with `holdfast token create --role join`"
+            )
         key = make_secret("k")
-        host = await controller.store.register_host(host_id, hash_secret(key), request.incarnation, request.facts)
+        host = await controller.store.register_host(
+            host_id, hash_secret(key), request.incarnation, request.facts
+        )
         controller.joined[digest, claim] = (now + REMEMBER_JOIN_SECONDS, host.id, key)
         return host.id, key
 
 
 async def _choose_host_id(controller: Controller, name: str) -> str:
-    """A new id, or that of a host of this name which is gone. A name that is in use is not taken over."""
+    """A new id, or that of a host of this name which is gone. A name that is in use is not taken
+    over."""
     try:
         host = await controller.store.get_host(name)
     except NotFound:
         return make_new_id()
-    if host.state is not HostState.TERMINATED and (host.running or host.busy_cpu_slots or host.busy_gpus):
+    if host.state is not HostState.TERMINATED and (
+        host.running or host.busy_cpu_slots or host.busy_gpus
+    ):
         raise Conflict(
-            f"a host called {name} has work running; give this one another name (`--name`), start it with the key it "
+            f"a host called {name} has work running; give this one another name (`--name`), start "
+            "it with the key it "
             f"was given, or end the other with `holdfast hosts terminate {name}`",
             code="host_name_taken",
         )
@@ -124,12 +140,19 @@ async def sync(call: Call) -> Response:
     assert host is not None
     request, unread = read_sync(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES))
     if unread:
-        log.error("reports of host %s cannot be read: %s", host.name, "; ".join(unread), extra={"host": host.id})
+        log.error(
+            "reports of host %s cannot be read: %s",
+            host.name,
+            "; ".join(unread),
+            extra={"host": host.id},
+        )
     line = controller.wakes.host(host.id)
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
     interval = settings.number("sync_interval_seconds")
-    until = controller.clock() + (min(request.wait_seconds, interval) if newest and not request.leaving else 0.0)
+    until = controller.clock() + (
+        min(request.wait_seconds, interval) if newest and not request.leaving else 0.0
+    )
     seen = line.signal.version
     wanted = _read_request(host.id, request)
     found = await controller.batcher.submit(wanted)
@@ -141,7 +164,8 @@ async def sync(call: Call) -> Response:
         not _says_something(answer)
         and until > controller.clock()
         and not controller.wakes.closing
-        # A newer call may have come while this one was in the store, when nothing waited that it could have woken.
+        # A newer call may have come while this one was in the store, when nothing waited that it
+        # could have woken.
         and line.is_newest(request.incarnation, request.seq)
     ):
         line.waiting += 1
@@ -149,11 +173,18 @@ async def sync(call: Call) -> Response:
             woken = await _wait(controller, host.id, seen, until, call.receive)
         finally:
             line.waiting -= 1
-        if not woken or not line.is_newest(request.incarnation, request.seq) or controller.wakes.closing:
+        if (
+            not woken
+            or not line.is_newest(request.incarnation, request.seq)
+            or controller.wakes.closing
+        ):
             break
         seen = line.signal.version
         again = again or HostSync(
-            host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
+            host_id=host.id,
+            incarnation=request.incarnation,
+            live=wanted.live,
+            claimed=wanted.claimed,
         )
         found = await controller.batcher.submit(again)
         _check_identity(found, host)
@@ -180,7 +211,11 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
         ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
         beats=tuple(
             Beat(
-                key=t.key, step=t.beat.step, total=t.beat.total, age_seconds=t.beat.age_seconds, section=t.beat.section
+                key=t.key,
+                step=t.beat.step,
+                total=t.beat.total,
+                age_seconds=t.beat.age_seconds,
+                section=t.beat.section,
             )
             for t in request.tasks
             if t.beat is not None
@@ -189,10 +224,15 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
     )
 
 
-async def _wait(controller: Controller, host_id: str, seen: int, until: float, receive: Receive) -> bool:
-    """True when the host was woken, False when the time is over. Raises Gone when the client hung up."""
+async def _wait(
+    controller: Controller, host_id: str, seen: int, until: float, receive: Receive
+) -> bool:
+    """True when the host was woken, False when the time is over. Raises Gone when the client hung
+    up."""
     hang_up = asyncio.ensure_future(receive())
-    woken = asyncio.ensure_future(controller.wakes.host(host_id).signal.wait(seen, until - controller.clock()))
+    woken = asyncio.ensure_future(
+        controller.wakes.host(host_id).signal.wait(seen, until - controller.clock())
+    )
     try:
         await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
         if woken.done():
@@ -206,7 +246,8 @@ async def _wait(controller: Controller, host_id: str, seen: int, until: float, r
 def _check_identity(found: HostSynced, host: HostRecord) -> None:
     if found.status == "stale":
         raise Stale(
-            f"a newer incarnation of host {host.name} has registered; this one is over: end its tasks and register anew",
+            f"a newer incarnation of host {host.name} has registered; this one is over: end its "
+            "tasks and register anew",
             code="stale_incarnation",
         )
     if found.status != "ok":
@@ -234,14 +275,25 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
             if task.key in acked and task.facts is not None and task.facts.trip is not None:
                 trip = task.facts.trip
                 controller.metrics.trips.labels(trip.watchdog).inc()
-                log.warning("watchdog %s tripped: %s", trip.watchdog, trip.reason,
-                            extra={"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id})  # fmt: skip
+                log.warning(
+                    "watchdog %s tripped: %s",
+                    trip.watchdog,
+                    trip.reason,
+                    extra={"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id},
+                )
     for key in found.refused:
-        log.warning("a stale report was refused", extra={"job": key.job_id, "epoch": key.epoch, "host": found.host_id})
+        log.warning(
+            "a stale report was refused",
+            extra={"job": key.job_id, "epoch": key.epoch, "host": found.host_id},
+        )
 
 
 async def _make_answer(
-    controller: Controller, host: HostRecord, request: wire.SyncRequest, found: HostSynced, settings: Settings
+    controller: Controller,
+    host: HostRecord,
+    request: wire.SyncRequest,
+    found: HostSynced,
+    settings: Settings,
 ) -> wire.SyncAnswer:
     watch: list[wire.NewWatch] = []
     if request.tasks and request.settings_rev < settings.rev:
@@ -253,20 +305,28 @@ async def _make_answer(
         grace = 0.0 if row.hard else settings.number("grace_seconds", queue, spec)
         preempt.append(
             wire.PreemptOrder(
-                key=row.key, cause=row.cause, reason=row.reason, hard=row.hard, operator_stop=row.operator_stop,
+                key=row.key,
+                cause=row.cause,
+                reason=row.reason,
+                hard=row.hard,
+                operator_stop=row.operator_stop,
                 grace_seconds=grace,
             )
-        )  # fmt: skip
+        )
     offers = () if request.leaving else found.offers
     for offer in offers:
         controller.keep_lane(offer.job)
     shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[
-            wire.ClaimOrder(key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds)
+            wire.ClaimOrder(
+                key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds
+            )
             for claim in (() if request.leaving else found.claims)
         ],
-        launch=await make_orders(controller.store, offers, settings, controller.layouts, shared=shared),
+        launch=await make_orders(
+            controller.store, offers, settings, controller.layouts, shared=shared
+        ),
         gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
@@ -276,12 +336,18 @@ async def _make_answer(
         watch=watch,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
-    )  # fmt: skip
+    )
 
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
     return bool(
-        answer.claim or answer.launch or answer.preempt or answer.lost or answer.acked or answer.refused or answer.watch
+        answer.claim
+        or answer.launch
+        or answer.preempt
+        or answer.lost
+        or answer.acked
+        or answer.refused
+        or answer.watch
     )
 
 
@@ -289,7 +355,8 @@ def _says_something(answer: wire.SyncAnswer) -> bool:
 
 
 async def append_logs(call: Call) -> Response:
-    """Store uploads in order. A task whose logs nobody wants is named in the answer and holds up no other."""
+    """Store uploads in order. A task whose logs nobody wants is named in the answer and holds up no
+    other."""
     controller, host = call.controller, call.host
     assert host is not None
     limit = wire.MAX_LOG_CHUNK_BYTES + _LOGS_FRAME_BYTES
@@ -305,12 +372,18 @@ async def append_logs(call: Call) -> Response:
             continue
         keep_bytes = int(settings.number("log_keep_mb", queue, spec) * 2**20)
         append = LogAppend(
-            key=upload.key, stream=upload.stream, offset=upload.offset, data=upload.data, ended=upload.ended,
+            key=upload.key,
+            stream=upload.stream,
+            offset=upload.offset,
+            data=upload.data,
+            ended=upload.ended,
             keep_bytes=keep_bytes,
-        )  # fmt: skip
+        )
         appends.append(append)
     sizes = await controller.store.append_logs(host.id, appends)
-    refused |= {append.key: None for append, size in zip(appends, sizes, strict=True) if size is None}
+    refused |= {
+        append.key: None for append, size in zip(appends, sizes, strict=True) if size is None
+    }
     controller.poke("logs")
     return answer_json(wire.LogsAnswer(refused=list(refused)))
 
@@ -319,7 +392,9 @@ async def put_forensics(call: Call) -> Response:
     """What was gathered before a kill."""
     host = call.host
     assert host is not None
-    forensics = decode_report(await read_body(call.scope, call.receive, wire.MAX_FORENSICS_BYTES), _FORENSICS)
+    forensics = decode_report(
+        await read_body(call.scope, call.receive, wire.MAX_FORENSICS_BYTES), _FORENSICS
+    )
     try:
         await call.controller.store.put_forensics(host.id, forensics)
     except (Stale, NotFound, Forbidden) as error:

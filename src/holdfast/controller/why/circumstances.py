@@ -1,4 +1,5 @@
-"""What is known around one job, for `why`. Read by `why_reads`, explained by `why` and its siblings."""
+"""What is known around one job, for `why`. Read by `why_reads`, explained by `why` and its
+siblings."""
 
 from __future__ import annotations
 
@@ -7,12 +8,20 @@ from datetime import datetime
 import msgspec
 
 from holdfast.core.endings.decide import Policy
-from holdfast.core.records import AttemptRecord, HostRecord, JobRecord, ProjectRecord, QueueRecord, TaskRecord
+from holdfast.core.records import (
+    AttemptRecord,
+    HostRecord,
+    JobRecord,
+    ProjectRecord,
+    QueueRecord,
+    TaskRecord,
+)
 from holdfast.core.settings.resolve import Value
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A running job that may be preempted once it has run for `least_seconds`, in `left_seconds`. host_ids: where its tasks are."""
+    """A running job that may be preempted once it has run for `least_seconds`, in `left_seconds`.
+    host_ids: where its tasks are."""
 
     job_id: str
     priority: int
@@ -22,13 +31,17 @@ class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known around one job. `place`: how many of its queue stand before it. `refusal`: admission's last word.
+    """What is known around one job. `place`: how many of its queue stand before it. `refusal`:
+    admission's last word.
 
-    policy: what the next failure is decided by. holders: every kill switch thrown, as `Settings.find_holders` has them.
+    policy: what the next failure is decided by. holders: every kill switch thrown, as
+    `Settings.find_holders` has them.
     project, quota_jobs, quota_gpus: who pays, what is in use, and what may be.
-    last_attempt: the newest, while it matters: of a job that is reserved, waits to go on, or failed. victims: jobs that are
-    being stopped so that this one can start. start_limit: the setting that limits its start, and its seconds.
-    young: less important jobs that are too young yet to make room for it, the next to be old enough first.
+    last_attempt: the newest, while it matters: of a job that is reserved, waits to go on, or
+    failed. victims: jobs that are being stopped so that this one can start. start_limit: the
+    setting that limits its start, and its seconds.
+    young: less important jobs that are too young yet to make room for it, the next to be old enough
+    first.
     reservation_seconds: how long a host may take to answer a reservation.
     """
 

@@ -21,14 +21,31 @@ def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
     late = 0.0 if due is None else (found.now - due).total_seconds()
     backs_off = job.wait_cause == "back_off" or found.policy.held is None
     if backs_off:
-        left = "" if due is None else f" ({say_span(-late)} from now)" if late < 0 else " (any moment now)"
-        yield WhyLine(code="back_off", message=f"it backs off, {which}{after}{when}{left}: {job.reason}",
-                      hint=f"holdfast show --policy {job.id}")  # fmt: skip
-    yield from explain_hold(found, "it will be held" if backs_off else f"it is held, {which}{after}, due{when}")
-    if found.policy.held is None and job.wait_cause == "back_off" and late > 2.0 and found.rate_limit is not None:
+        left = (
+            ""
+            if due is None
+            else f" ({say_span(-late)} from now)"
+            if late < 0
+            else " (any moment now)"
+        )
+        yield WhyLine(
+            code="back_off",
+            message=f"it backs off, {which}{after}{when}{left}: {job.reason}",
+            hint=f"holdfast show --policy {job.id}",
+        )
+    yield from explain_hold(
+        found, "it will be held" if backs_off else f"it is held, {which}{after}, due{when}"
+    )
+    if (
+        found.policy.held is None
+        and job.wait_cause == "back_off"
+        and late > 2.0
+        and found.rate_limit is not None
+    ):
         yield WhyLine(
             code="retry_rate_limit",
-            message=f"it has been due for {say_span(late)}: at most {found.rate_limit:g} retries a second are let through, "
+            message=f"it has been due for {say_span(late)}: at most {found.rate_limit:g} retries "
+            "a second are let through, "
             "and those due before it go first",
             hint="holdfast config set retry_rate_limit N",
         )
@@ -42,11 +59,15 @@ def explain_hold(found: Circumstances, what: str) -> Iterator[WhyLine]:
             continue
         because = f": {given}" if given else ""
         if source == "environment":
-            hint = "unset HOLDFAST_RETRIES_ENABLED where the controller is started, and start it again"
+            hint = (
+                "unset HOLDFAST_RETRIES_ENABLED where the controller is started, and start it again"
+            )
         else:
             hint = "holdfast retries release" + (f" --project {project}" if project else "")
         whose = f"project {project}" if project else f"the {source}"
-        yield WhyLine(code="retries_held", message=f"{what}: {whose} holds all retries{because}", hint=hint)
+        yield WhyLine(
+            code="retries_held", message=f"{what}: {whose} holds all retries{because}", hint=hint
+        )
 
 
 def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
@@ -57,15 +78,19 @@ def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
     name = project.name
     if isinstance(found.quota_jobs, int) and project.running >= found.quota_jobs:
         yield WhyLine(
-            code="quota", message=f"project {name} runs {project.running} of the {found.quota_jobs} jobs it may run at once",
+            code="quota",
+            message=f"project {name} runs {project.running} of the {found.quota_jobs} jobs it may "
+            "run at once",
             hint=f"it starts when one of them ends; or holdfast projects set {name} quota_jobs=N",
-        )  # fmt: skip
+        )
     needed = job.gpus * job.tasks
     if needed and isinstance(found.quota_gpus, int) and project.gpus + needed > found.quota_gpus:
         yield WhyLine(
             code="quota",
-            message=f"project {name} holds {project.gpus} of the {found.quota_gpus} GPUs it may hold at once, and this job needs {needed}",
-            hint=f"it starts when enough of them are free; or holdfast projects set {name} quota_gpus=N",
+            message=f"project {name} holds {project.gpus} of the {found.quota_gpus} GPUs it may "
+            f"hold at once, and this job needs {needed}",
+            hint=f"it starts when enough of them are free; or holdfast projects set {name} "
+            "quota_gpus=N",
         )
 
 
@@ -76,9 +101,11 @@ def explain_progress(found: Circumstances) -> Iterator[WhyLine]:
         return
     rows = f"{job.no_progress} attempts in a row" if job.no_progress > 1 else "its last attempt"
     yield WhyLine(
-        code="no_progress", message=f"{rows} got no further than step {job.best_step}; it fails after {limit} in a row that do not",
+        code="no_progress",
+        message=f"{rows} got no further than step {job.best_step}; it fails after {limit} in a "
+        "row that do not",
         hint="save and load a checkpoint, or submit it with --no-progress-limit off",
-    )  # fmt: skip
+    )
 
 
 def say_span(seconds: float) -> str:

@@ -1,22 +1,27 @@
-"""classify(facts) → cause. Ordered rules as data; the first that finds something wins and says what it went by.
+"""classify(facts) → cause. Ordered rules as data; the first that finds something wins and says what
+it went by.
 
 The order, and why:
 
-1. `unkillable` and what was measured on the devices (`gpu-lost`, `gpu-ecc`, `gpu-xid`): nobody can make these up, and they
-   explain what comes after them. They stand before the trips of the hang watchdogs, because a device that fell off the bus
-   is why its task stood still; a trip for another reason (time limit, lost lease, operator) they do not overrule.
+1. `unkillable` and what was measured on the devices (`gpu-lost`, `gpu-ecc`, `gpu-xid`): nobody can
+   make these up, and they explain what comes after them. They stand before the trips of the hang
+   watchdogs, because a device that fell off the bus is why its task stood still; a trip for another
+   reason (time limit, lost lease, operator) they do not overrule.
 2. The trip. What a process did after it was killed says nothing about why.
-3. `malformed`, `host-start`, `host-lost`, `stopped`: the report is no account of the task's own end, so nothing below may read it as one.
+3. `malformed`, `host-start`, `host-lost`, `stopped`: the report is no account of the task's own
+   end, so nothing below may read it as one.
 4. The memory counters: measured by the kernel.
 5. Operators' rules (CLASSIFY-2).
-6. The words: of the registry, of the port that was chosen for the rendezvous, then of the runtime and the program
-   (`core.endings.patterns`), then what the driver blamed on the program.
+6. The words: of the registry, of the port that was chosen for the rendezvous, then of the runtime
+   and the program (`core.endings.patterns`), then what the driver blamed on the program.
 7. How it ended: no start, a signal, an exit code. Always there, and says the least.
 
-CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, and every end gets one.
-CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes and behind everything that was
-            measured, tripped or asked for: it can give an end another cause, and cannot hide a broken device or bring back a job
-            whose cause is never retried.
+CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, and every end gets
+            one.
+CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes and behind
+            everything that was
+            measured, tripped or asked for: it can give an end another cause, and cannot hide a
+            broken device or bring back a job whose cause is never retried.
 CLASSIFY-3  Words never make a failure of an exit 0.
 """
 
@@ -41,7 +46,8 @@ Evidence = Mapping[str, str | int | float | bool | None]
 
 
 class Rule(NamedTuple):
-    """One rule: its name, what it looks for (None: not there), what it concludes and how that is said."""
+    """One rule: its name, what it looks for (None: not there), what it concludes and how that is
+    said."""
 
     name: str
     find: Callable[[TaskFacts], Evidence | None]
@@ -51,8 +57,22 @@ class Rule(NamedTuple):
 
 def signal_name(number: int) -> str:
     """The name of a Linux signal as people know it, `SIG` and number where it has none."""
-    names = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
-             11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ"}  # fmt: skip
+    names = {
+        1: "SIGHUP",
+        2: "SIGINT",
+        3: "SIGQUIT",
+        4: "SIGILL",
+        6: "SIGABRT",
+        7: "SIGBUS",
+        8: "SIGFPE",
+        9: "SIGKILL",
+        11: "SIGSEGV",
+        13: "SIGPIPE",
+        14: "SIGALRM",
+        15: "SIGTERM",
+        24: "SIGXCPU",
+        25: "SIGXFSZ",
+    }
     return names.get(number, f"SIG{number}")
 
 
@@ -64,7 +84,8 @@ def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence 
 
 
 def _own_end(facts: TaskFacts) -> bool:
-    """Whether the end is the task's own, or the hang of a device: then what was measured explains it."""
+    """Whether the end is the task's own, or the hang of a device: then what was measured explains
+    it."""
     if facts.trip is not None:
         return facts.trip.watchdog in HANGS
     return not facts.succeeded and not facts.stopped and facts.lost is None
@@ -72,7 +93,11 @@ def _own_end(facts: TaskFacts) -> bool:
 
 def _find_device_xid(facts: TaskFacts) -> Evidence | None:
     xid = find_xid(facts.xids, Blame.HARDWARE) if _own_end(facts) else None
-    return None if xid is None else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+    return (
+        None
+        if xid is None
+        else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+    )
 
 
 def _list_codes(codes: Sequence[int]) -> str:
@@ -80,14 +105,35 @@ def _list_codes(codes: Sequence[int]) -> str:
 
 
 DEVICES = (
-    Rule("unkillable", lambda f: _when(f.unkillable), Cause.GPU_FAULT,
-         lambda f, e: "the process survived SIGKILL: it is stuck in the kernel or a driver"),
-    Rule("gpu-lost", lambda f: _when(f.gpu_lost is not None and _own_end(f), gpu_lost=f.gpu_lost), Cause.GPU_FAULT,
-         lambda f, e: f"a GPU of it no longer answers: {f.gpu_lost}"),
-    Rule("gpu-ecc", lambda f: _when(f.ecc_errors > 0 and _own_end(f), ecc_errors=f.ecc_errors, xids=_list_codes(f.xids)),
-         Cause.GPU_FAULT, lambda f, e: f"its GPU counted {f.ecc_errors} uncorrectable memory errors (ECC) while it ran"),
-    Rule("gpu-xid", _find_device_xid, Cause.GPU_FAULT, lambda f, e: f"the driver reported a GPU fault while it ran, {e['meaning']}"),
-)  # fmt: skip
+    Rule(
+        "unkillable",
+        lambda f: _when(f.unkillable),
+        Cause.GPU_FAULT,
+        lambda f, e: "the process survived SIGKILL: it is stuck in the kernel or a driver",
+    ),
+    Rule(
+        "gpu-lost",
+        lambda f: _when(f.gpu_lost is not None and _own_end(f), gpu_lost=f.gpu_lost),
+        Cause.GPU_FAULT,
+        lambda f, e: f"a GPU of it no longer answers: {f.gpu_lost}",
+    ),
+    Rule(
+        "gpu-ecc",
+        lambda f: _when(
+            f.ecc_errors > 0 and _own_end(f), ecc_errors=f.ecc_errors, xids=_list_codes(f.xids)
+        ),
+        Cause.GPU_FAULT,
+        lambda f, e: (
+            f"its GPU counted {f.ecc_errors} uncorrectable memory errors (ECC) while it ran"
+        ),
+    ),
+    Rule(
+        "gpu-xid",
+        _find_device_xid,
+        Cause.GPU_FAULT,
+        lambda f, e: f"the driver reported a GPU fault while it ran, {e['meaning']}",
+    ),
+)
 
 
 # ---- 2 and 3: ended from outside
@@ -95,29 +141,62 @@ DEVICES = (
 
 def _tripped(watchdog: Watchdog) -> Rule:
     def find(facts: TaskFacts) -> Evidence | None:
-        return facts.trip.evidence if facts.trip is not None and facts.trip.watchdog is watchdog else None
+        return (
+            facts.trip.evidence
+            if facts.trip is not None and facts.trip.watchdog is watchdog
+            else None
+        )
 
-    return Rule(f"watchdog-{watchdog}", find, CAUSE_OF_TRIP[watchdog], lambda f, e: f.trip.reason if f.trip else "")
+    return Rule(
+        f"watchdog-{watchdog}",
+        find,
+        CAUSE_OF_TRIP[watchdog],
+        lambda f, e: f.trip.reason if f.trip else "",
+    )
 
 
 TRIPS = tuple(_tripped(watchdog) for watchdog in Watchdog)
 
 
 def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:
-    return "its host was shut down" if facts.stop_cause is Cause.HOST_DRAINED else f"it was stopped: {facts.stop_cause}"
+    return (
+        "its host was shut down"
+        if facts.stop_cause is Cause.HOST_DRAINED
+        else f"it was stopped: {facts.stop_cause}"
+    )
 
 
 OUTSIDE = (
-    Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
-         lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
-    # As a start that failed and not as a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
-    Rule("host-start", lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
-         Cause.START_TIMEOUT, lambda f, e: f"its host failed it: {f.lost}"),
-    Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
-         lambda f, e: f"its host was lost: {f.lost}"),
+    Rule(
+        "malformed-report",
+        lambda f: _when(f.malformed is not None, malformed=f.malformed),
+        Cause.MALFORMED_REPORT,
+        lambda f, e: f"the report of its end cannot be used: {f.malformed}",
+    ),
+    # As a start that failed and not as a lost host: a host that lacks something lacks it a second
+    # later too (BUDGET-5).
+    Rule(
+        "host-start",
+        lambda f: _when(
+            f.lost is not None and f.start_error is not None, start_error=f.start_error
+        ),
+        Cause.START_TIMEOUT,
+        lambda f, e: f"its host failed it: {f.lost}",
+    ),
+    Rule(
+        "host-lost",
+        lambda f: _when(f.lost is not None, lost=f.lost),
+        Cause.AGENT_TRANSIENT,
+        lambda f, e: f"its host was lost: {f.lost}",
+    ),
     # Whoever stopped it without being asked by the controller says why.
-    Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None), lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),
-)  # fmt: skip
+    Rule(
+        "stopped",
+        lambda f: _when(f.stopped and f.stop_cause is not None),
+        lambda f: f.stop_cause or Cause.HOST_DRAINED,
+        _say_stop,
+    ),
+)
 
 
 # ---- 4: memory, as the kernel counted it
@@ -136,10 +215,14 @@ def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
 
 
 MEMORY_COUNTERS = (
-    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
-         lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)"),
+    Rule(
+        "oom-counter",
+        lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes),
+        Cause.OOM_KILLED,
+        lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)",
+    ),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
-)  # fmt: skip
+)
 
 MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
 """What operators' rules cannot overrule."""
@@ -148,19 +231,26 @@ MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
 # ---- 6: words
 
 RENDEZVOUS_SECONDS = 60.0
-"""A first rank that listens at all does so within this of its start; a slow import of a framework is in it."""
+"""A first rank that listens at all does so within this of its start; a slow import of a framework
+is in it."""
 
 
 def _find_taken_port(facts: TaskFacts) -> Evidence | None:
-    """The port that Holdfast had found free was taken before the task could listen on it. A line that names another port,
-    or a program that ran for long, is the program's own affair."""
-    early = facts.rendezvous_port and _may_read(facts) and facts.runtime_seconds <= RENDEZVOUS_SECONDS
+    """The port that Holdfast had found free was taken before the task could listen on it. A line
+    that names another port, or a program that ran for long, is the program's own affair."""
+    early = (
+        facts.rendezvous_port and _may_read(facts) and facts.runtime_seconds <= RENDEZVOUS_SECONDS
+    )
     found = PORT_IN_USE.search(facts.log_tail) if early else None
     if found is None:
         return None
     line = cut_line(facts.log_tail, found.start(), found.end())
     named = find_ports(line)
-    return None if named and facts.rendezvous_port not in named else {"line": line, "port": facts.rendezvous_port}
+    return (
+        None
+        if named and facts.rendezvous_port not in named
+        else {"line": line, "port": facts.rendezvous_port}
+    )
 
 
 def _may_read(facts: TaskFacts) -> bool:
@@ -175,7 +265,9 @@ def _in_words(pattern: Pattern) -> Rule:
                 return {"line": cut_line(text, found.start(), found.end()), "in": source}
         return None
 
-    return Rule(f"log-{pattern.name}", find, pattern.cause, lambda f, e: f"{pattern.sentence}: {e['line']}")
+    return Rule(
+        f"log-{pattern.name}", find, pattern.cause, lambda f, e: f"{pattern.sentence}: {e['line']}"
+    )
 
 
 def _in_pull(pattern: Pattern) -> Rule:
@@ -204,7 +296,12 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
         for at, line in find_xid_lines(text):
             xid = find_xid([line.code], blame)
             if xid is not None:
-                return {"line": cut_line(text, at, at + 1), "in": "log", "xid": xid.code, "meaning": str(xid)}
+                return {
+                    "line": cut_line(text, at, at + 1),
+                    "in": "log",
+                    "xid": xid.code,
+                    "meaning": str(xid),
+                }
         return None
 
     return find
@@ -212,7 +309,11 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
 
 def _find_own_xid(facts: TaskFacts) -> Evidence | None:
     xid = find_xid(facts.xids, Blame.APPLICATION) if _may_read(facts) else None
-    return None if xid is None else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+    return (
+        None
+        if xid is None
+        else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
+    )
 
 
 WORDS: tuple[Rule, ...] = (
@@ -245,7 +346,9 @@ def _say_exit(code: int) -> str:
         return "exit code 126, a shell's for a command that cannot be executed"
     if code == 127:
         return "exit code 127, a shell's for a command that was not found"
-    return f"exit code {code}" + (f", a shell's for {signal_name(code - 128)}" if 129 <= code <= 159 else "")
+    return f"exit code {code}" + (
+        f", a shell's for {signal_name(code - 128)}" if 129 <= code <= 159 else ""
+    )
 
 
 def _say_end(facts: TaskFacts) -> str:
@@ -272,7 +375,8 @@ RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
 
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
-    """The exit code kept on the attempt: the watchdog's, else the process's, else 128 + signal, else 127 for no start."""
+    """The exit code kept on the attempt: the watchdog's, else the process's, else 128 + signal,
+    else 127 for no start."""
     if facts.trip is not None:
         return facts.trip.exit_code
     if facts.exit_code is not None:
@@ -286,9 +390,11 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
 
 
 def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
-    """Return the cause of a task's end, the rule that said so, a sentence, and what the rule went by (CLASSIFY-1).
+    """Return the cause of a task's end, the rule that said so, a sentence, and what the rule went
+    by (CLASSIFY-1).
 
-    rules: the operators' own, in their order; the first that matches is taken, and its name is `operator:NAME`.
+    rules: the operators' own, in their order; the first that matches is taken, and its name is
+    `operator:NAME`.
     """
     found = _apply(MEASURED, facts)
     if found is not None:
@@ -302,9 +408,14 @@ def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified
             cause = shipped.cause if rule.cause is None else rule.cause
             message = rule.message or f"{shipped.message} (operator's rule {rule.name})"
             return Classified(
-                cause=cause, rule=f"operator:{rule.name}", message=message, exit_code=shipped.exit_code,
-                evidence={**evidence, "shipped_rule": shipped.rule}, never_retry=rule.never_retry, avoid_host=rule.avoid_host,
-            )  # fmt: skip
+                cause=cause,
+                rule=f"operator:{rule.name}",
+                message=message,
+                exit_code=shipped.exit_code,
+                evidence={**evidence, "shipped_rule": shipped.rule},
+                never_retry=rule.never_retry,
+                avoid_host=rule.avoid_host,
+            )
     return shipped
 
 
@@ -314,7 +425,10 @@ def _apply(rules: Sequence[Rule], facts: TaskFacts) -> Classified | None:
         if evidence is not None:
             cause = rule.cause if isinstance(rule.cause, Cause) else rule.cause(facts)
             return Classified(
-                cause=cause, rule=rule.name, message=rule.say(facts, evidence), exit_code=kept_exit_code(facts),
+                cause=cause,
+                rule=rule.name,
+                message=rule.say(facts, evidence),
+                exit_code=kept_exit_code(facts),
                 evidence=dict(evidence),
-            )  # fmt: skip
+            )
     return None

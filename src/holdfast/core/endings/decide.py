@@ -1,13 +1,17 @@
 """decide(…) → Decision: what becomes of a job whose attempt is over.
 
 BUDGET-1  Only the trigger of a drain is charged, once per attempt.
-BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the job. So `watchdog_cap = 3` requeues
-          three trips and fails on the fourth, as `max_retries = 3` means four attempts.
-BUDGET-3  A cause charged to nothing requeues without limit; a cause that is never retried ends the job.
-BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before it is charged.
+BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the job. So
+          `watchdog_cap = 3` requeues three trips and fails on the fourth, as `max_retries = 3`
+          means four attempts.
+BUDGET-3  A cause charged to nothing requeues without limit; a cause that is never retried ends the
+          job.
+BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before
+          it is charged.
 RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got no further.
-BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried again at once, those after it
-          60 s doubling to 1 h apart, and after `start_failure_limit` of them in a row the job is parked until a person says otherwise.
+BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried
+          again at once, those after it 60 s doubling to 1 h apart, and after `start_failure_limit`
+          of them in a row the job is parked until a person says otherwise.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge stands.
 """
 
@@ -23,7 +27,8 @@ from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
 
 PROOF_AGAINST_HOST = frozenset({"unkillable", "gpu-xid", "gpu-ecc", "gpu-lost"})
-"""Rules whose evidence the job cannot have made up: only these quarantine a host. A line in a job's own log does not."""
+"""Rules whose evidence the job cannot have made up: only these quarantine a host. A line in a job's
+own log does not."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +64,8 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that is over. ran_seconds: how long it ran; step: the furthest its beats said, None without any."""
+    """The attempt that is over. ran_seconds: how long it ran; step: the furthest its beats said,
+    None without any."""
 
     job_id: str
     interactive: bool = False
@@ -70,10 +76,13 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to the job, and the sentence of why that every face shows.
 
-    event: the edge of the job's machine. outcome: of the attempt. front: back to the front of the queue.
+    event: the edge of the job's machine. outcome: of the attempt. front: back to the front of the
+    queue.
     avoid_host: keep the next attempt away from the trigger's host where another fits.
-    delay_seconds: with BACK_OFF only. retry: "scheduled", or "exhausted" where a budget that there was is spent.
-    parked: with BACK_OFF: no time brings it back, a person does. reset: all budgets began anew before this charge.
+    delay_seconds: with BACK_OFF only. retry: "scheduled", or "exhausted" where a budget that there
+    was is spent.
+    parked: with BACK_OFF: no time brings it back, a person does. reset: all budgets began anew
+    before this charge.
     policy: the one that was in force. announce: write the job.retry_* event. held: as in `Policy`.
     """
 
@@ -101,16 +110,24 @@ def decide_success(charges: Charges, attempt: int) -> Decision:
     """Every task is done."""
     reason = "succeeded" if attempt == 1 else f"succeeded on attempt {attempt}"
     return Decision(
-        event=JobEvent.SUCCEED, outcome=Outcome.SUCCEEDED, cause=None, rule=None, charged_to=None,
-        charges=charges, reason=reason, exit_code=0,
-    )  # fmt: skip
+        event=JobEvent.SUCCEED,
+        outcome=Outcome.SUCCEEDED,
+        cause=None,
+        rule=None,
+        charged_to=None,
+        charges=charges,
+        reason=reason,
+        exit_code=0,
+    )
 
 
-def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, *, chance: float) -> Decision:
+def decide(
+    found: Classified, charges: Charges, policy: Policy, ending: Ending, *, chance: float
+) -> Decision:
     """Return what becomes of the job after its trigger ended as `found`.
 
-    `charges` are those before this end; `chance` is uniform in [0, 1), for random jitter. Pure: the same arguments
-    always give the same decision.
+    `charges` are those before this end; `chance` is uniform in [0, 1), for random jitter. Pure: the
+    same arguments always give the same decision.
     """
     budget = CHARGED_TO[found.cause]
     case = _Case(found, budget, policy, ending)
@@ -126,7 +143,10 @@ def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, 
         seen = msgspec.structs.replace(seen, start_failures=0)
         return case.requeue(seen, f"requeued at no charge: {found.message}", avoid=False)
     charges = msgspec.structs.replace(charges, start_failures=0)
-    if policy.budget_reset_seconds is not None and ending.ran_seconds >= policy.budget_reset_seconds:
+    if (
+        policy.budget_reset_seconds is not None
+        and ending.ran_seconds >= policy.budget_reset_seconds
+    ):
         charges = Charges(best_step=charges.best_step)
         case.reset = True
     charges = count_progress(charges, ending.step)
@@ -142,9 +162,11 @@ def decide(found: Classified, charges: Charges, policy: Policy, ending: Ending, 
 
 
 def count_progress(charges: Charges, step: int | None, *, counted: bool = True) -> Charges:
-    """The charges after an attempt that got to `step`. Without steps there is nothing to compare, and nothing is counted.
+    """The charges after an attempt that got to `step`. Without steps there is nothing to compare,
+    and nothing is counted.
 
-    counted: False for an end that is charged to nothing: it may show progress, and never the lack of it.
+    counted: False for an end that is charged to nothing: it may show progress, and never the lack
+    of it.
     """
     best = charges.best_step
     if step is not None and (best is None or step > best):
@@ -199,7 +221,9 @@ def _charge_watchdog(case: _Case, charges: Charges) -> Decision:
     if charges.watchdog >= cap:
         spent = f"{text}; trip {after.watchdog}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    return case.requeue(after, f"{text}; requeued at the front, trip {after.watchdog} of {cap} forgiven", avoid=True)
+    return case.requeue(
+        after, f"{text}; requeued at the front, trip {after.watchdog} of {cap} forgiven", avoid=True
+    )
 
 
 def _charge_infra(case: _Case, charges: Charges) -> Decision:
@@ -218,7 +242,11 @@ def _charge_retries(case: _Case, charges: Charges, chance: float) -> Decision:
     if charges.retries >= retry.max_retries:
         spent = "no retries were asked for"
         if retry.max_retries:
-            spent = "its one retry is spent" if retry.max_retries == 1 else f"all {retry.max_retries} retries are spent"
+            spent = (
+                "its one retry is spent"
+                if retry.max_retries == 1
+                else f"all {retry.max_retries} retries are spent"
+            )
         return case.end(after, f"{text}; {spent}", retry="exhausted" if retry.max_retries else None)
     delay = retry_delay_seconds(retry, charges.retries, job_id=case.ending.job_id, chance=chance)
     text = f"{text}; retry {after.retries} of {retry.max_retries} in {delay:.4g} s"
@@ -236,50 +264,100 @@ class _Case:
         self.reset = False
 
     def end(
-        self, charges: Charges, reason: str, event: JobEvent = JobEvent.FAIL, outcome: Outcome = Outcome.FAILED,
-        *, retry: Literal["exhausted"] | None = None,
-    ) -> Decision:  # fmt: skip
+        self,
+        charges: Charges,
+        reason: str,
+        event: JobEvent = JobEvent.FAIL,
+        outcome: Outcome = Outcome.FAILED,
+        *,
+        retry: Literal["exhausted"] | None = None,
+    ) -> Decision:
         return self._make(event, outcome, charges, reason, retry=retry)
 
     def requeue(self, charges: Charges, reason: str, *, avoid: bool) -> Decision:
-        """At once and to the front; but what is charged to a budget is held while retries are (RETRY-5)."""
+        """At once and to the front; but what is charged to a budget is held while retries are
+        (RETRY-5)."""
         if self.policy.held is not None and self.budget is not Budget.NOTHING:
             return self._back_off(charges, reason, 0.0, avoid=avoid)
-        return self._make(JobEvent.REQUEUE, Outcome.REQUEUED, charges, reason, front=True, avoid_host=avoid)
+        return self._make(
+            JobEvent.REQUEUE, Outcome.REQUEUED, charges, reason, front=True, avoid_host=avoid
+        )
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
         """A retry keeps its old place in its queue: it waited already, and pushes nobody aside."""
-        return self._back_off(charges, reason, delay_seconds, avoid=True, front=False, retry="scheduled")
+        return self._back_off(
+            charges, reason, delay_seconds, avoid=True, front=False, retry="scheduled"
+        )
 
     def back_off_start(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
         return self._make(
-            JobEvent.BACK_OFF, Outcome.REQUEUED, charges, reason, avoid_host=True, delay_seconds=delay_seconds
+            JobEvent.BACK_OFF,
+            Outcome.REQUEUED,
+            charges,
+            reason,
+            avoid_host=True,
+            delay_seconds=delay_seconds,
         )
 
     def park(self, charges: Charges, reason: str) -> Decision:
         return self._make(JobEvent.BACK_OFF, Outcome.REQUEUED, charges, reason, parked=True)
 
     def _back_off(
-        self, charges: Charges, reason: str, delay_seconds: float, *, avoid: bool, front: bool = True,
+        self,
+        charges: Charges,
+        reason: str,
+        delay_seconds: float,
+        *,
+        avoid: bool,
+        front: bool = True,
         retry: Literal["scheduled"] | None = None,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         held = self.policy.held
         text = reason if held is None else f"{reason}; held, for {held} holds all retries"
         return self._make(
-            JobEvent.BACK_OFF, Outcome.REQUEUED, charges, text, front=front, avoid_host=avoid,
-            delay_seconds=delay_seconds, retry=retry, held=held,
-        )  # fmt: skip
+            JobEvent.BACK_OFF,
+            Outcome.REQUEUED,
+            charges,
+            text,
+            front=front,
+            avoid_host=avoid,
+            delay_seconds=delay_seconds,
+            retry=retry,
+            held=held,
+        )
 
     def _make(
-        self, event: JobEvent, outcome: Outcome, charges: Charges, reason: str, *, front: bool = False,
-        avoid_host: bool = False, delay_seconds: float = 0.0, retry: Literal["scheduled", "exhausted"] | None = None,
-        held: str | None = None, parked: bool = False,
-    ) -> Decision:  # fmt: skip
+        self,
+        event: JobEvent,
+        outcome: Outcome,
+        charges: Charges,
+        reason: str,
+        *,
+        front: bool = False,
+        avoid_host: bool = False,
+        delay_seconds: float = 0.0,
+        retry: Literal["scheduled", "exhausted"] | None = None,
+        held: str | None = None,
+        parked: bool = False,
+    ) -> Decision:
         found = self.found
         return Decision(
-            event=event, outcome=outcome, cause=found.cause, rule=found.rule, charged_to=self.budget, charges=charges,
-            reason=reason, exit_code=found.exit_code, front=front, avoid_host=avoid_host or found.avoid_host,
-            quarantine_host=found.rule in PROOF_AGAINST_HOST, delay_seconds=delay_seconds, retry=retry,
-            policy=self.policy.retry, announce=self.policy.retry.emit_retry_events, held=held,
-            parked=parked, reset=self.reset,
-        )  # fmt: skip
+            event=event,
+            outcome=outcome,
+            cause=found.cause,
+            rule=found.rule,
+            charged_to=self.budget,
+            charges=charges,
+            reason=reason,
+            exit_code=found.exit_code,
+            front=front,
+            avoid_host=avoid_host or found.avoid_host,
+            quarantine_host=found.rule in PROOF_AGAINST_HOST,
+            delay_seconds=delay_seconds,
+            retry=retry,
+            policy=self.policy.retry,
+            announce=self.policy.retry.emit_retry_events,
+            held=held,
+            parked=parked,
+            reset=self.reset,
+        )

@@ -2,10 +2,12 @@
 
 DRAIN-1  A drain is completed only when no task holds a lease: every end is confirmed (GANG-3).
 GANG-4   Each rank of a gang has its own count of what it was charged. Only the trigger's grows, and the job ends when that
-         one is over its budget: a member that always fails ends it, three that fail once each do not.
+         one is over its budget: a member that always fails ends it, three that fail once each do
+         not.
 GANG-5   Work that is done is not run again: where some tasks are done, or failed for good, and the others must start anew,
          the job fails, unless its spec says `on_partial = "restart"`.
-MEMBER-4  A supervised job ends as its script, rank 0, does: what its other ranks did counts only where one is the trigger.
+MEMBER-4  A supervised job ends as its script, rank 0, does: what its other ranks did counts only
+          where one is the trigger.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A drain that is over: the decision, the trigger's rank and how each member ended.
 
     totals: what the whole job has been charged after it; of a gang, the sum over its ranks.
-    rank_charges: of a gang, what each rank has been charged, by rank as text; empty for a job of one task.
+    rank_charges: of a gang, what each rank has been charged, by rank as text; empty for a job of
+    one task.
     """
 
     decision: Decision
@@ -40,7 +43,12 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_completion(
-    job: JobRecord, tasks: Sequence[TaskRecord], policy: Policy, rules: Sequence[OperatorRule], *, chance: float
+    job: JobRecord,
+    tasks: Sequence[TaskRecord],
+    policy: Policy,
+    rules: Sequence[OperatorRule],
+    *,
+    chance: float,
 ) -> Completion | None:
     """Return how the drain of `job` ends, or None while any task still holds its lease (DRAIN-1).
 
@@ -50,16 +58,23 @@ def plan_completion(
         return None
     failures = _find_failures(job, tasks, rules)
     asked = job.drain_cause is not None and (
-        job.trigger_rank is None or (job.drain_cause is Cause.START_TIMEOUT and not _is_fallen_member(job, tasks))
+        job.trigger_rank is None
+        or (job.drain_cause is Cause.START_TIMEOUT and not _is_fallen_member(job, tasks))
     )
     trigger = find_trigger(tasks, failures, asked=asked)
     members = tuple(_member(task, trigger, failures) for task in tasks)
-    before = RankCharges(retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged)
+    before = RankCharges(
+        retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged
+    )
     charges = _charges_of(job, before, trigger)
     if _is_done(job, tasks):
         decision = decide_success(charges, job.attempts)
         return Completion(
-            decision=decision, trigger_rank=None, members=members, totals=before, rank_charges=job.rank_charges
+            decision=decision,
+            trigger_rank=None,
+            members=members,
+            totals=before,
+            rank_charges=job.rank_charges,
         )
     found = _find_cause(job, tasks, trigger, failures, rules)
     decision = decide(found, charges, policy, _ending(job, tasks, trigger), chance=chance)
@@ -71,7 +86,13 @@ def plan_completion(
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
     totals, rank_charges = _add_up(job, before, charges, decision, trigger)
     rank = None if trigger is None else trigger.rank
-    return Completion(decision=decision, trigger_rank=rank, members=members, totals=totals, rank_charges=rank_charges)
+    return Completion(
+        decision=decision,
+        trigger_rank=rank,
+        members=members,
+        totals=totals,
+        rank_charges=rank_charges,
+    )
 
 
 def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
@@ -79,14 +100,17 @@ def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
     return bool(deciding) and all(task.state is TaskState.DONE for task in deciding)
 
 
-def _find_failures(job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]) -> dict[int, Classified]:
+def _find_failures(
+    job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
+) -> dict[int, Classified]:
     failures = classify_failures(tasks, rules)
     if not job.spec.supervised:
         return failures
     # MEMBER-4: the others would have been replaced, and none of them began this fall.
     found = {rank: failure for rank, failure in failures.items() if rank == 0}
     for task in tasks:
-        # A rank that was only waited for at the start (`moves.requests.run_out`) has no failure of its own.
+        # A rank that was only waited for at the start (`moves.requests.run_out`) has no failure of
+        # its own.
         if (
             task.rank > 0
             and task.rank == job.trigger_rank
@@ -97,17 +121,27 @@ def _find_failures(job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[
 
 
 def _is_fallen_member(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
-    """Whether the drain began because a member of a supervised job, past its start barrier, was given up (MEMBER-2)."""
-    return job.spec.supervised and any(t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks)
+    """Whether the drain began because a member of a supervised job, past its start barrier, was
+    given up (MEMBER-2)."""
+    return job.spec.supervised and any(
+        t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks
+    )
 
 
 def _find_cause(
-    job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | None, failures: Mapping[int, Classified],
+    job: JobRecord,
+    tasks: Sequence[TaskRecord],
+    trigger: TaskRecord | None,
+    failures: Mapping[int, Classified],
     rules: Sequence[OperatorRule],
-) -> Classified:  # fmt: skip
+) -> Classified:
     if job.drain_cause is not None and (trigger is None or job.drain_cause is Cause.USER_CANCELLED):
         facts = next(
-            (task.facts for task in ([trigger] if trigger else []) + list(tasks) if task.facts is not None),
+            (
+                task.facts
+                for task in ([trigger] if trigger else []) + list(tasks)
+                if task.facts is not None
+            ),
             None,
         )
         code = None if facts is None else classify(facts, rules).exit_code
@@ -117,7 +151,9 @@ def _find_cause(
         found = failures[trigger.rank]
         if job.tasks == 1:
             return found
-        return msgspec.structs.replace(found, message=f"rank {trigger.rank} on {trigger.host_name}: {found.message}")
+        return msgspec.structs.replace(
+            found, message=f"rank {trigger.rank} on {trigger.host_name}: {found.message}"
+        )
     message = "its attempt ended and nothing says why"
     return Classified(cause=Cause.UNKNOWN, rule="none", message=message, exit_code=None)
 
@@ -128,13 +164,21 @@ def _charges_of(job: JobRecord, before: RankCharges, trigger: TaskRecord | None)
     if job.tasks > 1 and trigger is not None:
         mine = job.rank_charges.get(str(trigger.rank), RankCharges())
     return Charges(
-        retries=mine.retries, watchdog=mine.watchdog, infra=mine.infra, best_step=job.best_step,
-        no_progress=job.no_progress, start_failures=job.start_failures,
-    )  # fmt: skip
+        retries=mine.retries,
+        watchdog=mine.watchdog,
+        infra=mine.infra,
+        best_step=job.best_step,
+        no_progress=job.no_progress,
+        start_failures=job.start_failures,
+    )
 
 
 def _add_up(
-    job: JobRecord, before: RankCharges, charges: Charges, decision: Decision, trigger: TaskRecord | None
+    job: JobRecord,
+    before: RankCharges,
+    charges: Charges,
+    decision: Decision,
+    trigger: TaskRecord | None,
 ) -> tuple[RankCharges, Mapping[str, RankCharges]]:
     after = decision.charges
     mine = RankCharges(retries=after.retries, watchdog=after.watchdog, infra=after.infra)
@@ -151,24 +195,47 @@ def _add_up(
 
 
 def _refuse_partial(
-    decision: Decision, tasks: Sequence[TaskRecord], trigger: TaskRecord | None, failures: Mapping[int, Classified],
+    decision: Decision,
+    tasks: Sequence[TaskRecord],
+    trigger: TaskRecord | None,
+    failures: Mapping[int, Classified],
     policy: Policy,
-) -> Decision:  # fmt: skip
-    """GANG-5: fail where going on would run finished work again, or another rank failed of what is never retried."""
+) -> Decision:
+    """GANG-5: fail where going on would run finished work again, or another rank failed of what is
+    never retried."""
     done = [task.rank for task in tasks if task.state is TaskState.DONE]
     lost = [
-        task.rank for task in tasks
-        if (found := failures.get(task.rank)) is not None and task is not trigger and not is_cascade(found, task.facts)
-        and (found.never_retry or CHARGED_TO[found.cause] is Budget.NEVER or found.cause not in policy.retry.eligible_causes)
-    ]  # fmt: skip
+        task.rank
+        for task in tasks
+        if (found := failures.get(task.rank)) is not None
+        and task is not trigger
+        and not is_cascade(found, task.facts)
+        and (
+            found.never_retry
+            or CHARGED_TO[found.cause] is Budget.NEVER
+            or found.cause not in policy.retry.eligible_causes
+        )
+    ]
     if not done and not lost:
         return decision
-    why = f"rank {done[0]} had finished its work" if done else f"rank {lost[0]} failed of {failures[lost[0]].cause}"
+    why = (
+        f"rank {done[0]} had finished its work"
+        if done
+        else f"rank {lost[0]} failed of {failures[lost[0]].cause}"
+    )
     text = f"{decision.reason.split('; ')[0]}; {why}, and on_partial = fail forbids to run the whole again"
     return msgspec.structs.replace(
-        decision, event=JobEvent.FAIL, outcome=Outcome.FAILED, reason=text, front=False, avoid_host=False,
-        delay_seconds=0.0, retry=None, held=None, parked=False,
-    )  # fmt: skip
+        decision,
+        event=JobEvent.FAIL,
+        outcome=Outcome.FAILED,
+        reason=text,
+        front=False,
+        avoid_host=False,
+        delay_seconds=0.0,
+        retry=None,
+        held=None,
+        parked=False,
+    )
 
 
 def _ending(job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | None) -> Ending:
@@ -176,18 +243,29 @@ def _ending(job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | N
     whose = [trigger] if trigger is not None else tasks
     ran = [task.facts.runtime_seconds for task in whose if task.facts is not None]
     return Ending(
-        job_id=job.id, interactive=job.spec.interactive, ran_seconds=max(ran, default=0.0),
+        job_id=job.id,
+        interactive=job.spec.interactive,
+        ran_seconds=max(ran, default=0.0),
         step=max(steps, default=None),
-    )  # fmt: skip
+    )
 
 
-def _member(task: TaskRecord, trigger: TaskRecord | None, failures: Mapping[int, Classified]) -> MemberRecord:
+def _member(
+    task: TaskRecord, trigger: TaskRecord | None, failures: Mapping[int, Classified]
+) -> MemberRecord:
     found = failures.get(task.rank)
     code = 0 if task.state is TaskState.DONE else (found.exit_code if found else None)
     triggered = trigger is not None and task.rank == trigger.rank
     return MemberRecord(
-        rank=task.rank, host=task.host_name, state=task.state, exit_code=code, cause=found.cause if found else None,
-        rule=found.rule if found else None, message=found.message if found else "",
-        evidence=found.evidence if found else {}, trigger=triggered,
-        cascade=found is not None and not triggered and is_cascade(found, task.facts), facts=task.facts,
-    )  # fmt: skip
+        rank=task.rank,
+        host=task.host_name,
+        state=task.state,
+        exit_code=code,
+        cause=found.cause if found else None,
+        rule=found.rule if found else None,
+        message=found.message if found else "",
+        evidence=found.evidence if found else {},
+        trigger=triggered,
+        cascade=found is not None and not triggered and is_cascade(found, task.facts),
+        facts=task.facts,
+    )

@@ -1,13 +1,18 @@
-"""What tools print when work fails, as data: a regular expression, the cause it shows, and a sentence for a person.
+"""What tools print when work fails, as data: a regular expression, the cause it shows, and a
+sentence for a person.
 
-PATTERN-1  The first match in the order of these tables wins: what explains a failure stands before what follows from one,
-           and a peer's death stands last, so that a rank's own fault is never hidden by the connections it took down.
-PATTERN-2  A pattern matches a message as the tool prints it, never the words alone: a log that talks about running out
-           of memory did not run out of it. A Python traceback is no cause by itself.
-PATTERN-3  What a log says can be made up by the job. It may decide a cause; it never quarantines a host.
+PATTERN-1  The first match in the order of these tables wins: what explains a failure stands before
+           what follows from one, and a peer's death stands last, so that a rank's own fault is
+           never hidden by the connections it took down.
+PATTERN-2  A pattern matches a message as the tool prints it, never the words alone: a log that
+           talks about running out of memory did not run out of it. A Python traceback is no cause
+           by itself.
+PATTERN-3  What a log says can be made up by the job. It may decide a cause; it never quarantines a
+           host.
 
-The messages are PyTorch's, JAX's, TensorFlow's, CuPy's, NCCL's (RCCL prints the same), gloo's, CUDA's, ROCm's,
-podman's, docker's and the Linux kernel's; `tests/unit/core/endings/test_patterns.py` holds real ones.
+The messages are PyTorch's, JAX's, TensorFlow's, CuPy's, NCCL's (RCCL prints the same), gloo's,
+CUDA's, ROCm's, podman's, docker's and the Linux kernel's;
+`tests/unit/core/endings/test_patterns.py` holds real ones.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from holdfast.core.log_lines import cut_line
 class Pattern(NamedTuple):
     """One message. name: the rule is called `log-NAME` (of a pull's error: `pull-NAME`).
 
-    alternatives: each with words that every text it matches contains; looking for those first is ten times as fast.
-    cascade: it means that a peer died or went silent; whoever prints it is the victim of somebody else's failure.
+    alternatives: each with words that every text it matches contains; looking for those first is
+    ten times as fast.
+    cascade: it means that a peer died or went silent; whoever prints it is the victim of somebody
+    else's failure.
     """
 
     name: str
@@ -41,143 +48,227 @@ class Pattern(NamedTuple):
         return None
 
 
-def _pattern(name: str, cause: Cause, sentence: str, *alternatives: str, cascade: bool = False) -> Pattern:
+def _pattern(
+    name: str, cause: Cause, sentence: str, *alternatives: str, cascade: bool = False
+) -> Pattern:
     made = tuple((find_words(text), re.compile(text)) for text in alternatives)
     return Pattern(name, made, cause, sentence, cascade)
 
 
-_FAULT, _OOM, _OWN, _PULL = Cause.GPU_FAULT, Cause.OOM_KILLED, Cause.NONZERO_EXIT, Cause.IMAGE_PULL_FAILURE
+_FAULT, _OOM, _OWN, _PULL = (
+    Cause.GPU_FAULT,
+    Cause.OOM_KILLED,
+    Cause.NONZERO_EXIT,
+    Cause.IMAGE_PULL_FAILURE,
+)
 
 HARDWARE: tuple[Pattern, ...] = (
     _pattern("gpu-ecc", _FAULT, "the GPU's memory has an uncorrectable error (ECC)",
-        r"uncorrectable ECC error encountered", r"\bCUDA_ERROR_ECC_UNCORRECTABLE\b", r"\bcudaErrorECCUncorrectable\b",
+        r"uncorrectable ECC error "
+        r"encountered", r"\bCUDA_ERROR_ECC_UNCORRECTABLE\b", r"\bcudaErrorECCUncorrectable\b",
         r"Uncorrectable ECC error detected", r"\bhipErrorECCNotCorrectable\b"),
     _pattern("gpu-nvlink", _FAULT, "an NVLink failed with an uncorrectable error",
-        r"uncorrectable NVLink error detected during the execution", r"\bCUDA_ERROR_NVLINK_UNCORRECTABLE\b",
+        r"uncorrectable NVLink error detected during the "
+        r"execution", r"\bCUDA_ERROR_NVLINK_UNCORRECTABLE\b",
         r"\bcudaErrorNvlinkUncorrectable\b"),
     _pattern("gpu-lost", _FAULT, "the GPU fell off the bus",
-        r"NVRM: [^\n]{0,80}GPU has fallen off the bus", r"GPU is lost\.\s{1,2}Reboot the system to recover this GPU",
-        r"Unable to determine the device handle for GPU[^\n]{0,40}: (?:GPU is lost|Unknown Error|GPU requires reset)",
-        r"amdgpu [0-9a-f:.]{7,15}: (?:amdgpu: )?(?:GPU reset\(\d{1,6}\) failed|device lost from bus!)"),
+        r"NVRM: [^\n]{0,80}GPU has fallen off the "
+        r"bus", r"GPU is lost\.\s{1,2}Reboot the system to recover this GPU",
+        r"Unable to determine the device handle for GPU[^\n]{0,40}: (?:GPU is lost|Unknown "
+        r"Error|GPU requires reset)",
+        r"amdgpu [0-9a-f:.]{7,15}: (?:amdgpu: )?(?:GPU reset\(\d{1,6}\) failed|device lost from "
+        r"bus!)"),
     _pattern("gpu-driver-mismatch", _FAULT, "this host's GPU driver and its library are of different versions; it must be rebooted",
-        r"Driver/library version mismatch", r"\bcudaErrorSystemDriverMismatch\b", r"\bCUDA_ERROR_SYSTEM_DRIVER_MISMATCH\b",
+        r"Driver/library version "
+        r"mismatch", r"\bcudaErrorSystemDriverMismatch\b", r"\bCUDA_ERROR_SYSTEM_DRIVER_MISMATCH\b",
         r"system has unsupported display driver / cuda driver combination",
         r"nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"),
     _pattern("gpu-not-ready", _FAULT, "this host's GPUs are not ready: its driver or fabric manager does not run",
-        r"Error 802: system not yet initialized", r"\bCUDA_ERROR_SYSTEM_NOT_READY\b", r"\bcudaErrorSystemNotReady\b",
+        r"Error 802: system not yet "
+        r"initialized", r"\bCUDA_ERROR_SYSTEM_NOT_READY\b", r"\bcudaErrorSystemNotReady\b",
         r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
-        r"nvidia-container-cli: initialization error: (?:driver error|nvml error|cuda error|driver rpc error|load library failed)",
+        r"nvidia-container-cli: initialization error: (?:driver error|nvml error|cuda "
+        r"error|driver rpc error|load library failed)",
         r"Failed to initialize NVML: (?:Unknown Error|GPU is lost|Driver Not Loaded)"),
     _pattern("gpu-busy", _FAULT, "the GPU it was given is held by another program or not available",
-        r"CUDA-capable device\(s\) is/are busy or unavailable", r"\bCUDA_ERROR_DEVICE_UNAVAILABLE\b",
+        r"CUDA-capable device\(s\) is/are busy or "
+        r"unavailable", r"\bCUDA_ERROR_DEVICE_UNAVAILABLE\b",
         r"\bcudaErrorDevicesUnavailable\b"),
 )  # fmt: skip
 """A device or its driver failed."""
 
 MEMORY: tuple[Pattern, ...] = (
-    _pattern("cuda-oom", _OOM, "the GPU's memory ran out",
+    _pattern(
+        "cuda-oom",
+        _OOM,
+        "the GPU's memory ran out",
         r"(?:CUDA|HIP|XPU|MPS backend) out of memory[.:]? ?\(?(?:Tried to allocate|MPS allocated)",
-        r"torch\.(?:cuda\.)?OutOfMemoryError: ", r"CUDA (?:driver )?error: out of memory", r"HIP error: out of memory",
-        r"\bCUDA_ERROR_OUT_OF_MEMORY\b", r"\bcudaErrorMemoryAllocation\b", r"\bhipErrorOutOfMemory\b",
-        r"\bCU(?:BLAS|SOLVER|SPARSE|DNN|FFT)_STATUS_ALLOC_FAILED\b", r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b",
-        r"cupy\.cuda\.memory\.OutOfMemoryError: ", r"ggml_backend_cuda_buffer_type_alloc_buffer: allocating [^\n]{1,60} failed",
-        r"NCCL WARN (?:Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:calloc|malloc))"),
-    _pattern("xla-oom", _OOM, "the GPU's memory ran out",
-        r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|Error (?:loading|allocating)|XLA:TPU compile permanent error\. Ran out)",
+        r"torch\.(?:cuda\.)?OutOfMemoryError: ",
+        r"CUDA (?:driver )?error: out of memory",
+        r"HIP error: out of memory",
+        r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
+        r"\bcudaErrorMemoryAllocation\b",
+        r"\bhipErrorOutOfMemory\b",
+        r"\bCU(?:BLAS|SOLVER|SPARSE|DNN|FFT)_STATUS_ALLOC_FAILED\b",
+        r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b",
+        r"cupy\.cuda\.memory\.OutOfMemoryError: ",
+        r"ggml_backend_cuda_buffer_type_alloc_buffer: allocating [^\n]{1,60} failed",
+        r"NCCL WARN (?:Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:calloc|malloc))",
+    ),
+    _pattern(
+        "xla-oom",
+        _OOM,
+        "the GPU's memory ran out",
+        r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|Error "
+        r"(?:loading|allocating)|XLA:TPU compile permanent error\. Ran out)",
         r"Resource exhausted: (?:Out of memory while|OOM when allocating)",
         r"ResourceExhaustedError:[^\n]{0,200}(?:OOM when allocating|failed to allocate memory)",
-        r"OOM when allocating tensor with shape ?\[?"),
-    _pattern("kernel-oom", _OOM, "the kernel killed it for memory",
-        r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d{1,10}", r"\boom_reaper: reaped process \d{1,10}",
-        r"slurmstepd: error: Detected \d{1,9} oom[-_]kill event"),
-    _pattern("host-oom", _OOM, "the host's memory ran out",
-        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)", r"_ArrayMemoryError: Unable to allocate",
-        r"(?m:^MemoryError(?::|$))", r"(?m:^(?:OSError|RuntimeError|BlockingIOError): [^\n]{0,60}Cannot allocate memory)",
-        r"terminate called after throwing an instance of 'std::bad_alloc'", r"java\.lang\.OutOfMemoryError: ",
-        r"ray\.exceptions\.OutOfMemoryError: ", r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Killed"),
-)  # fmt: skip
+        r"OOM when allocating tensor with shape ?\[?",
+    ),
+    _pattern(
+        "kernel-oom",
+        _OOM,
+        "the kernel killed it for memory",
+        r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d{1,10}",
+        r"\boom_reaper: reaped process \d{1,10}",
+        r"slurmstepd: error: Detected \d{1,9} oom[-_]kill event",
+    ),
+    _pattern(
+        "host-oom",
+        _OOM,
+        "the host's memory ran out",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
+        r"_ArrayMemoryError: Unable to allocate",
+        r"(?m:^MemoryError(?::|$))",
+        r"(?m:^(?:OSError|RuntimeError|BlockingIOError): [^\n]{0,60}Cannot allocate memory)",
+        r"terminate called after throwing an instance of 'std::bad_alloc'",
+        r"java\.lang\.OutOfMemoryError: ",
+        r"ray\.exceptions\.OutOfMemoryError: ",
+        r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Killed",
+    ),
+)
 """Memory ran out."""
 
 OWN: tuple[Pattern, ...] = (
     _pattern("shared-memory", _OWN, "its shared memory (/dev/shm) is too small",
         r"It is possible that dataloader's workers are out of shared memory",
         r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Bus error",
-        r"NCCL WARN Error: failed to extend /dev/shm/nccl-", r"unable to (?:open|write to|mmap|resize) (?:file|shared memory object) </torch_"),
+        r"NCCL WARN Error: failed to extend "
+        r"/dev/shm/nccl-", r"unable to (?:open|write to|mmap|resize) (?:file|shared memory object) </torch_"),
     _pattern("disk-full", _OWN, "a disk of its host is full",
         r"\[Errno 28\] No space left on device", r"\bENOSPC\b", r"(?m:: No space left on device$)",
         r"\(os error 28\)", r"PytorchStreamWriter failed writing file"),
     _pattern("disk-quota", _OWN, "its disk quota is used up", r"\[Errno 122\] Disk quota exceeded", r"(?m:: Disk quota exceeded$)"),
     _pattern("read-only-disk", _OWN, "a file system of its host is read-only", r"\[Errno 30\] Read-only file system"),
     _pattern("cuda-fault", _OWN, "a GPU kernel did something illegal",
-        r"CUDA error: (?:an illegal memory access was encountered|unspecified launch failure|misaligned address"
-        r"|an illegal instruction was encountered|invalid program counter|device-side assert triggered|operation not permitted)",
+        r"CUDA error: (?:an illegal memory access was encountered|unspecified launch "
+        r"failure|misaligned address"
+        r"|an illegal instruction was encountered|invalid program counter|device-side assert "
+        r"triggered|operation not permitted)",
         r"\bCUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION|ASSERT)\b",
         r"\bcudaError(?:IllegalAddress|LaunchFailure|MisalignedAddress|IllegalInstruction|Assert)\b",
-        r"Memory access fault by GPU node-\d{1,4}", r"HIP error: (?:an illegal memory access|unspecified launch failure)",
+        r"Memory access fault by GPU "
+        r"node-\d{1,4}", r"HIP error: (?:an illegal memory access|unspecified launch failure)",
         r"\bhipErrorIllegalAddress\b", r"\bHSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)\b"),
     _pattern("cuda-version", _OWN, "this host's GPU driver is too old for the program's CUDA",
-        r"CUDA driver version is insufficient for CUDA runtime version", r"\bcudaErrorInsufficientDriver\b",
+        r"CUDA driver version is insufficient for CUDA runtime "
+        r"version", r"\bcudaErrorInsufficientDriver\b",
         r"The NVIDIA driver on your system is too old \(found version \d",
         r"nvidia-container-cli: requirement error: unsatisfied condition: cuda"),
     _pattern("cuda-build", _OWN, "the program was not built for this GPU",
-        r"no kernel image is available for execution on the device", r"\bcudaErrorNoKernelImageForDevice\b",
+        r"no kernel image is available for execution on the "
+        r"device", r"\bcudaErrorNoKernelImageForDevice\b",
         r"Torch not compiled with CUDA enabled"),
     _pattern("no-gpu", _OWN, "the program found no GPU",
-        r"No CUDA GPUs are available", r"no CUDA-capable device is detected", r"\bCUDA_ERROR_NO_DEVICE\b", r"\bcudaErrorNoDevice\b",
-        r"Found no NVIDIA driver on your system", r"No HIP GPUs are available", r"no ROCm-capable device is detected",
+        r"No CUDA GPUs are "
+        r"available", r"no CUDA-capable device is detected", r"\bCUDA_ERROR_NO_DEVICE\b", r"\bcudaErrorNoDevice\b",
+        r"Found no NVIDIA driver on your "
+        r"system", r"No HIP GPUs are available", r"no ROCm-capable device is detected",
         r"Unknown backend:? '?(?:cuda|gpu|rocm)'? requested, but no platforms",
-        r"could not select device driver \"\" with capabilities: \[\[gpu\]\]", r"CUDA error: invalid device ordinal"),
+        r"could not select device driver \"\" with capabilities: "
+        r"\[\[gpu\]\]", r"CUDA error: invalid device ordinal"),
     _pattern("nccl-usage", _OWN, "NCCL was used in a way that is not allowed",
         r"\bncclInvalidUsage\b", r"\bncclInvalidArgument\b", r"NCCL WARN Duplicate GPU detected"),
     _pattern("nccl-cuda", _OWN, "a CUDA call of NCCL failed", r"\bncclUnhandledCudaError\b", r"NCCL WARN Cuda failure"),
     _pattern("port-in-use", _OWN, "a port it wanted is in use",
         r"EADDRINUSE", r"\[Errno 98\] Address already in use", r"The server socket has failed to listen on any local network address",
-        r"error while attempting to bind on address \([^\n]{1,80}\): address already in use", r"\bbind\b[^\n]{0,60}: [Aa]ddress already in use"),
+        r"error while attempting to bind on address \([^\n]{1,80}\): address already in "
+        r"use", r"\bbind\b[^\n]{0,60}: [Aa]ddress already in use"),
 )  # fmt: skip
 """The program's own failure, or its surroundings': a better sentence than its exit code."""
 
 CASCADE: tuple[Pattern, ...] = (
     _pattern("nccl-peer", _OWN, "a peer's NCCL connection closed: a neighbour died first",
-        r"NCCL WARN (?:NET/\w{1,16} ?: )?(?:Net ?: )?(?:socketProgress(?:Opt)?: )?Connection closed by (?:remote )?peer",
-        r"NCCL WARN [^\n]{0,120}(?:Call to (?:recv|send|connect)[^\n]{0,120} failed ?: )?(?:Connection reset by peer|Broken pipe)",
-        r"NCCL WARN [^\n]{0,60}(?:socketPollConnect|socketStartConnect)[^\n]{0,160}(?:Connection refused|timed out|exceeded (?:error )?retr)",
-        r"NCCL WARN NET/IB ?: Got completion from peer [^\n]{1,80} with (?:status=IBV_WC_RETRY_EXC_ERR|error (?:5|12)\b|status=(?:5|12)\b)",
+        r"NCCL WARN (?:NET/\w{1,16} ?: )?(?:Net ?: )?(?:socketProgress(?:Opt)?: )?Connection "
+        r"closed by (?:remote )?peer",
+        r"NCCL WARN [^\n]{0,120}(?:Call to (?:recv|send|connect)[^\n]{0,120} failed ?: "
+        r")?(?:Connection reset by peer|Broken pipe)",
+        r"NCCL WARN [^\n]{0,60}(?:socketPollConnect|socketStartConnect)[^\n]{0,160}(?:Connection "
+        r"refused|timed out|exceeded (?:error )?retr)",
+        r"NCCL WARN NET/IB ?: Got completion from peer [^\n]{1,80} with "
+        r"(?:status=IBV_WC_RETRY_EXC_ERR|error (?:5|12)\b|status=(?:5|12)\b)",
         r"\bncclRemoteError\b", r"NCCL communicator was aborted on rank \d", cascade=True),
     _pattern("nccl-timeout", _OWN, "a collective timed out: a neighbour died or fell behind",
-        r"Watchdog caught collective operation timeout: WorkNCCL", r"Timeout at NCCL work: \d", r"ncclCommWatchdog[^\n]{0,80}timed out",
+        r"Watchdog caught collective operation timeout: "
+        r"WorkNCCL", r"Timeout at NCCL work: \d", r"ncclCommWatchdog[^\n]{0,80}timed out",
         r"WorkNCCL\([^\n]{1,300}\) (?:ran for|timed out in blocking wait)", cascade=True),
     _pattern("gloo-peer", _OWN, "a peer's gloo connection closed: a neighbour died first",
-        r"gloo/transport/\w{1,16}/[\w.]{1,40}:\d{1,6}\] (?:Connection closed by peer|Read error|Write error)",
+        r"gloo/transport/\w{1,16}/[\w.]{1,40}:\d{1,6}\] (?:Connection closed by peer|Read "
+        r"error|Write error)",
         r"gloo/transport/\w{1,16}/[\w.]{1,40}:\d{1,6}\] Connect(?:ion)? (?:timeout|refused|reset)",
         r"gloo/transport/[^\n]{1,60}\] Timed out waiting \d{1,9}ms for (?:recv|send) operation",
-        r"Gloo connectFullMesh failed with", r"gloo/rendezvous/[^\n]{1,60}\] Wait timeout", cascade=True),
+        r"Gloo connectFullMesh failed "
+        r"with", r"gloo/rendezvous/[^\n]{1,60}\] Wait timeout", cascade=True),
     _pattern("store-peer", _OWN, "the job's first rank is gone: its store closed the connection",
-        r"(?:recvValue|sendBytes|recvVector) failed on SocketImpl\([^\n]{1,200}\): (?:Connection reset|Broken pipe|Failed to recv)",
-        r"DistNetworkError: (?:failed to recv, got 0 bytes|Connection reset by peer|Broken pipe|The client socket has)",
-        r"RuntimeError: (?:Connection reset by peer|Broken pipe|failed to recv, got 0 bytes|Socket Timeout|Stop_waiting response is expected)",
-        r"DistStoreError: (?:Timed out after \d{1,9} seconds waiting for clients|wait timeout after|Socket Timeout)",
+        r"(?:recvValue|sendBytes|recvVector) failed on SocketImpl\([^\n]{1,200}\): (?:Connection "
+        r"reset|Broken pipe|Failed to recv)",
+        r"DistNetworkError: (?:failed to recv, got 0 bytes|Connection reset by peer|Broken "
+        r"pipe|The client socket has)",
+        r"RuntimeError: (?:Connection reset by peer|Broken pipe|failed to recv, got 0 "
+        r"bytes|Socket Timeout|Stop_waiting response is expected)",
+        r"DistStoreError: (?:Timed out after \d{1,9} seconds waiting for clients|wait timeout "
+        r"after|Socket Timeout)",
         r"RendezvousConnectionError: The connection to the C10d store has failed", cascade=True),
     _pattern("xla-peer", _OWN, "JAX or XLA lost a peer",
-        r"Terminating process because the (?:JAX distributed service|coordinator) detected (?:fatal errors|missing heartbeats)",
-        r"Task /job:[\w/:]{1,80} heartbeat timeout\. This indicates that the remote task has failed",
-        r"DEADLINE_EXCEEDED: Barrier timed out\.", r"UNAVAILABLE: [^\n]{0,200}coordination service[^\n]{0,60}(?:failed|unavailable|shut ?down)",
+        r"Terminating process because the (?:JAX distributed service|coordinator) detected "
+        r"(?:fatal errors|missing heartbeats)",
+        r"Task /job:[\w/:]{1,80} heartbeat timeout\. This indicates that the remote task has "
+        r"failed",
+        r"DEADLINE_EXCEEDED: Barrier timed "
+        r"out\.", r"UNAVAILABLE: [^\n]{0,200}coordination service[^\n]{0,60}(?:failed|unavailable|shut ?down)",
         r"The tasks have crashed\. Task names:", cascade=True),
     _pattern("torchrun-stopped", _OWN, "its launcher was told to stop",
-        r"torch\.distributed\.elastic\.multiprocessing\.api\.SignalException: Process \d{1,10} got signal: (?:15|2)\b", cascade=True),
+        r"torch\.distributed\.elastic\.multiprocessing\.api\.SignalException: Process \d{1,10} "
+        r"got signal: (?:15|2)\b", cascade=True),
     _pattern("socket-peer", _OWN, "the other end of one of its connections closed",
-        r"(?m:^ConnectionResetError: )", r"(?m:^ConnectionAbortedError: )", r"(?m:^BrokenPipeError: )", cascade=True),
+        r"(?m:^ConnectionResetError: "
+        r")", r"(?m:^ConnectionAbortedError: )", r"(?m:^BrokenPipeError: )", cascade=True),
     _pattern("mpi-peer", _OWN, "MPI ended it because another rank failed",
-        r"mpirun (?:noticed that process rank \d{1,7}|has exited due to process rank \d{1,7})", r"MPI_ABORT was invoked on rank \d{1,7}",
+        r"mpirun (?:noticed that process rank \d{1,7}|has exited due to process rank "
+        r"\d{1,7})", r"MPI_ABORT was invoked on rank \d{1,7}",
         r"\bPMIX ERROR: (?:UNREACHABLE|PMIX_ERR_LOST_CONNECTION)", cascade=True),
 )  # fmt: skip
 """Somebody else failed; this is what it looks like from here."""
 
 OTHER_NCCL: tuple[Pattern, ...] = (
-    _pattern("nccl-system", _OWN, "NCCL failed in a system call or on the network",
-        r"\bncclSystemError\b", r"NCCL WARN NET/IB ?: Got (?:completion|async event)", r"NCCL WARN Bootstrap : no socket interface found"),
-    _pattern("nccl-internal", _OWN, "NCCL failed", r"\bncclInternalError\b", r"DistBackendError: NCCL error in: "),
-)  # fmt: skip
-"""NCCL's own words when nothing says more. After the cascade: NCCL reports a peer's death as an internal error as well."""
+    _pattern(
+        "nccl-system",
+        _OWN,
+        "NCCL failed in a system call or on the network",
+        r"\bncclSystemError\b",
+        r"NCCL WARN NET/IB ?: Got (?:completion|async event)",
+        r"NCCL WARN Bootstrap : no socket interface found",
+    ),
+    _pattern(
+        "nccl-internal",
+        _OWN,
+        "NCCL failed",
+        r"\bncclInternalError\b",
+        r"DistBackendError: NCCL error in: ",
+    ),
+)
+"""NCCL's own words when nothing says more. After the cascade: NCCL reports a peer's death as an
+internal error as well."""
 
 TEXT: tuple[Pattern, ...] = HARDWARE + MEMORY + OWN + CASCADE + OTHER_NCCL
 """Looked for in the log's tail and in the container runtime's error, in this order (PATTERN-1)."""
@@ -186,18 +277,22 @@ PULL: tuple[Pattern, ...] = (
     _pattern("rate-limit", _PULL, "the registry limits how often images may be pulled", r"(?i:toomanyrequests)", r"429 Too Many Requests"),
     _pattern("no-such-image", _PULL, "the registry has no such image or tag",
         r"(?i:manifest unknown)", r"(?i:name unknown)", r"\bNAME_UNKNOWN\b", r"manifest for [^\n]{1,300} not found",
-        r"[Rr]epository [^\n]{1,300} not found", r": not found(?:\n|$)", r"image not known", r"short-name [^\n]{1,300} did not resolve",
-        r"no image found in (?:manifest list|image index) for architecture", r"no matching manifest for [\w/]{1,60}"),
+        r"[Rr]epository [^\n]{1,300} not "
+        r"found", r": not found(?:\n|$)", r"image not known", r"short-name [^\n]{1,300} did not resolve",
+        r"no image found in (?:manifest list|image index) for "
+        r"architecture", r"no matching manifest for [\w/]{1,60}"),
     _pattern("unauthorized", _PULL, "the registry does not let this host pull the image; it may also not exist",
         r"(?i:unauthorized)", r"authentication required", r"requested access to the resource is denied", r"(?i:\bdenied: )",
         r"401 Unauthorized", r"403 Forbidden", r"no basic auth credentials", r"invalid username/password"),
     _pattern("tls", _PULL, "the connection to the registry is not secure: TLS failed",
         r"\bx509: ", r"tls: (?:failed to verify|bad certificate|handshake failure|internal error|first record does not look like)",
-        r"server gave HTTP response to HTTPS client", r"certificate (?:has expired|signed by unknown authority|is not trusted)"),
+        r"server gave HTTP response to HTTPS "
+        r"client", r"certificate (?:has expired|signed by unknown authority|is not trusted)"),
     _pattern("disk-full", _PULL, "there is no room for the image on this host", r"no space left on device", r"(?i:disk quota exceeded)"),
     _pattern("cut-off", _PULL, "the image's data broke off or arrived damaged",
         r"unexpected EOF", r"[Dd]igest did not match", r"digest (?:mismatch|invalid|verification failed)",
-        r"(?i:failed to verify|filesystem layer verification failed)", r"connection reset by peer", r"(?m:: EOF\)?$)",
+        r"(?i:failed to verify|filesystem layer verification "
+        r"failed)", r"connection reset by peer", r"(?m:: EOF\)?$)",
         r"happened during read", r"short read: expected", r"gzip: invalid (?:header|checksum)", r"stream error: stream ID"),
     _pattern("unreachable", _PULL, "the registry cannot be reached",
         r"connection refused", r"no such host", r"[Tt]emporary failure in name resolution", r"no route to host", r"network is unreachable",
@@ -211,16 +306,22 @@ PULL: tuple[Pattern, ...] = (
 """Looked for in what the registry said when an image could not be had."""
 
 PORT_IN_USE = next(pattern for pattern in OWN if pattern.name == "port-in-use")
-_PORT = re.compile(r"\bport:? (\d{2,5})\b|(?:[\d\]*' ]|\blocalhost):(\d{4,5})\b|', (\d{2,5})(?:, 0, 0)?\)")
+_PORT = re.compile(
+    r"\bport:? (\d{2,5})\b|(?:[\d\]*' ]|\blocalhost):(\d{4,5})\b|', (\d{2,5})(?:, 0, 0)?\)"
+)
 
 
 def find_ports(line: str) -> set[int]:
-    """The ports that a message of a taken port names: "port: 29500", "0.0.0.0:29500", "('::1', 29500, 0, 0)"."""
+    """The ports that a message of a taken port names: "port: 29500", "0.0.0.0:29500", "('::1',
+    29500, 0, 0)"."""
     return {int(number) for found in _PORT.findall(line) for number in found if number}
 
 
-CASCADE_RULES: frozenset[str] = frozenset(f"log-{pattern.name}" for pattern in TEXT if pattern.cascade)
-"""Rules under which a gang's member is the victim of another's failure: it is not the trigger where another fits (DRAIN-2)."""
+CASCADE_RULES: frozenset[str] = frozenset(
+    f"log-{pattern.name}" for pattern in TEXT if pattern.cascade
+)
+"""Rules under which a gang's member is the victim of another's failure: it is not the trigger where
+another fits (DRAIN-2)."""
 
 
 def find_pattern(patterns: tuple[Pattern, ...], text: str) -> tuple[Pattern, str] | None:

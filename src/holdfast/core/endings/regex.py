@@ -1,13 +1,16 @@
-"""What a regular expression may cost, told from its parse tree, so that one that can blow up is refused when it is written.
+"""What a regular expression may cost, told from its parse tree, so that one that can blow up is
+refused when it is written.
 
-REGEX-1  Whoever searches with an accepted expression, line by line and `MAX_LINE_CHARS` of each, spends at most a number of
-         steps that grows with the square of the line's length.
+REGEX-1  Whoever searches with an accepted expression, line by line and `MAX_LINE_CHARS` of each,
+         spends at most a number of steps that grows with the square of the line's length.
 
-Python's engine backtracks: it tries every way in which the repeats of an expression can share a text among them. A
-repeat is *open* when it may go on for long (`*`, `+`, `{2,}`, more than `WIDE` times) and what follows it can begin with
-what it repeats, as in `.*foo`: it can stop anywhere, and each place is tried. `[^:]*:` is not open: it can stop only at
-the colon. Every open repeat multiplies the work by the line's length, and so does not knowing where to begin, and so does
-a repeat directly behind an open one that runs over the same text again from each of its ends, as in `.*\\d+x`.
+Python's engine backtracks: it tries every way in which the repeats of an expression can share a
+text among them. A repeat is *open* when it may go on for long (`*`, `+`, `{2,}`, more than `WIDE`
+times) and what follows it can begin with what it repeats, as in `.*foo`: it can stop anywhere, and
+each place is tried. `[^:]*:` is not open: it can stop only at the colon. Every open repeat
+multiplies the work by the line's length, and so does not knowing where to begin, and so does a
+repeat directly behind an open one that runs over the same text again from each of its ends, as in
+`.*\\d+x`.
 """
 
 from __future__ import annotations
@@ -28,20 +31,34 @@ MAX_WAYS = 32
 """Of choices that do not grow with the line: alternatives and short repeats."""
 
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
-_SAMPLES = [chr(code) for code in range(128)] + ["\x85", "\xa0", "ß", "é", "Ω", "٣", "中", "\u2028", "😀"]
+_SAMPLES = [chr(code) for code in range(128)] + [
+    "\x85",
+    "\xa0",
+    "ß",
+    "é",
+    "Ω",
+    "٣",
+    "中",
+    "\u2028",
+    "😀",
+]
 
 
 class Cost(NamedTuple):
-    """open: how many repeats in a row can stop anywhere. ways: choices whose number does not grow with the line."""
+    """open: how many repeats in a row can stop anywhere. ways: choices whose number does not grow
+    with the line."""
 
     open: int
     ways: int
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile an operator's expression. Raises ValidationError, saying what is wrong with it or what could blow up (REGEX-1)."""
+    """Compile an operator's expression. Raises ValidationError, saying what is wrong with it or
+    what could blow up (REGEX-1)."""
     if len(text) > MAX_PATTERN_CHARS:
-        raise ValidationError(f"the pattern has {len(text)} characters; the limit is {MAX_PATTERN_CHARS}")
+        raise ValidationError(
+            f"the pattern has {len(text)} characters; the limit is {MAX_PATTERN_CHARS}"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -54,24 +71,31 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     items = list(tree)
     ignore_case = bool(tree.state.flags & re.IGNORECASE)
     cost = _measure(items, [], ignore_case)
-    anchored = bool(items) and items[0][0] is op.AT and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
+    anchored = (
+        bool(items)
+        and items[0][0] is op.AT
+        and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
+    )
     allowed = 2 if anchored else 1
     if cost.open > allowed:
         raise ValidationError(
-            f"the pattern has {cost.open} repeats that can stop anywhere, which can take very long on a long line; "
+            f"the pattern has {cost.open} repeats that can stop anywhere, which can take very "
+            "long on a long line; "
             f"{allowed} is allowed{'' if anchored else ' (2 in a pattern that begins with ^)'}. "
             "Write what may not be passed over: [^:]*: in place of .*:"
         )
     if cost.ways > MAX_WAYS:
         raise ValidationError(
-            f"the pattern can match in {cost.ways if cost.ways < 10**9 else 'too many'} ways; {MAX_WAYS} is allowed. "
+            f"the pattern can match in {cost.ways if cost.ways < 10**9 else 'too many'} ways; "
+            f"{MAX_WAYS} is allowed. "
             "Use fewer alternatives and fewer short repeats, or several rules"
         )
     return compiled
 
 
 def find_words(text: str) -> str:
-    """The longest run of plain characters that every match of the expression contains; "" where there is none.
+    """The longest run of plain characters that every match of the expression contains; "" where
+    there is none.
 
     A search for it is some hundred times as fast as one for the expression.
     """
@@ -94,14 +118,22 @@ def _runs(items: list[Any]) -> list[str]:
 
 def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
     total = Cost(0, 1)
-    since: list[frozenset[str]] | None = None  # what the last open repeat is made of, and what stands behind it
+    since: list[frozenset[str]] | None = (
+        None  # what the last open repeat is made of, and what stands behind it
+    )
     for place, item in enumerate(items):
         rest = items[place + 1 :] + follow
         found = _measure_item(item[0], item[1], rest, ignore_case)
         runs = _leading_repeat([item], ignore_case)
-        # From each end of an open repeat before it, this one runs over the same text; unless it cannot run over what that
-        # one does, or something stands between the two that it cannot run over.
-        again = since is not None and bool(runs) and not found.open and all(runs & chars for chars in since)
+        # From each end of an open repeat before it, this one runs over the same text; unless it
+        # cannot run over what that one does, or something stands between the two that it cannot run
+        # over.
+        again = (
+            since is not None
+            and bool(runs)
+            and not found.open
+            and all(runs & chars for chars in since)
+        )
         total = Cost(total.open + found.open + again, min(total.ways * found.ways, 10**9))
         if found.open:
             since = [_first([item], ignore_case)]
@@ -115,14 +147,22 @@ def _leading_repeat(items: list[Any], ignore_case: bool) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for code, argument in items:
         if code is op.SUBPATTERN:
-            found |= _leading_repeat(list(argument[3]), ignore_case or bool(argument[1] & re.IGNORECASE))
+            found |= _leading_repeat(
+                list(argument[3]), ignore_case or bool(argument[1] & re.IGNORECASE)
+            )
         elif code is op.ATOMIC_GROUP:
             found |= _leading_repeat(list(argument), ignore_case)
         elif code is op.BRANCH:
-            found = found.union(*(_leading_repeat(list(branch), ignore_case) for branch in argument[1]))
+            found = found.union(
+                *(_leading_repeat(list(branch), ignore_case) for branch in argument[1])
+            )
         elif code in _REPEATS:
             body = list(argument[2])
-            found |= _first(body, ignore_case) if argument[1] > WIDE else _leading_repeat(body, ignore_case)
+            found |= (
+                _first(body, ignore_case)
+                if argument[1] > WIDE
+                else _leading_repeat(body, ignore_case)
+            )
         if not _may_be_empty([(code, argument)]):
             break
     return found
@@ -130,9 +170,13 @@ def _leading_repeat(items: list[Any], ignore_case: bool) -> frozenset[str]:
 
 def _measure_item(code: Any, argument: Any, rest: list[Any], ignore_case: bool) -> Cost:
     if code in (op.GROUPREF, op.GROUPREF_EXISTS):
-        raise ValidationError("the pattern refers back to a group (\\1), which can take very long; leave that out")
+        raise ValidationError(
+            "the pattern refers back to a group (\\1), which can take very long; leave that out"
+        )
     if code in (op.ASSERT, op.ASSERT_NOT):
-        raise ValidationError("the pattern looks ahead or behind ((?=, (?!, (?<), which is not supported")
+        raise ValidationError(
+            "the pattern looks ahead or behind ((?=, (?!, (?<), which is not supported"
+        )
     if code is op.SUBPATTERN:
         return _measure(list(argument[3]), rest, ignore_case or bool(argument[1] & re.IGNORECASE))
     if code is op.ATOMIC_GROUP:
@@ -150,7 +194,8 @@ def _measure_repeat(argument: Any, rest: list[Any], ignore_case: bool) -> Cost:
     items = list(body)
     if most > WIDE and _has_choice(items):
         raise ValidationError(
-            "the pattern repeats something that itself repeats or has alternatives, as (a+)+ or (a|b)* do, which can "
+            "the pattern repeats something that itself repeats or has alternatives, as (a+)+ or "
+            "(a|b)* do, which can "
             "take very long; write it without the outer or the inner repeat"
         )
     inner = _measure(items, [*items, *rest], ignore_case)
@@ -173,7 +218,8 @@ def _has_choice(items: list[Any]) -> bool:
 
 
 def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
-    """Whether what follows a repeat can begin with what it repeats. Nothing after it: it never has to give anything back."""
+    """Whether what follows a repeat can begin with what it repeats. Nothing after it: it never has
+    to give anything back."""
     if _may_be_empty(rest) and any(code is op.AT for code, _ in rest):
         return True  # an end that is not there yet: `$` may refuse every place but one
     return bool(_first(body, ignore_case) & _first(rest, ignore_case))
@@ -205,7 +251,9 @@ def _first_of(code: Any, argument: Any, ignore_case: bool) -> tuple[frozenset[st
             any(_may_be_empty(branch) for branch in branches),
         )
     if code in _REPEATS:
-        return _first(list(argument[2]), ignore_case), argument[0] == 0 or _may_be_empty(list(argument[2]))
+        return _first(list(argument[2]), ignore_case), argument[0] == 0 or _may_be_empty(
+            list(argument[2])
+        )
     found = {char for char in _SAMPLES if _matches(code, argument, char)}
     if code is op.LITERAL:
         found.add(chr(argument))
@@ -217,7 +265,10 @@ def _first_of(code: Any, argument: Any, ignore_case: bool) -> tuple[frozenset[st
 def _may_be_empty(items: list[Any]) -> bool:
     return all(
         code is op.AT
-        or (code not in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY) and _first_of(code, argument, False)[1])
+        or (
+            code not in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
+            and _first_of(code, argument, False)[1]
+        )
         for code, argument in items
     )
 
@@ -232,7 +283,9 @@ def _matches(code: Any, argument: Any, char: str) -> bool:
         return True
     if code is op.IN:
         negated = bool(argument) and argument[0][0] is op.NEGATE
-        return negated != any(_matches(item[0], item[1], char) for item in argument if item[0] is not op.NEGATE)
+        return negated != any(
+            _matches(item[0], item[1], char) for item in argument if item[0] is not op.NEGATE
+        )
     if code is op.RANGE:
         return bool(argument[0] <= ord(char) <= argument[1])
     if code is op.CATEGORY:
@@ -243,6 +296,8 @@ def _matches(code: Any, argument: Any, char: str) -> bool:
 def _in_category(category: Any, char: str) -> bool:
     name = str(category).removeprefix("CATEGORY_")
     inside = {
-        "DIGIT": char.isdecimal(), "SPACE": char.isspace(), "WORD": char.isalnum() or char == "_",
-    }[name.removeprefix("NOT_")]  # fmt: skip
+        "DIGIT": char.isdecimal(),
+        "SPACE": char.isspace(),
+        "WORD": char.isalnum() or char == "_",
+    }[name.removeprefix("NOT_")]
     return inside != name.startswith("NOT_")

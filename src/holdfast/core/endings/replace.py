@@ -1,19 +1,24 @@
-"""plan_replacement(…): what becomes of a fallen member of a supervised job while the others run on. Pure.
+"""plan_replacement(…): what becomes of a fallen member of a supervised job while the others run on.
+Pure.
 
-A supervised job is a gang of host managers under a policy script, which rank 0's task runs. The script decides what the loss of
-a host means for its ranks; here it is only decided whether, when and where another host stands in.
+A supervised job is a gang of host managers under a policy script, which rank 0's task runs. The
+script decides what the loss of a host means for its ranks; here it is only decided whether, when
+and where another host stands in.
 
-MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain. Every other rank is replaced by itself: same
-          attempt, an epoch of its own, so nothing its earlier host still says is taken for its successor's word (FENCE-1).
-MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used again in this attempt. Nor is
-          a manager that heard nothing of the script any more (70) to blame: most often the script's own host has died, which
-          nobody knows yet. A trip is charged to the rank's watchdog budget, all else to its infrastructure budget: a host manager's end
-          is never the training's. A rank over its budget ends the job.
-MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever later, so that hosts which cannot
-          run it are not asked in a circle.
-MEMBER-5  A rank that does not come up is charged to nothing: its first failed start in a row is answered at once, those after it
-          60 s doubling to 1 h apart, and after `start_failure_limit` of them the rank is parked until a person says otherwise
-          (BUDGET-5, for one rank). The others run on: whether they can do without it is for the script to say.
+MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain. Every other rank
+          is replaced by itself: same attempt, an epoch of its own, so nothing its earlier host
+          still says is taken for its successor's word (FENCE-1).
+MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used
+          again in this attempt. Nor is a manager that heard nothing of the script any more (70) to
+          blame: most often the script's own host has died, which nobody knows yet. A trip is
+          charged to the rank's watchdog budget, all else to its infrastructure budget: a host
+          manager's end is never the training's. A rank over its budget ends the job.
+MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever
+          later, so that hosts which cannot run it are not asked in a circle.
+MEMBER-5  A rank that does not come up is charged to nothing: its first failed start in a row is
+          answered at once, those after it 60 s doubling to 1 h apart, and after
+          `start_failure_limit` of them the rank is parked until a person says otherwise (BUDGET-5,
+          for one rank). The others run on: whether they can do without it is for the script to say.
 """
 
 from __future__ import annotations
@@ -35,7 +40,8 @@ EXIT_REPLACED = 72
 EXIT_SILENT = 70
 """How one ends that heard nothing of the script any more."""
 STEADY_SECONDS = 60.0
-"""A member that ran for so long was well placed: what follows is a new trouble, and is answered at once."""
+"""A member that ran for so long was well placed: what follows is a new trouble, and is answered at
+once."""
 MAX_DELAY_SECONDS = 60.0
 _NEVER_RAN = (
     "asked",
@@ -46,9 +52,11 @@ _NEVER_RAN = (
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a member.
 
-    go_on: another host stands in after `delay_seconds`; False: the job falls with it. charges: the rank's, after this.
-    bar_host: never again in this attempt; else the hosts it was on come last. start_failures: starts in a row that failed, after
-    this one. parked: with `go_on`: no time brings it another host, a person does (MEMBER-5).
+    go_on: another host stands in after `delay_seconds`; False: the job falls with it. charges: the
+    rank's, after this.
+    bar_host: never again in this attempt; else the hosts it was on come last. start_failures:
+    starts in a row that failed, after this one. parked: with `go_on`: no time brings it another
+    host, a person does (MEMBER-5).
     """
 
     go_on: bool
@@ -65,14 +73,21 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     parked: bool = False
 
 
-def plan_replacement(job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]) -> Replacement:
-    """Return what becomes of `task`, a member of the supervised `job` that has failed or was stopped by itself."""
+def plan_replacement(
+    job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]
+) -> Replacement:
+    """Return what becomes of `task`, a member of the supervised `job` that has failed or was
+    stopped by itself."""
     found = find_member_cause(task, rules)
     case = _Case(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == "replaced":
         return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
     budget = CHARGED_TO[found.cause]
-    if found.never_retry or budget is Budget.NEVER or found.cause not in policy.retry.eligible_causes:
+    if (
+        found.never_retry
+        or budget is Budget.NEVER
+        or found.cause not in policy.retry.eligible_causes
+    ):
         return case.give_up(budget, "that is not to be run again")
     if found.cause is Cause.TIME_LIMIT:
         return case.give_up(budget, "the time limit is the whole job's")
@@ -84,7 +99,8 @@ def plan_replacement(job: JobRecord, task: TaskRecord, policy: Policy, rules: Se
 
 
 def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classified:
-    """Why a member fell. What any other task would be charged retries for is infrastructure here (MEMBER-2)."""
+    """Why a member fell. What any other task would be charged retries for is infrastructure here
+    (MEMBER-2)."""
     facts = task.facts or TaskFacts()
     if task.state is TaskState.PREEMPTED and task.stop_cause is not None:
         message = task.stop_reason or str(task.stop_cause)
@@ -94,30 +110,43 @@ def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classi
         own_code = find_own_code(facts)
         if own_code == EXIT_REPLACED:
             message = "its host manager ended with 72: the script gave this host up"
-            return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message)
+            return msgspec.structs.replace(
+                found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message
+            )
         if own_code == EXIT_SILENT:
             message = "its host manager ended with 70: it heard nothing of the script any more"
-            return msgspec.structs.replace(found, cause=Cause.SIBLING_DRAINED, rule="script-silent", message=message)
+            return msgspec.structs.replace(
+                found, cause=Cause.SIBLING_DRAINED, rule="script-silent", message=message
+            )
     if CHARGED_TO[found.cause] is Budget.RETRIES:
         return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
     return found
 
 
 def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
-    """Whether its end is evidence against its host, also where the script was the first to notice."""
+    """Whether its end is evidence against its host, also where the script was the first to
+    notice."""
     return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
 
 
 def find_own_code(facts: TaskFacts) -> int | None:
-    """The exit code that a host manager ended with by itself, and not in a stop or a trip; None where it did not."""
-    foreign = facts.trip is not None or facts.stopped or facts.malformed is not None or facts.lost is not None
+    """The exit code that a host manager ended with by itself, and not in a stop or a trip; None
+    where it did not."""
+    foreign = (
+        facts.trip is not None
+        or facts.stopped
+        or facts.malformed is not None
+        or facts.lost is not None
+    )
     return None if foreign else facts.exit_code
 
 
 class _Case:
     """One member's fall, with what every decision about it shares."""
 
-    def __init__(self, job: JobRecord, task: TaskRecord, found: Classified, *, is_proof: bool) -> None:
+    def __init__(
+        self, job: JobRecord, task: TaskRecord, found: Classified, *, is_proof: bool
+    ) -> None:
         self._task = task
         self._found = found
         self._is_proof = is_proof
@@ -139,7 +168,9 @@ class _Case:
         if trip and policy.on_trip == "fail":
             return self.give_up(budget, "its queue fails a job that trips")
         if spent >= cap:
-            return self.give_up(budget, f"{what} {spent + 1} of this rank, and its budget of {cap} is spent")
+            return self.give_up(
+                budget, f"{what} {spent + 1} of this rank, and its budget of {cap} is spent"
+            )
         if trip:
             self._charges = msgspec.structs.replace(self._charges, watchdog=spent + 1)
         else:
@@ -147,9 +178,12 @@ class _Case:
         return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
-        """Another host stands in, later the more often one did (MEMBER-3). The script that gave a host up sets its own pace."""
+        """Another host stands in, later the more often one did (MEMBER-3). The script that gave a
+        host up sets its own pace."""
         delay = 0.0 if bar_host else self._pace()
-        return self._make(True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host)
+        return self._make(
+            True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host
+        )
 
     def _pace(self) -> float:
         count = self._task.replaced
@@ -172,14 +206,23 @@ class _Case:
         """The job falls with it."""
         return self._make(False, budget, why, 0.0, False)
 
-    def _make(self, go_on: bool, budget: Budget, why: str, delay: float, bar_host: bool) -> Replacement:
+    def _make(
+        self, go_on: bool, budget: Budget, why: str, delay: float, bar_host: bool
+    ) -> Replacement:
         found, task = self._found, self._task
         where = f" on {task.host_name}" if task.host_name else ""
         return Replacement(
-            go_on=go_on, cause=found.cause, rule=found.rule, reason=f"rank {task.rank}{where}: {found.message}; {why}",
-            exit_code=found.exit_code, charged_to=budget, charges=self._charges, delay_seconds=delay, bar_host=bar_host,
+            go_on=go_on,
+            cause=found.cause,
+            rule=found.rule,
+            reason=f"rank {task.rank}{where}: {found.message}; {why}",
+            exit_code=found.exit_code,
+            charged_to=budget,
+            charges=self._charges,
+            delay_seconds=delay,
+            bar_host=bar_host,
             quarantine_host=self._is_proof,
-        )  # fmt: skip
+        )
 
 
 def _say_delay(seconds: float) -> str:

@@ -1,4 +1,5 @@
-"""Operators' own rules of classification: what they see in a task's end, and what they conclude from it.
+"""Operators' own rules of classification: what they see in a task's end, and what they conclude
+from it.
 
     [[rule]]
     name = "object-store-away"
@@ -6,8 +7,8 @@
     cause = "agent_transient"
     message = "the object store could not be reached"
 
-The first rule that matches is taken. A pattern is looked for line by line in the log's tail and in the errors of the
-registry, the container runtime and the start.
+The first rule that matches is taken. A pattern is looked for line by line in the log's tail and in
+the errors of the registry, the container runtime and the start.
 """
 
 from __future__ import annotations
@@ -33,17 +34,35 @@ MAX_MESSAGE_CHARS = 512
 MAX_CODES = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SIGNALS = {
-    "SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGTRAP": 5, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
-    "SIGUSR1": 10, "SIGSEGV": 11, "SIGUSR2": 12, "SIGPIPE": 13, "SIGALRM": 14, "SIGTERM": 15, "SIGXCPU": 24, "SIGXFSZ": 25,
-}  # fmt: skip
+    "SIGHUP": 1,
+    "SIGINT": 2,
+    "SIGQUIT": 3,
+    "SIGILL": 4,
+    "SIGTRAP": 5,
+    "SIGABRT": 6,
+    "SIGBUS": 7,
+    "SIGFPE": 8,
+    "SIGKILL": 9,
+    "SIGUSR1": 10,
+    "SIGSEGV": 11,
+    "SIGUSR2": 12,
+    "SIGPIPE": 13,
+    "SIGALRM": 14,
+    "SIGTERM": 15,
+    "SIGXCPU": 24,
+    "SIGXFSZ": 25,
+}
 
 
 class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. All of its conditions must hold.
 
-    pattern: a regular expression, looked for in the log's tail and in the runtime's and the start's errors.
-    exit_codes, signals: any of these. cause: the cause it concludes; None leaves the one the shipped rules find.
-    never_retry: the job ends. avoid_host: its next attempt keeps away from this host where another fits.
+    pattern: a regular expression, looked for in the log's tail and in the runtime's and the start's
+    errors.
+    exit_codes, signals: any of these. cause: the cause it concludes; None leaves the one the
+    shipped rules find.
+    never_retry: the job ends. avoid_host: its next attempt keeps away from this host where another
+    fits.
     message: the sentence to show; empty: made from the rule.
     """
 
@@ -62,7 +81,9 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return compile_pattern(pattern)
 
 
-def find_match(rule: OperatorRule, facts: TaskFacts) -> dict[str, str | int | float | bool | None] | None:
+def find_match(
+    rule: OperatorRule, facts: TaskFacts
+) -> dict[str, str | int | float | bool | None] | None:
     """What the rule matched, or None. An exit 0 is no failure and matches nothing (CLASSIFY-3)."""
     evidence: dict[str, str | int | float | bool | None] = {}
     if facts.exit_code == 0:
@@ -84,8 +105,11 @@ def find_match(rule: OperatorRule, facts: TaskFacts) -> dict[str, str | int | fl
 
 def _find_line(regex: re.Pattern[str], facts: TaskFacts) -> tuple[str, str] | None:
     sources = {
-        "registry": facts.pull_error, "runtime": facts.runtime_error, "start": facts.start_error, "log": facts.log_tail,
-    }  # fmt: skip
+        "registry": facts.pull_error,
+        "runtime": facts.runtime_error,
+        "start": facts.start_error,
+        "log": facts.log_tail,
+    }
     for source, text in sources.items():
         for line in (text or "").split("\n"):
             cut = line[:MAX_LINE_CHARS]  # REGEX-1
@@ -103,7 +127,10 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
     if not text.strip():
         return ()
     if len(text.encode()) > MAX_TEXT_BYTES:
-        raise ValidationError(f"the rules take {len(text.encode())} bytes; the limit is {MAX_TEXT_BYTES}", field="text")
+        raise ValidationError(
+            f"the rules take {len(text.encode())} bytes; the limit is {MAX_TEXT_BYTES}",
+            field="text",
+        )
     if "\x00" in text:
         raise _refuse(text[: text.index("\x00")].count("\n") + 1, "a NUL character is no text")
     try:
@@ -113,12 +140,18 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
     lines = find_lines(text)
     for key in found:
         if key != "rule":
-            raise _refuse(lines.top.get(key, 1), f"unknown key {key!r}; rules are written as [[rule]]")
+            raise _refuse(
+                lines.top.get(key, 1), f"unknown key {key!r}; rules are written as [[rule]]"
+            )
     tables = found.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise _refuse(lines.top.get("rule", 1), "rule is not a list of tables; write each as [[rule]]")
+        raise _refuse(
+            lines.top.get("rule", 1), "rule is not a list of tables; write each as [[rule]]"
+        )
     if len(tables) > MAX_RULES:
-        raise _refuse(lines.line_of(MAX_RULES), f"there are {len(tables)} rules; the limit is {MAX_RULES}")
+        raise _refuse(
+            lines.line_of(MAX_RULES), f"there are {len(tables)} rules; the limit is {MAX_RULES}"
+        )
     rules: list[OperatorRule] = []
     names: dict[str, int] = {}
     for number, table in enumerate(tables):
@@ -162,9 +195,15 @@ def _read_rule(table: Mapping[str, Any], number: int, lines: LineMap) -> Operato
     if "name" not in values:
         raise _refuse(line, "the rule has no name")
     if not any(key in values for key in ("pattern", "exit_codes", "signals")):
-        raise _refuse(line, f"rule {values['name']!r} has no condition: give a pattern, exit_codes or signals")
+        raise _refuse(
+            line, f"rule {values['name']!r} has no condition: give a pattern, exit_codes or signals"
+        )
     if not any(values.get(key) for key in ("cause", "never_retry", "avoid_host", "message")):
-        raise _refuse(line, f"rule {values['name']!r} says nothing: give a cause, never_retry, avoid_host or a message")
+        raise _refuse(
+            line,
+            f"rule {values['name']!r} says nothing: give a cause, never_retry, avoid_host or a "
+            "message",
+        )
     return OperatorRule(**values)
 
 
@@ -178,7 +217,9 @@ def _read_pattern(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValidationError("a regular expression is wanted")
     if "\n" in value:
-        raise ValidationError("a pattern is looked for within one line, so it cannot hold a line break")
+        raise ValidationError(
+            "a pattern is looked for within one line, so it cannot hold a line break"
+        )
     compile_pattern(value)
     return value
 
@@ -187,7 +228,11 @@ def _read_codes(value: Any) -> tuple[int, ...]:
     codes = _read_list(value)
     for code in codes:
         if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255:
-            why = "exit code 0 is a success, which no rule is asked about" if code == 0 else "exit codes are 1 to 255"
+            why = (
+                "exit code 0 is a success, which no rule is asked about"
+                if code == 0
+                else "exit codes are 1 to 255"
+            )
             raise ValidationError(f"{code!r}: {why}")
     return tuple(dict.fromkeys(codes))
 
@@ -197,7 +242,9 @@ def _read_signals(value: Any) -> tuple[int, ...]:
     for signal in _read_list(value):
         number = _SIGNALS.get(signal) if isinstance(signal, str) else signal
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 64:
-            raise ValidationError(f"{signal!r}: a signal is a number from 1 to 64 or a name such as SIGSEGV")
+            raise ValidationError(
+                f"{signal!r}: a signal is a number from 1 to 64 or a name such as SIGSEGV"
+            )
         numbers.append(number)
     return tuple(dict.fromkeys(numbers))
 
@@ -212,7 +259,9 @@ def _read_list(value: Any) -> list[Any]:
 def _read_cause(value: Any) -> Cause:
     if not isinstance(value, str) or value not in ELIGIBLE:
         what = "is given by Holdfast alone" if value in list(Cause) else "is no cause"
-        raise ValidationError(f"{value!r} {what}; a rule may conclude {', '.join(ELIGIBLE)}, or set never_retry")
+        raise ValidationError(
+            f"{value!r} {what}; a rule may conclude {', '.join(ELIGIBLE)}, or set never_retry"
+        )
     return Cause(value)
 
 

@@ -1,4 +1,5 @@
-"""In which line of a TOML text each rule and each of its fields stands: `tomllib` tells that of syntax errors only."""
+"""In which line of a TOML text each rule and each of its fields stands: `tomllib` tells that of
+syntax errors only."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ _TABLE_KEY = re.compile(r"""\s*\[\[?\s*(?:([A-Za-z0-9_-]+)|"([^"\\]*)"|'([^']*)'
 
 
 class LineMap(msgspec.Struct, frozen=True):
-    """top: key → line of what stands outside any rule. tables: of each rule the line it begins in, and its fields' lines."""
+    """top: key → line of what stands outside any rule. tables: of each rule the line it begins in,
+    and its fields' lines."""
 
     top: Mapping[str, int]
     tables: tuple[tuple[int, Mapping[str, int]], ...]
 
     def line_of(self, table: int, field: str | None = None) -> int:
-        """The line of a rule's field, or of the rule where the field's cannot be told (an inline table)."""
+        """The line of a rule's field, or of the rule where the field's cannot be told (an inline
+        table)."""
         if table >= len(self.tables):
             return self.top.get("rule", 1)
         begin, fields = self.tables[table]
@@ -66,7 +69,9 @@ def _scan(line: str, quote: str, depth: int) -> tuple[str, int]:
                 at += 2
             elif line.startswith(quote, at):
                 at += len(quote)
-                while len(quote) == 3 and line.startswith(quote[0], at):  # up to two more belong to the string
+                while len(quote) == 3 and line.startswith(
+                    quote[0], at
+                ):  # up to two more belong to the string
                     at += 1
                 quote = ""
             else:

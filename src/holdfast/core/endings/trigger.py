@@ -1,9 +1,10 @@
 """Who began the fall of a gang, and who only fell with it.
 
-DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that reports a peer's death is part of the cascade
-         while anybody fell of something else; among the others the first in time counts, and where several fell together,
-         the one with the strongest evidence. Where the gang was asked to go (preempted, its host drained, its start too
-         slow) nobody began the fall: who dies of that is charged with nothing, unless its own fault was measured.
+DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that reports a peer's death
+         is part of the cascade while anybody fell of something else; among the others the first in
+         time counts, and where several fell together, the one with the strongest evidence. Where
+         the gang was asked to go (preempted, its host drained, its start too slow) nobody began the
+         fall: who dies of that is charged with nothing, unless its own fault was measured.
 """
 
 from __future__ import annotations
@@ -20,26 +21,35 @@ from holdfast.core.records import TaskRecord
 from holdfast.core.states import TaskState
 
 TOGETHER = timedelta(seconds=2)
-"""Ends reported within this of the first may have happened in another order: each host's report travels by itself."""
+"""Ends reported within this of the first may have happened in another order: each host's report
+travels by itself."""
 SIGTERM = 15
 MEASURED = 3
 """Evidence that a task cannot have from another's fall."""
 
 
-def classify_failures(tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]) -> dict[int, Classified]:
+def classify_failures(
+    tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
+) -> dict[int, Classified]:
     """Rank → what its own failure was, for the tasks that failed by themselves."""
-    return {t.rank: classify(t.facts, rules) for t in tasks if t.state is TaskState.FAILED and t.facts is not None}
+    return {
+        t.rank: classify(t.facts, rules)
+        for t in tasks
+        if t.state is TaskState.FAILED and t.facts is not None
+    }
 
 
 def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
-    """Whether a failure follows from another's: its words are of a peer's death, or a SIGTERM ended it that was no trip."""
+    """Whether a failure follows from another's: its words are of a peer's death, or a SIGTERM ended
+    it that was no trip."""
     if found.rule in CASCADE_RULES:
         return True
     return facts is not None and facts.trip is None and facts.signal == SIGTERM
 
 
 def weigh_evidence(facts: TaskFacts) -> int:
-    """How surely a failure is the task's own: what was measured, then what the task said itself, then mere silence."""
+    """How surely a failure is the task's own: what was measured, then what the task said itself,
+    then mere silence."""
     broken = facts.unkillable or find_xid(facts.xids, Blame.HARDWARE) or facts.ecc_errors
     if broken or facts.gpu_lost or facts.oom or facts.trip is not None:
         return MEASURED
@@ -58,7 +68,11 @@ def find_trigger(
     failed = [task for task in tasks if task.rank in found]
     own = [task for task in failed if not is_cascade(found[task.rank], task.facts)]
     if asked and len(tasks) > 1:
-        own = [task for task in own if task.facts is not None and weigh_evidence(task.facts) == MEASURED]
+        own = [
+            task
+            for task in own
+            if task.facts is not None and weigh_evidence(task.facts) == MEASURED
+        ]
     else:
         own = own or failed
     ends = [task.ended_at for task in own if task.ended_at is not None]

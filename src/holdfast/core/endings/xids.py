@@ -1,7 +1,8 @@
-"""Xid codes: what NVIDIA's driver writes to the kernel log when a GPU fails, and whose failure that is.
+"""Xid codes: what NVIDIA's driver writes to the kernel log when a GPU fails, and whose failure that
+is.
 
-Facts from NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid Catalog", for
-Ampere and newer). `blame` follows its column of immediate actions:
+Facts from NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the
+Xid Catalog", for Ampere and newer). `blame` follows its column of immediate actions:
 
     hardware     the GPU must be reset, the machine restarted or looked at: the task is innocent, the host is suspect
     application  the program did it, or only the program must be restarted; the device goes on
@@ -27,7 +28,8 @@ class Blame(StrEnum):
 
 
 class Xid(NamedTuple):
-    """One code. action: what to do about it, empty where there is nothing to do but restart the program."""
+    """One code. action: what to do about it, empty where there is nothing to do but restart the
+    program."""
 
     code: int
     name: str
@@ -160,7 +162,8 @@ class XidLine(NamedTuple):
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 # NVRM: Xid (0000:03:00): 14, Channel 00000001       (drivers before 310)
 _LINE = re.compile(
-    r"\bNVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.\d)?\): (\d{1,4})\b"
+    r"\bNVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.\d)?\): "
+    r"(\d{1,4})\b"
 )
 
 
@@ -175,10 +178,16 @@ def parse_xid_line(line: str) -> XidLine | None:
 
 def find_xid_lines(text: str) -> Sequence[tuple[int, XidLine]]:
     """Every such line in `text`, with its position."""
-    return [(found.start(), line) for found in _LINE.finditer(text) if (line := parse_xid_line(found[0])) is not None]
+    return [
+        (found.start(), line)
+        for found in _LINE.finditer(text)
+        if (line := parse_xid_line(found[0])) is not None
+    ]
 
 
 def parse_pci(address: str) -> tuple[int, int, int] | None:
     """Read "00000000:3B:00.0" as (domain, bus, device), None where it is no PCI address."""
-    found = re.fullmatch(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?", address.strip())
+    found = re.fullmatch(
+        r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?", address.strip()
+    )
     return None if found is None else (int(found[1], 16), int(found[2], 16), int(found[3], 16))

@@ -1,8 +1,9 @@
 """Room held back for jobs that were passed over (EASY back-fill).
 
-The rule is the one of EASY back-filling (Lifka 1995), for several jobs instead of the first alone: for a job that does not
-fit, find the earliest time at which the ends known by then make room for it, and on which hosts; until then others may
-use that room only if they end by that time, and whatever is to spare on those hosts for longer.
+The rule is the one of EASY back-filling (Lifka 1995), for several jobs instead of the first alone:
+for a job that does not fit, find the earliest time at which the ends known by then make room for
+it, and on which hosts; until then others may use that room only if they end by that time, and
+whatever is to spare on those hosts for longer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Holds:
         return len(self._holds)
 
     def allow(self, host: HostRoom, job: Candidate, tasks: int) -> int:
-        """How many of `tasks` of the job may be placed on the host now, for all that is held back there."""
+        """How many of `tasks` of the job may be placed on the host now, for all that is held back
+        there."""
         for hold in self._holds:
             spare = hold.spare.get(host.host_id)
             if spare is not None and not hold.sees_end_of(job, 0.0):
@@ -58,28 +60,36 @@ class Holds:
         return job_id in self._draining
 
     def release_at(self, task: RunningTask) -> float:
-        """In how many seconds the task gives its room back at the latest; infinity where nothing says so."""
+        """In how many seconds the task gives its room back at the latest; infinity where nothing
+        says so."""
         if task.job_id in self._draining:
             return DRAIN_SECONDS
         return math.inf if task.ends_in_seconds is None else max(0.0, task.ends_in_seconds)
 
-    def look_from(self, job: Candidate, at: float, amount: Amount, host_id: str) -> list[tuple[Amount, float]]:
-        """What the job may use on a host from `at` seconds on, of the `amount` that is free there then.
+    def look_from(
+        self, job: Candidate, at: float, amount: Amount, host_id: str
+    ) -> list[tuple[Amount, float]]:
+        """What the job may use on a host from `at` seconds on, of the `amount` that is free there
+        then.
 
-        The least of all these is left for it; each with the time up to which ends are in it already.
+        The least of all these is left for it; each with the time up to which ends are in it
+        already.
         """
         held = [hold for hold in self._holds if hold.at <= at and host_id in hold.need]
         mine = [free - sum(hold.need[host_id][i] for hold in held) for i, free in enumerate(amount)]
         later = [
-            (list(hold.spare[host_id]), hold.at) for hold in self._holds
+            (list(hold.spare[host_id]), hold.at)
+            for hold in self._holds
             if hold.at > at and host_id in hold.spare and not hold.sees_end_of(job, at)
-        ]  # fmt: skip
+        ]
         return [(mine, at), *later]
 
     def hold(self, job: Candidate, *, waited: bool) -> str | None:
-        """Hold room back for a job that does not fit now, and say so; None where nothing can be held for it.
+        """Hold room back for a job that does not fit now, and say so; None where nothing can be
+        held for it.
 
-        A job that has not waited for long has room held only when what is being stopped makes it fit.
+        A job that has not waited for long has room held only when what is being stopped makes it
+        fit.
         """
         serving = {host.host_id: host for host in self.room.serving(job)}
         state = {i: host.amount() for i, host in serving.items()}
@@ -91,9 +101,12 @@ class Holds:
                 return None
             for task in tasks:
                 give(state, task)
-            # What is held for others changes only at their times; in between only hosts that something left do.
+            # What is held for others changes only at their times; in between only hosts that
+            # something left do.
             edge = (bisect_left(edges, at), bisect_right(edges, at))
-            again = serving if edge != looked else {t.host_id for t in tasks if t.host_id in serving}
+            again = (
+                serving if edge != looked else {t.host_id for t in tasks if t.host_id in serving}
+            )
             looked = edge
             for host_id in again:
                 found = min(
@@ -103,7 +116,9 @@ class Holds:
                 total += found - counts[host_id]
                 counts[host_id] = found
             if total >= job.tasks:
-                chosen = choose_hosts(job, [(counts[i], host) for i, host in serving.items() if counts[i]])
+                chosen = choose_hosts(
+                    job, [(counts[i], host) for i, host in serving.items() if counts[i]]
+                )
                 assert chosen is not None
                 self._add(job, at, chosen, state)
                 return self._say(at, chosen)
@@ -111,10 +126,14 @@ class Holds:
 
     def _add(self, job: Candidate, at: float, chosen: Chosen, state: dict[str, Amount]) -> None:
         need = {
-            host.host_id: [count * job.cpu_slots, count * job.memory_bytes, count * job.gpus] for host, count in chosen
+            host.host_id: [count * job.cpu_slots, count * job.memory_bytes, count * job.gpus]
+            for host, count in chosen
         }
         spare = {
-            i: [free - n for free, n in zip(self.look_from(job, at, state[i], i)[0][0], need[i], strict=True)]
+            i: [
+                free - n
+                for free, n in zip(self.look_from(job, at, state[i], i)[0][0], need[i], strict=True)
+            ]
             for i in need
         }
         for hold in self._holds:
@@ -141,7 +160,9 @@ class Holds:
     def _say(self, at: float, chosen: Chosen) -> str:
         names = _name(host.capacity.name for host, _ in chosen)
         places = {host.host_id for host, _ in chosen}
-        going = dict.fromkeys(t.job_id for t in self.running if t.job_id in self._draining and t.host_id in places)
+        going = dict.fromkeys(
+            t.job_id for t in self.running if t.job_id in self._draining and t.host_id in places
+        )
         if math.isinf(at):
             when = "when work without a time limit ends there"
         elif at == DRAIN_SECONDS and going:
@@ -152,7 +173,8 @@ class Holds:
 
 
 class _Hold:
-    """Room of some hosts from `at` seconds on: `need` is the job's, `spare` what it leaves of them then."""
+    """Room of some hosts from `at` seconds on: `need` is the job's, `spare` what it leaves of them
+    then."""
 
     def __init__(self, at: float, need: dict[str, Amount], spare: dict[str, Amount]) -> None:
         self.at = at
@@ -161,7 +183,10 @@ class _Hold:
 
     def sees_end_of(self, job: Candidate, starts_in: float) -> bool:
         """Whether the job, started then, has ended when the room is needed."""
-        return job.time_limit_seconds is not None and starts_in + job.time_limit_seconds <= self.at < math.inf
+        return (
+            job.time_limit_seconds is not None
+            and starts_in + job.time_limit_seconds <= self.at < math.inf
+        )
 
     def use(self, host_id: str, job: Candidate, tasks: int) -> None:
         spare = self.spare.get(host_id)

@@ -1,13 +1,15 @@
 """plan_admission(…): which queued jobs start now, and where. Pure.
 
 ADMIT-1  A job gets all of its tasks placed or none (gangs and single jobs alike).
-ADMIT-2  A task's devices and slots are free, by live leases, at the moment of the snapshot; the store applies a
-         placement only where the job is still queued under the same epoch and the hosts still active, in one transaction.
+ADMIT-2  A task's devices and slots are free, by live leases, at the moment of the snapshot; the
+         store applies a placement only where the job is still queued under the same epoch and the
+         hosts still active, in one transaction.
 ADMIT-3  A host that a job avoids is used only when no other has room.
-ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room is held back for it, and others use that
-         room only while they end in time (back-fill). Room it does not need is never held, so the cluster does not freeze.
-ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have run long enough; and
-         only when it then really fits.
+ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room is held back for
+         it, and others use that room only while they end in time (back-fill). Room it does not need
+         is never held, so the cluster does not freeze.
+ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have
+         run long enough; and only when it then really fits.
 """
 
 from __future__ import annotations
@@ -34,12 +36,24 @@ from holdfast.core.placement.victims import Ground, find_victims
 from holdfast.core.spec import MAX_TASKS
 
 __all__ = [
-    "AdmissionPlan", "Candidate", "Capacity", "JobPlacement", "Preemption", "QuotaLeft", "RunningTask", "Size",
-    "TaskPlacement", "describe_need", "find_impossible", "plan_admission", "silence_seconds",
-]  # fmt: skip
+    "AdmissionPlan",
+    "Candidate",
+    "Capacity",
+    "JobPlacement",
+    "Preemption",
+    "QuotaLeft",
+    "RunningTask",
+    "Size",
+    "TaskPlacement",
+    "describe_need",
+    "find_impossible",
+    "plan_admission",
+    "silence_seconds",
+]
 
 MAX_HOLDERS = 16
-"""Jobs that room is held back for at once: enough for every pool of a cluster, few enough to plan quickly."""
+"""Jobs that room is held back for at once: enough for every pool of a cluster, few enough to plan
+quickly."""
 
 
 class _Quotas:
@@ -77,10 +91,12 @@ def plan_admission(
     """Place `candidates` in their order (priority, then age).
 
     headroom: how many more jobs each queue may run at once; a queue that is missing has no limit.
-    quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any other).
-    running: the tasks that hold room; None where they were not read, and then the plan says whether they are needed.
-    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs that may be
-    preempted or are being stopped, None where there are none or preemption is off.
+    quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any
+    other).
+    running: the tasks that hold room; None where they were not read, and then the plan says whether
+    they are needed.
+    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs
+    that may be preempted or are being stopped, None where there are none or preemption is off.
     """
     plan = _Plan(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
     for job in candidates:
@@ -92,9 +108,14 @@ class _Plan:
     """A plan while it is made."""
 
     def __init__(
-        self, hosts: Sequence[Capacity], headroom: Mapping[str, int], quotas: Mapping[str, QuotaLeft],
-        running: Sequence[RunningTask] | None, hold_back_seconds: float | None, lowest_preemptible: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        hosts: Sequence[Capacity],
+        headroom: Mapping[str, int],
+        quotas: Mapping[str, QuotaLeft],
+        running: Sequence[RunningTask] | None,
+        hold_back_seconds: float | None,
+        lowest_preemptible: int | None,
+    ) -> None:
         self._room = Room(hosts)
         self._left = dict(headroom)
         self._quotas = _Quotas(quotas)
@@ -102,10 +123,13 @@ class _Plan:
         self._hold_back_seconds = hold_back_seconds
         self._lowest_preemptible = lowest_preemptible
         self._holds = Holds(self._room, running or ())
-        # What found nothing is not looked for again: room only shrinks. By shape, the fewest tasks that found no room …
+        # What found nothing is not looked for again: room only shrinks. By shape, the fewest tasks
+        # that found no room …
         self._full: dict[tuple[Shape, float | None], int] = {}
         self._said: dict[tuple[Shape, int], str] = {}
-        self._vain: set[tuple[Shape, int, float | None, int | None]] = set()  # … and what nothing could be held for
+        self._vain: set[tuple[Shape, int, float | None, int | None]] = (
+            set()
+        )  # … and what nothing could be held for
         self._placements: list[JobPlacement] = []
         self._refusals: dict[str, str] = {}
         self._preemptions: list[Preemption] = []
@@ -130,7 +154,9 @@ class _Plan:
         self._needs_running = self._needs_running or self._passed_over
         if job.member is not None:
             seat = msgspec.structs.replace(tasks[0], rank=job.member)
-            self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,), member=True))
+            self._placements.append(
+                JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,), member=True)
+            )
             return
         self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tasks))
         if job.queue in self._left:
@@ -143,8 +169,12 @@ class _Plan:
         return self._quotas.refuse(job)
 
     def _refuse(self, job: Candidate) -> None:
-        waited = self._hold_back_seconds is not None and job.waited_seconds >= self._hold_back_seconds
-        may_preempt = self._lowest_preemptible is not None and job.priority > self._lowest_preemptible
+        waited = (
+            self._hold_back_seconds is not None and job.waited_seconds >= self._hold_back_seconds
+        )
+        may_preempt = (
+            self._lowest_preemptible is not None and job.priority > self._lowest_preemptible
+        )
         if self._running is None:
             self._passed_over = self._passed_over or waited
             self._needs_running = self._needs_running or may_preempt
@@ -171,7 +201,9 @@ class _Plan:
         ground = Ground(job, self._holds)
         victims = () if ground.fits else find_victims(job, ground, self._holds)
         if victims:
-            self._preemptions.append(Preemption(job_id=job.job_id, priority=job.priority, victims=victims))
+            self._preemptions.append(
+                Preemption(job_id=job.job_id, priority=job.priority, victims=victims)
+            )
             self._holds.expect_drain(victims)
 
     def _say_no_room(self, job: Candidate) -> str:
@@ -197,9 +229,12 @@ class _Plan:
     def finish(self) -> AdmissionPlan:
         """The plan."""
         return AdmissionPlan(
-            placements=tuple(self._placements), refusals=self._refusals, preemptions=tuple(self._preemptions),
-            needs_running=self._needs_running, room_left=self._room.is_left,
-        )  # fmt: skip
+            placements=tuple(self._placements),
+            refusals=self._refusals,
+            preemptions=tuple(self._preemptions),
+            needs_running=self._needs_running,
+            room_left=self._room.is_left,
+        )
 
 
 def describe_need(job: Candidate) -> str:
@@ -224,7 +259,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
-    """Return why no host there is could ever run one task of `job`, or None when one could, or none is known yet."""
+    """Return why no host there is could ever run one task of `job`, or None when one could, or none
+    is known yet."""
     serving = [s for s in sizes if not s.queues or job.queue in s.queues]
     if not serving:
         return None  # nobody serves the lane *yet*; `why` says so while the job waits
@@ -233,8 +269,10 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
         if size.cpu_slots >= job.cpu_slots and len(size.gpus) >= job.gpus and enough_memory:
             return None
     return (
-        f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, and the largest have "
-        f"{max(len(s.gpus) for s in serving)} GPUs, {max(s.cpu_slots for s in serving)} CPU slots and "
+        f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, "
+        "and the largest have "
+        f"{max(len(s.gpus) for s in serving)} GPUs, {max(s.cpu_slots for s in serving)} CPU slots "
+        "and "
         f"{max(s.memory_bytes for s in serving) / 2**30:.3g} GiB of memory"
     )
 
@@ -242,7 +280,7 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
 def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:
     """How long a host may be silent and still be given work.
 
-    Two missed syncs and a little: a lease may be shorter than the time after which a host is called dead, and a job that
-    just lapsed there must not be reserved on the same silent host again.
+    Two missed syncs and a little: a lease may be shorter than the time after which a host is called
+    dead, and a job that just lapsed there must not be reserved on the same silent host again.
     """
     return min(dead_host_seconds, 2 * sync_interval_seconds + 2.0)

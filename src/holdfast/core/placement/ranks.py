@@ -24,13 +24,16 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def name_places(places: Iterable[tuple[int, str | None]], most: int = 3) -> str:
-    """Ranks with their hosts: `ranks 0-1 on box-1, rank 5 on box-2`; after `most` hosts, how many are left."""
+    """Ranks with their hosts: `ranks 0-1 on box-1, rank 5 on box-2`; after `most` hosts, how many
+    are left."""
     by_host: dict[str, list[int]] = {}
     for rank, host in places:
         by_host.setdefault(host or "?", []).append(rank)
     words = [f"{name_ranks(ranks)} on {host}" for host, ranks in list(by_host.items())[:most]]
     left = len(by_host) - most
-    return ", ".join(words) + (f" and those on {left} more host{'s' * (left != 1)}" if left > 0 else "")
+    return ", ".join(words) + (
+        f" and those on {left} more host{'s' * (left != 1)}" if left > 0 else ""
+    )
 
 
 def say_names(names: Iterable[str], most: int = 5) -> str:

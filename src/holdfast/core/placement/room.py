@@ -1,4 +1,5 @@
-"""Free room while an admission plan is made: which hosts a job fits on, how many of its tasks, and taking it.
+"""Free room while an admission plan is made: which hosts a job fits on, how many of its tasks, and
+taking it.
 
 Room only shrinks during a plan, so what a shape of job once found full is not looked at again.
 """
@@ -12,7 +13,8 @@ from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
 
 Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...]]
 Allowed = Callable[["HostRoom", Candidate, int], int]
-"""(host, job, tasks that fit there) → how many of them may be placed there, what is held back for others considered."""
+"""(host, job, tasks that fit there) → how many of them may be placed there, what is held back for
+others considered."""
 Chosen = list[tuple["HostRoom", int]]
 """Hosts, and how many tasks of a job go to each."""
 
@@ -101,7 +103,8 @@ class Room:
         return [h for h in self.hosts if h.serves(job)]
 
     def open_to(self, job: Candidate) -> list[HostRoom]:
-        """Hosts with room for at least one task of the job. The list is kept per shape and only shrinks."""
+        """Hosts with room for at least one task of the job. The list is kept per shape and only
+        shrinks."""
         shape = shape_of(job)
         known = self._open.get(shape)
         found = [h for h in (self.serving(job) if known is None else known) if h.count(job, 1)]
@@ -109,7 +112,8 @@ class Room:
         return found
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
-        """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last (ADMIT-3).
+        """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last
+        (ADMIT-3).
 
         Hosts found full at the head of the shape's list are dropped from it for good.
         """
@@ -117,7 +121,8 @@ class Room:
         hosts = self._open.get(shape)
         if hosts is None:
             hosts = self._open[shape] = self.serving(job)
-        # The fullest host that takes all of it is what `choose_hosts` would find: no need to look at the others.
+        # The fullest host that takes all of it is what `choose_hosts` would find: no need to look
+        # at the others.
         alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
         fitting: list[tuple[int, HostRoom]] = []
         full = 0
@@ -154,7 +159,8 @@ class Room:
 
 
 def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen | None:
-    """Where the tasks of a job go, of hosts where so many of them fit; None where they are too many. Takes nothing."""
+    """Where the tasks of a job go, of hosts where so many of them fit; None where they are too
+    many. Takes nothing."""
     if sum(count for count, _ in fitting) < job.tasks:
         return None
     choose = choose_spread if job.placement == "spread" else choose_pack

@@ -1,4 +1,5 @@
-"""What admission works on: jobs that wait, hosts with room, tasks that hold some, and the plan that comes of it."""
+"""What admission works on: jobs that wait, hosts with room, tasks that hold some, and the plan that
+comes of it."""
 
 from __future__ import annotations
 
@@ -25,10 +26,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A queued job as admission sees it, in the order it is to be considered.
 
     lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
-    waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without one. As a
-    store gives it: the job's own, infinity where it switched the limit off, None where it says nothing.
+    waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without
+    one. As a
+    store gives it: the job's own, infinity where it switched the limit off, None where it says
+    nothing.
     placement, host_labels: as in JobSpec. barred_hosts: not used at all.
-    member: the rank of a supervised job that waits for another host while the others run; its `tasks` is then 1, and it counts
+    member: the rank of a supervised job that waits for another host while the others run; its
+    `tasks` is then 1, and it counts
         against no quota and no queue's limit, for its job does already.
     """
 
@@ -52,7 +56,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project may still start: jobs, and GPUs over all tasks. None: no limit of that kind."""
+    """What a project may still start: jobs, and GPUs over all tasks. None: no limit of that
+    kind."""
 
     jobs: int | None = None
     gpus: int | None = None
@@ -83,7 +88,8 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that holds room on a host: when it gives it back, and whether it may be asked to.
 
     epoch: of its attempt. queue, time_limit_seconds: what `ends_in_seconds` is worked out from.
-    ends_in_seconds: until its time limit at the latest; None without one. draining: its job is being stopped already.
+    ends_in_seconds: until its time limit at the latest; None without one. draining: its job is
+    being stopped already.
     preemptible: its job may be preempted, and its attempt has run for long enough.
     """
 
@@ -103,7 +109,8 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are to be stopped so that `job_id` can start, fewest and youngest first among the least important."""
+    """Jobs that are to be stopped so that `job_id` can start, fewest and youngest first among the
+    least important."""
 
     job_id: str
     priority: int

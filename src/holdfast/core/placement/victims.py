@@ -1,7 +1,8 @@
-"""Whom a more important job may take the place of: the fewest it needs, the least important, and the youngest of those.
+"""Whom a more important job may take the place of: the fewest it needs, the least important, and
+the youngest of those.
 
-Where few jobs come into question, the fewest are found by trying; where many do, greedily, and then whoever turns out not
-to be needed is let off.
+Where few jobs come into question, the fewest are found by trying; where many do, greedily, and then
+whoever turns out not to be needed is let off.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MAX_TRIES = 1000
 
 
 class Ground:
-    """The room a job finds once everything that is being stopped has gone, what is held for others left alone."""
+    """The room a job finds once everything that is being stopped has gone, what is held for others
+    left alone."""
 
     def __init__(self, job: Candidate, holds: Holds) -> None:
         self._job = job
@@ -78,22 +80,30 @@ class Ground:
         return gain
 
     def _count(self, host_id: str) -> None:
-        found = min(count_fitting(self._job, amount, self._job.tasks) for amount, _ in self._open[host_id])
+        found = min(
+            count_fitting(self._job, amount, self._job.tasks) for amount, _ in self._open[host_id]
+        )
         self.total += found - self._counts[host_id]
         self._counts[host_id] = found
 
 
 def find_victims(job: Candidate, ground: Ground, holds: Holds) -> tuple[str, ...]:
-    """The jobs to preempt so that `job` fits: few, of low priority, and young; empty where nobody's going would do."""
+    """The jobs to preempt so that `job` fits: few, of low priority, and young; empty where nobody's
+    going would do."""
     by_job: dict[str, list[RunningTask]] = {}
     for task in holds.running:
         by_job.setdefault(task.job_id, []).append(task)
     eligible = [
-        job_id for job_id, tasks in by_job.items()
-        if tasks[0].priority < job.priority and not holds.is_draining(job_id)
-        and all(task.preemptible and not task.draining for task in tasks) and ground.touches(tasks)
-    ]  # fmt: skip
-    order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))[:MAX_VICTIMS]
+        job_id
+        for job_id, tasks in by_job.items()
+        if tasks[0].priority < job.priority
+        and not holds.is_draining(job_id)
+        and all(task.preemptible and not task.draining for task in tasks)
+        and ground.touches(tasks)
+    ]
+    order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))[
+        :MAX_VICTIMS
+    ]
     everything = [task for victim in order for task in by_job[victim]]
     ground.free(everything)
     enough = ground.fits
@@ -133,8 +143,11 @@ def _cost(victims: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple
     return priorities, sum(_ran(by_job[victim]) for victim in victims)
 
 
-def _choose_greedily(ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple[str, ...]:
-    """By how much of the job each one's going makes fit; the least important and youngest of equals."""
+def _choose_greedily(
+    ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]
+) -> tuple[str, ...]:
+    """By how much of the job each one's going makes fit; the least important and youngest of
+    equals."""
     left, chosen = list(order), []
     while not ground.fits and left:
         gains = [ground.gain(by_job[victim]) for victim in left]
@@ -159,7 +172,9 @@ def _choose_greedily(ground: Ground, order: Sequence[str], by_job: dict[str, lis
     return tuple(kept)
 
 
-def _share_a_host(ground: Ground, left: Sequence[str], by_job: dict[str, list[RunningTask]]) -> list[str]:
+def _share_a_host(
+    ground: Ground, left: Sequence[str], by_job: dict[str, list[RunningTask]]
+) -> list[str]:
     """The fewest jobs, in order, whose going together makes one more task fit on some host."""
     here: dict[str, list[str]] = {}
     for victim in left:

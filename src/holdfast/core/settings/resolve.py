@@ -1,8 +1,10 @@
-"""Settings: reading them, checking them, and which value is in force and where it came from. The table is `setting_table`.
+"""Settings: reading them, checking them, and which value is in force and where it came from. The
+table is `setting_table`.
 
-Layers, strongest first: job > queue or project > cluster > environment > default. A setting belongs to queues or to
-projects, never to both. A layer says nothing by leaving the name out; `None` as a value means "off" where the setting
-allows it. Values are read when they are used, so a change reaches running work at its next sync.
+Layers, strongest first: job > queue or project > cluster > environment > default. A setting belongs
+to queues or to projects, never to both. A layer says nothing by leaving the name out; `None` as a
+value means "off" where the setting allows it. Values are read when they are used, so a change
+reaches running work at its next sync.
 """
 
 from __future__ import annotations
@@ -50,12 +52,17 @@ def parse_value(name: str, raw: object) -> Value:
     """Read `raw` (text from a person or an environment, or a JSON value) as the setting `name`.
 
     Raises:
-        ValidationError: no such setting, or a value of the wrong kind or out of bounds, with what would do.
+        ValidationError: no such setting, or a value of the wrong kind or out of bounds, with what
+        would do.
     """
     setting = SETTINGS.get(name)
     if setting is None:
-        raise ValidationError(f"there is no setting {name!r}; `holdfast config` lists them", field=name)
-    if raw is None or (isinstance(raw, str) and raw.strip().lower() in ("off", "none") and setting.may_be_off):
+        raise ValidationError(
+            f"there is no setting {name!r}; `holdfast config` lists them", field=name
+        )
+    if raw is None or (
+        isinstance(raw, str) and raw.strip().lower() in ("off", "none") and setting.may_be_off
+    ):
         if not setting.may_be_off:
             raise ValidationError(f"{name} cannot be switched off", field=name)
         return None
@@ -76,18 +83,26 @@ def parse_value(name: str, raw: object) -> Value:
         return value
     if setting.kind == "causes":
         return (
-            ",".join(parse_causes(raw)) if str(raw).strip().lower() not in ("all", "none") else str(raw).strip().lower()
+            ",".join(parse_causes(raw))
+            if str(raw).strip().lower() not in ("all", "none")
+            else str(raw).strip().lower()
         )
     if setting.kind == "text":
         return _read_text(setting, raw)
     if setting.kind == "word":
         if str(raw) not in setting.words:
-            raise ValidationError(f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name)
+            raise ValidationError(
+                f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name
+            )
         return str(raw)
     if isinstance(raw, bool):
         raise ValidationError(f"{name} is a number, not {raw!r}", field=name)
     try:
-        number = parse_duration(raw) if setting.kind == "seconds" and isinstance(raw, str) else float(cast(Any, raw))
+        number = (
+            parse_duration(raw)
+            if setting.kind == "seconds" and isinstance(raw, str)
+            else float(cast(Any, raw))
+        )
     except (TypeError, ValueError, OverflowError):
         raise ValidationError(f"{name} is a number, not {raw!r}", field=name) from None
     if not math.isfinite(number) or not setting.low <= number <= setting.high:
@@ -103,7 +118,8 @@ def parse_value(name: str, raw: object) -> Value:
 def _read_text(setting: Setting, raw: object) -> str:
     if not isinstance(raw, str) or not raw.isprintable() or len(raw) > setting.high:
         raise ValidationError(
-            f"{setting.name} is a line of at most {setting.high:g} printable characters", field=setting.name
+            f"{setting.name} is a line of at most {setting.high:g} printable characters",
+            field=setting.name,
         )
     return raw
 
@@ -140,7 +156,8 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
 
 
 def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
-    """Return the value in force: the first of `layers` (strongest first) that names it, else the default."""
+    """Return the value in force: the first of `layers` (strongest first) that names it, else the
+    default."""
     for source, layer in layers:
         if name in layer:
             return Effective(name, layer[name], source)
@@ -153,7 +170,8 @@ def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Ef
 
 
 def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
-    """Validate a whole layer given by a user for `scope`; raise ValidationError at the first bad name or value."""
+    """Validate a whole layer given by a user for `scope`; raise ValidationError at the first bad
+    name or value."""
     checked: dict[str, Value] = {}
     for name, raw in layer.items():
         value = parse_value(name, raw)

@@ -14,9 +14,11 @@ Scope = Literal["job", "queue", "project", "cluster"]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting: `name` carries its unit last; `low` and `high` bound it; `words` lists a word's choices.
+    """One setting: `name` carries its unit last; `low` and `high` bound it; `words` lists a word's
+    choices.
 
-    lane: which of the two middle layers may set it. causes: a list of causes as one text: "all", "none" or "a,b".
+    lane: which of the two middle layers may set it. causes: a list of causes as one text: "all",
+    "none" or "a,b".
     text: a sentence of a person's, at most `high` characters.
     """
 
@@ -67,7 +69,14 @@ _ALL = (
         low=1,
         high=100,
     ),
-    Setting("stall_sample_interval_seconds", "seconds", 1.0, "time between those samples", low=0.01, high=60),
+    Setting(
+        "stall_sample_interval_seconds",
+        "seconds",
+        1.0,
+        "time between those samples",
+        low=0.01,
+        high=60,
+    ),
     Setting(
         "silence_limit_seconds",
         "seconds",
@@ -108,8 +117,22 @@ _ALL = (
         low=0.05,
         high=_DAY,
     ),
-    Setting("health_sample_interval_seconds", "seconds", 5.0, "time between health samples", low=0.01, high=600),
-    Setting("gpu_idle_percent", "number", 5.0, "GPU utilisation at or under this is idle", low=0, high=100),
+    Setting(
+        "health_sample_interval_seconds",
+        "seconds",
+        5.0,
+        "time between health samples",
+        low=0.01,
+        high=600,
+    ),
+    Setting(
+        "gpu_idle_percent",
+        "number",
+        5.0,
+        "GPU utilisation at or under this is idle",
+        low=0,
+        high=100,
+    ),
     Setting(
         "gpu_memory_moving_mb",
         "number",
@@ -147,7 +170,9 @@ _ALL = (
         low=0,
         high=1000,
     ),
-    Setting("on_trip", "word", "requeue", "what a trip does", words=("requeue", "fail"), scope="queue"),
+    Setting(
+        "on_trip", "word", "requeue", "what a trip does", words=("requeue", "fail"), scope="queue"
+    ),
     # endings (DESIGN §3.4)
     Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
     Setting(
@@ -217,7 +242,8 @@ _ALL = (
         "no_progress_limit",
         "int",
         3,
-        "attempts in a row that got no further, by the step of their beats, after which a job fails",
+        "attempts in a row that got no further, by the step of their beats, after which a job "
+        "fails",
         low=1,
         high=1000,
         may_be_off=True,
@@ -232,9 +258,32 @@ _ALL = (
         may_be_off=True,
     ),
     # retries (DESIGN §3.3)
-    Setting("max_retries", "int", 0, "retries after the first attempt", low=0, high=10_000, lane="project"),
-    Setting("retry_delay_seconds", "seconds", 60.0, "time before the first retry", low=0, high=_DAY, lane="project"),
-    Setting("retry_backoff", "word", "fixed", "how the delay grows", words=("fixed", "exponential"), lane="project"),
+    Setting(
+        "max_retries",
+        "int",
+        0,
+        "retries after the first attempt",
+        low=0,
+        high=10_000,
+        lane="project",
+    ),
+    Setting(
+        "retry_delay_seconds",
+        "seconds",
+        60.0,
+        "time before the first retry",
+        low=0,
+        high=_DAY,
+        lane="project",
+    ),
+    Setting(
+        "retry_backoff",
+        "word",
+        "fixed",
+        "how the delay grows",
+        words=("fixed", "exponential"),
+        lane="project",
+    ),
     Setting(
         "retry_multiplier",
         "number",
@@ -263,15 +312,24 @@ _ALL = (
         lane="project",
     ),
     Setting(
-        "retry_jitter_ratio", "number", 0.25, "jitter is at most this part of the delay", low=0, high=1, lane="project"
+        "retry_jitter_ratio",
+        "number",
+        0.25,
+        "jitter is at most this part of the delay",
+        low=0,
+        high=1,
+        lane="project",
     ),
-    Setting("retry_on", "causes", "all", "causes that are followed by another attempt", lane="project"),
+    Setting(
+        "retry_on", "causes", "all", "causes that are followed by another attempt", lane="project"
+    ),
     Setting("retry_events", "bool", True, "write the job.retry_* events", lane="project"),
     Setting(
         "retries_enabled",
         "bool",
         True,
-        "kill switch: off, in the cluster or in a project, holds every retry back until it is on again",
+        "kill switch: off, in the cluster or in a project, holds every retry back until it is on "
+        "again",
         scope="project",
         lane="project",
     ),
@@ -382,12 +440,15 @@ _ALL = (
         "checkpoint_max_mb",
         "number",
         4096.0,
-        "size of one checkpoint of one task; larger ones are better kept as a path or an address in a small one",
+        "size of one checkpoint of one task; larger ones are better kept as a path or an address "
+        "in a small one",
         low=0.001,
         high=1 << 20,
         scope="queue",
     ),
-    Setting("checkpoint_keep", "int", 2, "checkpoints kept of each task", low=1, high=100, scope="queue"),
+    Setting(
+        "checkpoint_keep", "int", 2, "checkpoints kept of each task", low=1, high=100, scope="queue"
+    ),
     Setting(
         "checkpoint_inline_kb",
         "number",
@@ -448,7 +509,8 @@ _ALL = (
         "webhook_tries",
         "int",
         12,
-        "tries of a webhook delivery after which it is given up (dead) and may be sent again by hand",
+        "tries of a webhook delivery after which it is given up (dead) and may be sent again by "
+        "hand",
         low=1,
         high=1000,
         scope="cluster",

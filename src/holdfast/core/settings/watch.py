@@ -10,7 +10,8 @@ from holdfast.core.settings.resolve import Effective
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent's watchdogs go by. Names, units and defaults are those of `core.settings.resolve`; None is off."""
+    """What the agent's watchdogs go by. Names, units and defaults are those of
+    `core.settings.resolve`; None is off."""
 
     time_limit_seconds: float | None = None
     stall_watch: bool = True
@@ -34,11 +35,13 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     log_disk_mb: float = 256.0
 
 
-def watch_settings(effective: Mapping[str, Effective], *, supervised: bool = False) -> WatchSettings:
+def watch_settings(
+    effective: Mapping[str, Effective], *, supervised: bool = False
+) -> WatchSettings:
     """Pick the watch settings out of all effective settings.
 
-    A host of a supervised job may idle for as long as its script likes (a spare, one that waits for the others), so its GPUs
-    are watched only where a queue says "on".
+    A host of a supervised job may idle for as long as its script likes (a spare, one that waits for
+    the others), so its GPUs are watched only where a queue says "on".
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
     if supervised and values["health_watch"] == "auto":

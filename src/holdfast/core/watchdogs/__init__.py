@@ -1,8 +1,9 @@
 """The five watchdogs of DESIGN §4, pure: samples and instants in, verdicts out.
 
-Each module has one silhouette: a frozen state, inputs that return the next state, and `check` (or `sample`)
-that returns the next state with its verdicts. `watch.TaskWatch` composes the five for one attempt of one
-task. Instants are seconds of one monotonic clock of the host (the agent uses CLOCK_BOOTTIME), never dates.
+Each module has one silhouette: a frozen state, inputs that return the next state, and `check` (or
+`sample`) that returns the next state with its verdicts. `watch.TaskWatch` composes the five for one
+attempt of one task. Instants are seconds of one monotonic clock of the host (the agent uses
+CLOCK_BOOTTIME), never dates.
 """
 
 from holdfast.core.watchdogs.signals import GpuReading, Reading, Signal, TreeReading

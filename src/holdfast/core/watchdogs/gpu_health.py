@@ -1,8 +1,9 @@
 """GPU health: idle and static over a whole window is wedged, whether or not the job ever beats.
 
 HEALTH-1  Nothing trips before the load grace is over; it ends at the first beat, or by itself.
-HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap in the
-          sampling each begin a new one. So a trip stands on readings that cover the full length.
+HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap
+          in the sampling each begin a new one. So a trip stands on readings that cover the full
+          length.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def watches_health(settings: WatchSettings, gpus: int) -> bool:
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """started_at: when the load grace began. reset_at: the last beat, or the start. window: what was read
-    since."""
+    """started_at: when the load grace began. reset_at: the last beat, or the start. window: what
+    was read since."""
 
     started_at: float | None = None
     reset_at: float = 0.0
@@ -49,8 +50,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reset_at=now, beaten=True, window=None)
 
     def reset(self, now: float) -> GpuHealth:
-        """Begin a new window: a section was entered or left, or nobody looked for a while. The grace
-        stays."""
+        """Begin a new window: a section was entered or left, or nobody looked for a while. The
+        grace stays."""
         return msgspec.structs.replace(self, reset_at=now, window=None)
 
     def trips_at(self, settings: WatchSettings) -> float:
@@ -58,7 +59,9 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         if self.started_at is None:
             return math.inf
         since = self.window.since if self.window is not None else self.reset_at
-        grace_ends = -math.inf if self.beaten else self.started_at + settings.health_load_grace_seconds
+        grace_ends = (
+            -math.inf if self.beaten else self.started_at + settings.health_load_grace_seconds
+        )
         return max(since + settings.health_window_seconds, grace_ends)  # HEALTH-1
 
     def sample(
@@ -66,7 +69,11 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[GpuHealth, Trip | None]:
         """Take a reading; trip when the window it completes was idle and static throughout."""
         interval = settings.health_sample_interval_seconds
-        if self.started_at is None or reading.at < self.reset_at or not watches_health(settings, gpus):
+        if (
+            self.started_at is None
+            or reading.at < self.reset_at
+            or not watches_health(settings, gpus)
+        ):
             return self, None
         window = self.window
         if window is None or reading.at - window.at > max(3 * interval, 1.0):
@@ -84,9 +91,11 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         kept = msgspec.structs.replace(self, window=window)
         return kept, kept._trip(window, judged) if reading.at >= kept.trips_at(settings) else None
 
-    def _begin(self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool) -> GpuHealth:
-        """Open a window. It counts from the reset where the first reading came promptly, else from that
-        reading."""
+    def _begin(
+        self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool
+    ) -> GpuHealth:
+        """Open a window. It counts from the reset where the first reading came promptly, else from
+        that reading."""
         prompt = self.window is None and reading.at - self.reset_at <= max(2 * interval, 1.0)
         since = self.reset_at if prompt else reading.at
         window = open_window(reading, gpus, owns_whole_box, since)
@@ -101,7 +110,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def sample_at(self, settings: WatchSettings, gpus: int) -> float:
-        """Return when the next reading is wanted, infinity for never. Frequent beats put it off for ever."""
+        """Return when the next reading is wanted, infinity for never. Frequent beats put it off for
+        ever."""
         if self.started_at is None or not watches_health(settings, gpus):
             return math.inf
         last = self.window.at if self.window is not None else self.reset_at

@@ -1,4 +1,5 @@
-"""Lost lease: the controller no longer knows this (task, epoch), so this process must not go on (FENCE-1)."""
+"""Lost lease: the controller no longer knows this (task, epoch), so this process must not go on
+(FENCE-1)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Named sections: stretches of work where beats are expected to stop for longer, as the job's datagrams tell
-them."""
+"""Named sections: stretches of work where beats are expected to stop for longer, as the job's
+datagrams tell them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Section(msgspec.Struct, frozen=True):
 class Sections(msgspec.Struct, frozen=True):
     """The open sections, innermost last, and the longest pass of each name so far in seconds.
 
-    Datagrams may be lost, so every one is read as the whole truth: one that names an outer section closes the
-    inner ones, one that names none closes all. A close that was only inferred teaches nothing.
+    Datagrams may be lost, so every one is read as the whole truth: one that names an outer section
+    closes the inner ones, one that names none closes all. A close that was only inferred teaches
+    nothing.
     """
 
     open: tuple[Section, ...] = ()
@@ -55,9 +56,11 @@ class Sections(msgspec.Struct, frozen=True):
         return any(section.name == name for section in self.open)
 
     def timeout(self, factor: float) -> tuple[float, bool] | None:
-        """Return the timeout in force and whether the job gave it itself; None where no open section has one.
+        """Return the timeout in force and whether the job gave it itself; None where no open
+        section has one.
 
-        The innermost section that has a timeout decides: an outer one still covers what is inside it.
+        The innermost section that has a timeout decides: an outer one still covers what is inside
+        it.
         """
         for section in reversed(self.open):
             if section.timeout_seconds is not None:

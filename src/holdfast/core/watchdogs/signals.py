@@ -1,11 +1,13 @@
 """Physical signals, and what they say about a task: busy, idle, or unknown.
 
-SIGNAL-1  Unreadable is not idle. A value that could not be read is None, and a window that holds one never says
-          idle.
-SIGNAL-2  A box-wide reading counts only where the task owns the whole box; elsewhere it is unreadable, both ways.
-SIGNAL-3  CPU time is no proof of work for a task with GPUs: a collective that waits for a dead peer spins a core at
-          100 %. Bytes read and written, and host memory that moves, are proof: no wait produces them, and loading
-          does. Nor does an idle CPU side make up for a GPU that cannot be read.
+SIGNAL-1  Unreadable is not idle. A value that could not be read is None, and a window that holds
+          one never says idle.
+SIGNAL-2  A box-wide reading counts only where the task owns the whole box; elsewhere it is
+          unreadable, both ways.
+SIGNAL-3  CPU time is no proof of work for a task with GPUs: a collective that waits for a dead peer
+          spins a core at 100 %. Bytes read and written, and host memory that moves, are proof: no
+          wait produces them, and loading does. Nor does an idle CPU side make up for a GPU that
+          cannot be read.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
     """The task's process tree at one instant. None is "could not be read".
 
-    cpu_seconds, io_bytes: counters since the start, summed over the tree. rss_bytes: resident memory now.
+    cpu_seconds, io_bytes: counters since the start, summed over the tree. rss_bytes: resident
+    memory now.
     """
 
     cpu_seconds: float | None = None
@@ -54,7 +57,8 @@ class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything read about a task at the instant `at`. Empty `gpus` of a GPU task: nothing could be read."""
+    """Everything read about a task at the instant `at`. Empty `gpus` of a GPU task: nothing could
+    be read."""
 
     at: float
     gpus: tuple[GpuReading, ...] = ()
@@ -75,10 +79,13 @@ class Span(msgspec.Struct, frozen=True):
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of readings showed, in constant space however long the window is.
 
-    since: when the window began, at or before its first reading. at: its last reading. samples: how many.
+    since: when the window began, at or before its first reading. at: its last reading. samples: how
+    many.
     gpu_known, tree_known: every reading so far was whole.
-    gpu_percent: highest utilisation of any device. gpu_memory: one span per device, then that of their sum.
-    cpu_percent: highest CPU use between two neighbouring readings, of one core; None until there were two.
+    gpu_percent: highest utilisation of any device. gpu_memory: one span per device, then that of
+    their sum.
+    cpu_percent: highest CPU use between two neighbouring readings, of one core; None until there
+    were two.
     """
 
     since: float
@@ -117,7 +124,9 @@ def _known(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
-def open_window(reading: Reading, gpus: int, owns_whole_box: bool, since: float | None = None) -> Window:
+def open_window(
+    reading: Reading, gpus: int, owns_whole_box: bool, since: float | None = None
+) -> Window:
     """Return the window that begins with `reading`; `gpus` is how many devices the task has."""
     begun = reading.at if since is None else since
     empty = Window(since=begun, at=reading.at, samples=0)
@@ -166,7 +175,11 @@ def _take(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> 
     resident = _known(tree.rss_bytes)
     if resident is not None:
         rss = rss.widen(resident) if rss is not None else Span(resident, resident)
-    whole = resident is not None and _known(tree.cpu_seconds) is not None and _known(tree.io_bytes) is not None
+    whole = (
+        resident is not None
+        and _known(tree.cpu_seconds) is not None
+        and _known(tree.io_bytes) is not None
+    )
     return msgspec.structs.replace(
         window,
         at=reading.at,
@@ -181,12 +194,14 @@ def _take(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> 
 
 
 def judge(window: Window, settings: WatchSettings, gpus: int) -> Judgement:
-    """Return what the window says about a task with `gpus` devices (0: judged by its process tree alone).
+    """Return what the window says about a task with `gpus` devices (0: judged by its process tree
+    alone).
 
-    Busy if anything that proves work says so; idle only if everything that must be known is known and still.
-    For a GPU task what must be known are its GPUs: their utilisation and memory are the evidence, the process
-    tree can only speak for the task (SIGNAL-3). For another it is CPU time, I/O and memory of the tree, all
-    three.
+    Busy if anything that proves work says so; idle only if everything that must be known is known
+    and still.
+    For a GPU task what must be known are its GPUs: their utilisation and memory are the evidence,
+    the process tree can only speak for the task (SIGNAL-3). For another it is CPU time, I/O and
+    memory of the tree, all three.
     """
     evidence: Evidence = {
         "window_seconds": round(window.at - window.since, 3),
@@ -217,8 +232,14 @@ def _weigh(window: Window, settings: WatchSettings, gpus: int) -> tuple[Signal, 
         return Signal.BUSY, f"its processes' memory moved by {window.rss_moved_mb:.1f} MB"
     if gpus:
         if window.gpu_known:
-            return Signal.IDLE, f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still"
+            return (
+                Signal.IDLE,
+                f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still",
+            )
         return Signal.UNKNOWN, "its GPU cannot be read"
     if window.tree_known and window.cpu_percent is not None:
-        return Signal.IDLE, f"its processes use {window.cpu_percent:.1f} % of a core and move no data"
+        return (
+            Signal.IDLE,
+            f"its processes use {window.cpu_percent:.1f} % of a core and move no data",
+        )
     return Signal.UNKNOWN, "its processes cannot be measured"

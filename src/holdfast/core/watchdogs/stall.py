@@ -1,12 +1,14 @@
 """Stall: beats that stopped, confirmed by a task that does nothing.
 
-STALL-1  Nothing is suspected before the first beat. Entering a section is not a beat; but a section whose
-         timeout the job gave itself is watched from its entry, because the job asked for exactly that.
-STALL-2  Silence alone never trips before the silence limit: `stall_samples` readings in a row must say idle.
-STALL-3  One busy reading re-arms: the stall clock starts again. The silence limit's clock runs on, since it
-         is there for what no signal can decide, a loop that spins for ever among it.
-STALL-4  Silence is counted only while somebody listened. A frozen or restarted agent, or a suspended machine,
-         lost the beats of that time and cannot hold them against the job.
+STALL-1  Nothing is suspected before the first beat. Entering a section is not a beat; but a section
+         whose timeout the job gave itself is watched from its entry, because the job asked for
+         exactly that.
+STALL-2  Silence alone never trips before the silence limit: `stall_samples` readings in a row must
+         say idle.
+STALL-3  One busy reading re-arms: the stall clock starts again. The silence limit's clock runs on,
+         since it is there for what no signal can decide, a loop that spins for ever among it.
+STALL-4  Silence is counted only while somebody listened. A frozen or restarted agent, or a
+         suspended machine, lost the beats of that time and cannot hold them against the job.
 """
 
 from __future__ import annotations
@@ -28,19 +30,27 @@ from holdfast.core.watchdogs.signals import (
     judge,
     open_window,
 )
-from holdfast.core.watchdogs.verdicts import Evidence, Rearmed, Suspect, Verdict, describe_seconds, make_trip
+from holdfast.core.watchdogs.verdicts import (
+    Evidence,
+    Rearmed,
+    Suspect,
+    Verdict,
+    describe_seconds,
+    make_trip,
+)
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long silence may last here: until suspicion, and until the silence limit decides. None is for
-    ever."""
+    """How long silence may last here: until suspicion, and until the silence limit decides. None is
+    for ever."""
 
     timeout: float | None
     limit: float | None
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """armed: a beat came. sign_at: last datagram of any kind. quiet_since: that, or the last re-arming.
+    """armed: a beat came. sign_at: last datagram of any kind. quiet_since: that, or the last
+    re-arming.
 
     suspected, window, idle_samples, next_sample_at: the confirmation under way.
     """
@@ -59,8 +69,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     def beat(
         self, now: float, section: str | None, timeout: float | None, leave: bool, has_step: bool
     ) -> tuple[Stall, bool, list[Verdict]]:
-        """Take a datagram. The flag says whether it was a beat, or only the mark of a section's entry or
-        exit."""
+        """Take a datagram. The flag says whether it was a beat, or only the mark of a section's
+        entry or exit."""
         sections = self.sections
         if section is None:
             sections, is_beat = sections.clear(), True
@@ -69,15 +79,18 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         else:
             is_beat = has_step or sections.contains(section)
             sections = sections.enter(now, section, timeout)
-        heard: list[Verdict] = [Rearmed(watchdog=Watchdog.STALL, reason="a beat came")] if self.suspected else []
+        heard: list[Verdict] = (
+            [Rearmed(watchdog=Watchdog.STALL, reason="a beat came")] if self.suspected else []
+        )
         fresh = Stall(armed=self.armed or is_beat, sign_at=now, quiet_since=now, sections=sections)
         return fresh, is_beat, heard
 
     def patience(self, settings: WatchSettings) -> Patience:
         """Return what holds now: the settings', or those of the section the work is in.
 
-        A section's own or learned timeout takes the stall timeout's place, and the silence limit counts from
-        when it runs out. A first pass with no timeout suspends the stall timeout; the silence limit holds.
+        A section's own or learned timeout takes the stall timeout's place, and the silence limit
+        counts from when it runs out. A first pass with no timeout suspends the stall timeout; the
+        silence limit holds.
         """
         if not settings.stall_watch:
             return Patience(None, None)
@@ -97,7 +110,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return Patience(None if self.sections.open else settings.stall_timeout_seconds, limit)
 
     def listen_again(self, deaf_seconds: float) -> Stall:
-        """Take the time nobody listened out of the silence (STALL-4) and begin any confirmation anew."""
+        """Take the time nobody listened out of the silence (STALL-4) and begin any confirmation
+        anew."""
         return Stall(
             armed=self.armed,
             sign_at=self.sign_at + deaf_seconds,
@@ -106,20 +120,24 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, now: float, settings: WatchSettings) -> tuple[Stall, list[Verdict]]:
-        """Trip at the silence limit; raise a suspicion at the timeout; drop one that new settings made
-        void."""
+        """Trip at the silence limit; raise a suspicion at the timeout; drop one that new settings
+        made void."""
         patience = self.patience(settings)
         if patience.limit is not None and now - self.sign_at >= patience.limit:
             return self, [self._trip_by_silence(now, patience.limit)]
         if patience.timeout is None or now - self.quiet_since < patience.timeout:
             if self.suspected:
-                return self._calm(self.quiet_since), [Rearmed(watchdog=Watchdog.STALL, reason="the settings changed")]
+                return self._calm(self.quiet_since), [
+                    Rearmed(watchdog=Watchdog.STALL, reason="the settings changed")
+                ]
             return self, []
         if self.suspected:
             return self, []
         quiet = describe_seconds(now - self.quiet_since)
         reason = f"no beat for {quiet}{self._place()}; looking whether it does anything"
-        suspected = msgspec.structs.replace(self, suspected=True, idle_samples=0, next_sample_at=now)
+        suspected = msgspec.structs.replace(
+            self, suspected=True, idle_samples=0, next_sample_at=now
+        )
         return suspected, [Suspect(watchdog=Watchdog.STALL, reason=reason)]
 
     def sample(
@@ -129,9 +147,13 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         interval = settings.stall_sample_interval_seconds
         if not self.suspected:
             timeout = self.patience(settings).timeout
-            if timeout is None or reading.at < max(self.quiet_since, self.quiet_since + timeout - 2 * interval):
+            if timeout is None or reading.at < max(
+                self.quiet_since, self.quiet_since + timeout - 2 * interval
+            ):
                 return self, []
-            return msgspec.structs.replace(self, window=open_window(reading, gpus, owns_whole_box)), []
+            return msgspec.structs.replace(
+                self, window=open_window(reading, gpus, owns_whole_box)
+            ), []
         if reading.at < self.quiet_since:
             return self, []  # read before the last beat, by a slow probe
         if self.window is not None and reading.at - self.window.at < 0.5 * interval:
@@ -141,12 +163,19 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             judged = judge(window, settings, gpus)
             if judged.signal is Signal.BUSY:
                 return self._rearm(reading.at, judged)
-            return msgspec.structs.replace(self, window=window, next_sample_at=reading.at + interval), []
+            return msgspec.structs.replace(
+                self, window=window, next_sample_at=reading.at + interval
+            ), []
         window = extend_window(self.window, reading, gpus, owns_whole_box)
         return self._confirm(window, reading, settings, gpus, owns_whole_box)
 
     def _confirm(
-        self, window: Window, reading: Reading, settings: WatchSettings, gpus: int, owns_whole_box: bool
+        self,
+        window: Window,
+        reading: Reading,
+        settings: WatchSettings,
+        gpus: int,
+        owns_whole_box: bool,
     ) -> tuple[Stall, list[Verdict]]:
         judged = judge(window, settings, gpus)
         if judged.signal is Signal.BUSY:
@@ -172,7 +201,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             return counted, []
         quiet = reading.at - self.sign_at
         reason = (
-            f"no beat for {describe_seconds(quiet)}{self._place()}, and {counted.idle_samples} samples "
+            f"no beat for {describe_seconds(quiet)}{self._place()}, and {counted.idle_samples} "
+            "samples "
             f"found it idle: {judged.words}"
         )
         evidence: Evidence = {**judged.evidence, "silent_seconds": round(quiet, 3)}
@@ -181,10 +211,14 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     def _rearm(self, at: float, judged: Judgement) -> tuple[Stall, list[Verdict]]:
         """STALL-3: the stall clock starts again, `sign_at` does not."""
         calm = msgspec.structs.replace(self._calm(at), words=judged.words, evidence=judged.evidence)
-        return calm, [Rearmed(watchdog=Watchdog.STALL, reason=judged.words, evidence=judged.evidence)]
+        return calm, [
+            Rearmed(watchdog=Watchdog.STALL, reason=judged.words, evidence=judged.evidence)
+        ]
 
     def _calm(self, quiet_since: float) -> Stall:
-        return Stall(armed=self.armed, sign_at=self.sign_at, quiet_since=quiet_since, sections=self.sections)
+        return Stall(
+            armed=self.armed, sign_at=self.sign_at, quiet_since=quiet_since, sections=self.sections
+        )
 
     def _trip_by_silence(self, now: float, limit: float) -> Trip:
         quiet = now - self.sign_at
@@ -203,8 +237,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return f" in section {self.sections.open[-1].name!r}" if self.sections.open else ""
 
     def sample_at(self, settings: WatchSettings) -> float:
-        """Return when the next reading is wanted, infinity for never: a job that beats in time is never
-        read."""
+        """Return when the next reading is wanted, infinity for never: a job that beats in time is
+        never read."""
         if self.suspected:
             return self.next_sample_at
         timeout = self.patience(settings).timeout
@@ -219,5 +253,9 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         """Return when `check` has something to say without any input, infinity for never."""
         patience = self.patience(settings)
         limit = math.inf if patience.limit is None else self.sign_at + patience.limit
-        due = math.inf if patience.timeout is None or self.suspected else self.quiet_since + patience.timeout
+        due = (
+            math.inf
+            if patience.timeout is None or self.suspected
+            else self.quiet_since + patience.timeout
+        )
         return min(limit, due)

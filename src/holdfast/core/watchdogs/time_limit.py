@@ -1,5 +1,5 @@
-"""Time limit: the wall clock a task may take. Suspension of the machine counts, as it does for whoever
-waits."""
+"""Time limit: the wall clock a task may take. Suspension of the machine counts, as it does for
+whoever waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class TimeLimit(msgspec.Struct, frozen=True):
             return None
         ran = now - self.started_at
         reason = f"it ran for {describe_seconds(ran)}; its time limit is {describe_seconds(limit)}"
-        return make_trip(Watchdog.TIME_LIMIT, reason, {"ran_seconds": round(ran, 3), "limit_seconds": limit})
+        return make_trip(
+            Watchdog.TIME_LIMIT, reason, {"ran_seconds": round(ran, 3), "limit_seconds": limit}
+        )
 
     def wake_at(self, settings: WatchSettings) -> float:
         """Return the instant of the trip, infinity without a limit."""

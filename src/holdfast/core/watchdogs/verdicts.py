@@ -1,5 +1,5 @@
-"""What a watchdog can say: a `Trip` (core.facts) ends the task; the other two are for the log and change
-nothing."""
+"""What a watchdog can say: a `Trip` (core.facts) ends the task; the other two are for the log and
+change nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Evidence = dict[str, str | int | float | bool | None]
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
-    """A stall is suspected and is about to be checked against physical signals. Never a reason to kill."""
+    """A stall is suspected and is about to be checked against physical signals. Never a reason to
+    kill."""
 
     watchdog: Watchdog
     reason: str
@@ -34,7 +35,9 @@ Verdict = Trip | Suspect | Rearmed
 
 def make_trip(watchdog: Watchdog, reason: str, evidence: Evidence) -> Trip:
     """Return the verdict that ends a task, with the exit code that is kept on the attempt."""
-    return Trip(watchdog=watchdog, exit_code=int(EXIT_OF[watchdog]), reason=reason[:4096], evidence=evidence)
+    return Trip(
+        watchdog=watchdog, exit_code=int(EXIT_OF[watchdog]), reason=reason[:4096], evidence=evidence
+    )
 
 
 def describe_seconds(seconds: float) -> str:

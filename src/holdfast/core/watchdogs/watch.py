@@ -1,6 +1,7 @@
 """All five watchdogs over one attempt of one task.
 
-Inputs say nothing back; `tick` says everything. The runner puts in what happened, ticks, and carries out what
+Inputs say nothing back; `tick` says everything. The runner puts in what happened, ticks, and
+carries out what
 comes: a `Trip` ends the task (at most one ever comes), `Suspect` and `Rearmed` are for the log.
 
 A `TaskWatch` is made new for every attempt, so the evidence of a hang never outlives a restart.
@@ -32,8 +33,8 @@ DEAF_SECONDS = 15.0
 
 
 class SampleWish(msgspec.Struct, frozen=True):
-    """A reading is wanted at the instant `at`; `fast` where it confirms a suspicion, so that being late costs
-    time."""
+    """A reading is wanted at the instant `at`; `fast` where it confirms a suspicion, so that being
+    late costs time."""
 
     at: float
     fast: bool
@@ -61,7 +62,8 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskWatch:
-    """The watch over one attempt of one task with `gpus` devices. Not for use by several threads at once."""
+    """The watch over one attempt of one task with `gpus` devices. Not for use by several threads at
+    once."""
 
     def __init__(self, settings: WatchSettings, *, gpus: int) -> None:
         self._settings = settings
@@ -98,22 +100,29 @@ class TaskWatch:
         return self._state.stall.suspected
 
     def wants_sample(self) -> SampleWish | None:
-        """Return when the next reading is wanted, None for never. An instant in the past means now."""
+        """Return when the next reading is wanted, None for never. An instant in the past means
+        now."""
         state = self._state
         if state.trip is not None or state.time_limit.started_at is None:
             return None
         stall_at = state.stall.sample_at(self._settings)
-        health_at = math.inf if self._health_rests() else state.health.sample_at(self._settings, self._gpus)
+        health_at = (
+            math.inf if self._health_rests() else state.health.sample_at(self._settings, self._gpus)
+        )
         at = min(stall_at, health_at)
         return None if math.isinf(at) else SampleWish(at, fast=stall_at <= health_at)
 
     def wake_at(self, now: float) -> float:
-        """Return when `tick` must be called next if nothing happens before: never later than `TICK_SECONDS`
-        away."""
+        """Return when `tick` must be called next if nothing happens before: never later than
+        `TICK_SECONDS` away."""
         state = self._state
         if state.trip is not None:
             return math.inf
-        return min(now + TICK_SECONDS, state.time_limit.wake_at(self._settings), state.stall.wake_at(self._settings))
+        return min(
+            now + TICK_SECONDS,
+            state.time_limit.wake_at(self._settings),
+            state.stall.wake_at(self._settings),
+        )
 
     # ---- what can happen
 
@@ -138,7 +147,9 @@ class TaskWatch:
             return
         self._hear(now)
         now = self._state.at
-        stall, is_beat, heard = self._state.stall.beat(now, section, timeout, leave, step is not None)
+        stall, is_beat, heard = self._state.stall.beat(
+            now, section, timeout, leave, step is not None
+        )
         self._said += heard
         health = self._state.health
         self._set(stall=stall, health=health.beat(now) if is_beat else health.reset(now))
@@ -161,7 +172,9 @@ class TaskWatch:
             return
         self._hear(now)
         stall, said = self._state.stall.check(now, self._settings)
-        if not any(isinstance(verdict, Trip) for verdict in said):  # a trip by silence is left to `tick`
+        if not any(
+            isinstance(verdict, Trip) for verdict in said
+        ):  # a trip by silence is left to `tick`
             self._said += said
             stall, said = stall.sample(reading, self._settings, self._gpus, owns_whole_box)
             self._said += said
@@ -169,7 +182,9 @@ class TaskWatch:
         if self._health_rests():
             self._set(health=self._state.health.reset(now))
             return
-        health, trip = self._state.health.sample(reading, self._settings, self._gpus, owns_whole_box)
+        health, trip = self._state.health.sample(
+            reading, self._settings, self._gpus, owns_whole_box
+        )
         self._set(health=health)
         if trip is not None:
             self._said.append(trip)
@@ -190,11 +205,13 @@ class TaskWatch:
         self._settings = settings
 
     def tick(self, now: float) -> list[Verdict]:
-        """Return everything there is to say since the last tick; of several trips at once only the first in order.
+        """Return everything there is to say since the last tick; of several trips at once only the
+        first in order.
 
-        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Words from outside come before what
-                was measured, since they are facts; a stall before GPU health, since it knows more of the work. After a
-                trip the watch is finished and says nothing more.
+        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Words from
+                outside come before what was measured, since they are facts; a stall before GPU
+                health, since it knows more of the work. After a trip the watch is finished and says
+                nothing more.
         """
         state = self._state
         if state.trip is not None:
@@ -207,7 +224,9 @@ class TaskWatch:
             self._state.operator_stop.check(),
             self._state.lost_lease.check(),
             self._state.time_limit.check(self._state.at, self._settings),
-            *sorted((v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code),  # 76 stall, 78 health
+            *sorted(
+                (v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code
+            ),  # 76 stall, 78 health
         ]
         first = next((trip for trip in trips if trip is not None), None)
         self._set(trip=first)
@@ -217,10 +236,12 @@ class TaskWatch:
     # ---- what survives the agent
 
     def dump(self, now: float) -> dict[str, Any]:
-        """Return the state as plain values for JSON or msgpack. Write it at every sync or so: a kill -9 of
-        the agent costs the watch the time since then (STALL-4), never a false alarm."""
+        """Return the state as plain values for JSON or msgpack. Write it at every sync or so: a
+        kill -9 of the agent costs the watch the time since then (STALL-4), never a false alarm."""
         state = msgspec.structs.replace(self._state, at=max(now, self._state.at))
-        kept = {k: v for k, v in msgspec.structs.asdict(state).items() if k not in ("stall", "health")}
+        kept = {
+            k: v for k, v in msgspec.structs.asdict(state).items() if k not in ("stall", "health")
+        }
         stall, health = state.stall, state.health
         kept["stall"] = {"armed": stall.armed, "sections": stall.sections}
         if stall.sign_at > -math.inf:  # infinities have no JSON
@@ -234,7 +255,9 @@ class TaskWatch:
         return plain
 
     @classmethod
-    def restore(cls, dumped: object, now: float, settings: WatchSettings, *, gpus: int) -> TaskWatch:
+    def restore(
+        cls, dumped: object, now: float, settings: WatchSettings, *, gpus: int
+    ) -> TaskWatch:
         """Return the watch that `dump` wrote, on the same boot of the same host.
 
         The readings are not kept: what was not seen in one go proves nothing.
@@ -247,7 +270,9 @@ class TaskWatch:
         except msgspec.ValidationError as error:
             raise ValidationError(f"this is not a watch's state: {error}") from error
         if state.at > now:
-            raise ValidationError(f"this watch's state is of instant {state.at}, after {now}: it is of another boot")
+            raise ValidationError(
+                f"this watch's state is of instant {state.at}, after {now}: it is of another boot"
+            )
         watch = cls(settings, gpus=gpus)
         watch._state = state
         if state.at > -math.inf:
@@ -278,8 +303,11 @@ class TaskWatch:
         )
 
     def _health_rests(self) -> bool:
-        """Inside a section GPU health steps back, as long as another clock holds there: an evaluation on the
-        CPU may leave its GPU idle. Where none does (no beat yet, or the stall watch is off) it goes on."""
+        """Inside a section GPU health steps back, as long as another clock holds there: an
+        evaluation on the CPU may leave its GPU idle. Where none does (no beat yet, or the stall
+        watch is off) it goes on."""
         stall = self._state.stall
         patience = stall.patience(self._settings)
-        return bool(stall.sections.open) and (patience.timeout is not None or patience.limit is not None)
+        return bool(stall.sections.open) and (
+            patience.timeout is not None or patience.limit is not None
+        )

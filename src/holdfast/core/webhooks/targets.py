@@ -1,11 +1,12 @@
-"""Where webhooks may go: what a URL must look like, and which addresses are refused. Pure; the sender resolves and connects.
+"""Where webhooks may go: what a URL must look like, and which addresses are refused. Pure; the
+sender resolves and connects.
 
-HOOK-4  Every address a name resolves to is judged at every try, and the connection goes to a judged address itself: no
-        second look-up happens in between. One bad address refuses the target.
+HOOK-4  Every address a name resolves to is judged at every try, and the connection goes to a judged
+        address itself: no second look-up happens in between. One bad address refuses the target.
 
-Without `webhook_allow_private` a target is https on a public address. With it, http, loopback and private networks are
-allowed too. Link-local addresses and the clouds' metadata services are refused either way: they hand out the machine's
-own credentials, and no receiver lives there.
+Without `webhook_allow_private` a target is https on a public address. With it, http, loopback and
+private networks are allowed too. Link-local addresses and the clouds' metadata services are refused
+either way: they hand out the machine's own credentials, and no receiver lives there.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _METADATA = frozenset(
     ipaddress.ip_address(text)
-    for text in ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")  # AWS, Alibaba, Azure, Oracle
+    for text in (
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+    )  # AWS, Alibaba, Azure, Oracle
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL taken apart. host: a lower-case ASCII name or an address without brackets; path: with its query."""
+    """A URL taken apart. host: a lower-case ASCII name or an address without brackets; path: with
+    its query."""
 
     scheme: str
     host: str
@@ -44,13 +51,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def host_header(self) -> str:
         """What the Host header says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+        return (
+            host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+        )
 
 
 def parse_target(url: str, *, allow_private: bool) -> Target:
     """Take a webhook's URL apart. Raises ValidationError saying what will not do."""
     if len(url) > MAX_URL_CHARS or not _VISIBLE.fullmatch(url) or "\\" in url:
-        raise _refuse(f"a URL of visible ASCII characters, at most {MAX_URL_CHARS} of them; encode others with %")
+        raise _refuse(
+            f"a URL of visible ASCII characters, at most {MAX_URL_CHARS} of them; encode others "
+            "with %"
+        )
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
@@ -59,7 +71,10 @@ def parse_target(url: str, *, allow_private: bool) -> Target:
     if parts.scheme not in ("https", "http"):
         raise _refuse("an https:// URL")
     if parts.scheme == "http" and not allow_private:
-        raise _refuse("an https:// URL; plain http is for trusted networks and needs the setting webhook_allow_private")
+        raise _refuse(
+            "an https:// URL; plain http is for trusted networks and needs the setting "
+            "webhook_allow_private"
+        )
     if "@" in parts.netloc:
         raise _refuse("a URL without user name and password; the signature says who calls")
     if port == 0:
@@ -67,9 +82,11 @@ def parse_target(url: str, *, allow_private: bool) -> Target:
     if "%" in host:
         raise _refuse("a URL whose host has no zone and no escapes")
     target = Target(
-        scheme=parts.scheme, host=_read_host(host), port=port or (443 if parts.scheme == "https" else 80),
+        scheme=parts.scheme,
+        host=_read_host(host),
+        port=port or (443 if parts.scheme == "https" else 80),
         path=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
-    )  # fmt: skip
+    )
     literal = as_address(target.host)
     reason = None if literal is None else judge_address(literal, allow_private=allow_private)
     if reason is not None:
@@ -82,9 +99,14 @@ def _read_host(host: str) -> str:
     if as_address(host) is not None:
         return str(as_address(host))
     labels = host.removesuffix(".").split(".")
-    if not host or len(host) > MAX_HOST_CHARS or not all(_LABEL.fullmatch(label) for label in labels):
+    if (
+        not host
+        or len(host) > MAX_HOST_CHARS
+        or not all(_LABEL.fullmatch(label) for label in labels)
+    ):
         raise _refuse("a URL with a host name in it, or an address")
-    # Resolvers read 2130706433, 0x7f.1 and 127.1 as addresses. Who means an address writes all four numbers.
+    # Resolvers read 2130706433, 0x7f.1 and 127.1 as addresses. Who means an address writes all four
+    # numbers.
     if labels[-1].isdigit() or re.fullmatch(r"0x[0-9a-f]*", labels[-1]):
         raise _refuse("a URL with a host name, or an address as four decimal numbers, in it")
     return ".".join(labels)
@@ -95,7 +117,8 @@ def _refuse(what: str) -> ValidationError:
 
 
 def as_address(text: str) -> _IP | None:
-    """The address that `text` is, or None. A zone (`fe80::1%eth0`) is left out: the judgement does not depend on it."""
+    """The address that `text` is, or None. A zone (`fe80::1%eth0`) is left out: the judgement does
+    not depend on it."""
     try:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -112,14 +135,15 @@ def judge_addresses(addresses: Sequence[str], *, allow_private: bool) -> str | N
             f"{text[:64]!r} is no address"
             if address is None
             else judge_address(address, allow_private=allow_private)
-        )  # fmt: skip
+        )
         if reason is not None:
             return reason
     return None
 
 
 def judge_address(address: _IP, *, allow_private: bool) -> str | None:
-    """Why this address is refused, or None. An address that carries another one within it is both."""
+    """Why this address is refused, or None. An address that carries another one within it is
+    both."""
     for one in (address, *_carried(address)):
         reason = _judge(one, allow_private)
         if reason is not None:
@@ -138,7 +162,11 @@ def _judge(address: _IP, allow_private: bool) -> str | None:
         return f"{address} is the unspecified address"
     if address.is_loopback or _is_private(address):
         what = "loopback" if address.is_loopback else "on a private network"
-        return None if allow_private else f"{address} is {what}, which needs the setting webhook_allow_private"
+        return (
+            None
+            if allow_private
+            else f"{address} is {what}, which needs the setting webhook_allow_private"
+        )
     if _carried(address):
         return None  # judged by what it carries
     return None if address.is_global else f"{address} is reserved"
@@ -146,7 +174,14 @@ def _judge(address: _IP, allow_private: bool) -> str | None:
 
 _PRIVATE = tuple(
     ipaddress.ip_network(text)
-    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10")
+    for text in (
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "fc00::/7",
+        "fec0::/10",
+    )
 )
 
 
@@ -155,7 +190,8 @@ def _is_private(address: _IP) -> bool:
 
 
 def _carried(address: _IP) -> tuple[ipaddress.IPv4Address, ...]:
-    """IPv4 addresses within an IPv6 one: mapped, compatible, NAT64, 6to4 and Teredo reach them on some networks."""
+    """IPv4 addresses within an IPv6 one: mapped, compatible, NAT64, 6to4 and Teredo reach them on
+    some networks."""
     if isinstance(address, ipaddress.IPv4Address):
         return ()
     found = [a for a in (address.ipv4_mapped, address.sixtofour) if a is not None]

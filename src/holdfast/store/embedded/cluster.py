@@ -30,8 +30,8 @@ DATABASE = "postgres"
 PASSWORD_FILE = "holdfast.password"
 
 LOG_LIMIT_BYTES = 10 * 1024 * 1024
-"""The log is cut at this size, one older one is kept: a crash loop must not fill the disk the database is
-on.
+"""The log is cut at this size, one older one is kept: a crash loop must not fill the disk the
+database is on.
 """
 
 NEW_CLUSTER_BYTES = 64_000_000
@@ -49,7 +49,8 @@ _SETTINGS: Mapping[str, str] = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
-    # Small: it shares the machine with the work. 48 MB keeps the hot tables of a million jobs' indexes warm enough.
+    # Small: it shares the machine with the work. 48 MB keeps the hot tables of a million jobs'
+    # indexes warm enough.
     "shared_buffers": "48MB",
     "jit": "off",
     "max_worker_processes": "4",
@@ -58,7 +59,8 @@ _SETTINGS: Mapping[str, str] = {
     "huge_pages": "off",
     # Bounds both the disk it takes and the time recovery takes after a kill.
     "max_wal_size": "512MB",
-    # Queue tables turn over completely every few minutes; the stock 20 % and one minute let them bloat.
+    # Queue tables turn over completely every few minutes; the stock 20 % and one minute let them
+    # bloat.
     "autovacuum_naptime": "15s",
     "autovacuum_max_workers": "2",
     "autovacuum_vacuum_scale_factor": "0.02",
@@ -78,10 +80,13 @@ _SETTINGS: Mapping[str, str] = {
 def server_settings(
     binaries: PostgresBinaries, port: int, socket_folder: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Every setting the server is started with. `extra` wins over ours, but not over where it listens."""
+    """Every setting the server is started with. `extra` wins over ours, but not over where it
+    listens."""
     settings = {"listen_addresses": "127.0.0.1", **_SETTINGS}
     if binaries.major >= 18:
-        settings["io_method"] = "sync"  # the default keeps three more processes alive for our few small reads
+        settings["io_method"] = (
+            "sync"  # the default keeps three more processes alive for our few small reads
+        )
     settings.update(extra)
     settings["port"] = str(port)
     settings["unix_socket_directories"] = str(socket_folder)
@@ -131,25 +136,29 @@ _OUR_NAMES = (
 
 
 def prepare_folder(layout: Layout) -> None:
-    """Make the folder (0700) if need be, and refuse one that is not ours to use. ValidationError says what
-    to do.
+    """Make the folder (0700) if need be, and refuse one that is not ours to use. ValidationError
+    says what to do.
     """
     folder = layout.folder
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
     except (FileExistsError, NotADirectoryError) as error:
-        raise ValidationError(f"{folder} is not a folder; name another.", code="bad_folder") from error
+        raise ValidationError(
+            f"{folder} is not a folder; name another.", code="bad_folder"
+        ) from error
     except OSError as error:
         raise explain_os_error(error, folder) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ValidationError(
-            f"{folder} cannot be written by uid {os.geteuid()}; name a folder that can, or change its owner.",
+            f"{folder} cannot be written by uid {os.geteuid()}; name a folder that can, or change "
+            "its owner.",
             code="bad_folder",
         )
     if "PG_VERSION" in names:
         raise ValidationError(
-            f"{folder} is a PostgreSQL data folder that Holdfast did not make. Name another folder, "
+            f"{folder} is a PostgreSQL data folder that Holdfast did not make. Name another "
+            "folder, "
             "or run that server yourself and use --dsn.",
             code="bad_folder",
         )
@@ -160,10 +169,13 @@ def prepare_folder(layout: Layout) -> None:
             f"or (as root) run: chown -R {own} {folder}",
             code="bad_folder",
         )
-    foreign = {name for name in names if name not in _OUR_NAMES and not name.startswith("data.new-")}
+    foreign = {
+        name for name in names if name not in _OUR_NAMES and not name.startswith("data.new-")
+    }
     if "data" in foreign and not (layout.data / "PG_VERSION").is_file():
         raise ValidationError(
-            f"{layout.data} is not a PostgreSQL data folder (it has no PG_VERSION). Move it away, or name another.",
+            f"{layout.data} is not a PostgreSQL data folder (it has no PG_VERSION). Move it away, "
+            "or name another.",
             code="bad_folder",
         )
     if foreign and "data" not in foreign:
@@ -179,8 +191,10 @@ def check_version(layout: Layout, binaries: PostgresBinaries) -> None:
     text = (layout.data / "PG_VERSION").read_text().strip()
     if text != str(binaries.major):
         raise ValidationError(
-            f"{layout.data} was made by PostgreSQL {text or '(unreadable)'}, and the server found here "
-            f"({binaries.folder}) is {binaries.major}. Point HOLDFAST_PG_BIN at the bin folder of PostgreSQL {text}, "
+            f"{layout.data} was made by PostgreSQL {text or '(unreadable)'}, and the server found "
+            "here "
+            f"({binaries.folder}) is {binaries.major}. Point HOLDFAST_PG_BIN at the bin folder of "
+            f"PostgreSQL {text}, "
             "or move the data over with pg_upgrade or pg_dump.",
             code="wrong_postgres_version",
         )
@@ -193,7 +207,8 @@ def explain_os_error(error: OSError, folder: Path) -> HoldfastError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Unavailable(disk_full_sentence(folder), code="disk_full")
     return ValidationError(
-        f"{error.filename or folder}: {error.strerror}. Name a folder that uid {os.geteuid()} can write.",
+        f"{error.filename or folder}: {error.strerror}. Name a folder that uid {os.geteuid()} can "
+        "write.",
         code="bad_folder",
     )
 
@@ -205,19 +220,22 @@ def disk_full_sentence(folder: Path) -> str:
     except OSError:
         free = ""
     return (
-        f"no space left on the disk of {folder}{free}. Free some (a new database takes 64 MB) and start again; "
+        f"no space left on the disk of {folder}{free}. Free some (a new database takes 64 MB) and "
+        "start again; "
         "nothing that was committed is lost."
     )
 
 
 def check_space(folder: Path) -> None:
-    """Unavailable when a new cluster cannot fit: initdb on a full disk ends in a panic that names no reason."""
+    """Unavailable when a new cluster cannot fit: initdb on a full disk ends in a panic that names
+    no reason."""
     if shutil.disk_usage(folder).free < NEW_CLUSTER_BYTES:
         raise Unavailable(disk_full_sentence(folder), code="disk_full")
 
 
 def give_to(folder: Path, uid: int, gid: int) -> None:
-    """Make `uid` own the whole cluster. The top goes last, so that an interrupted walk is done again."""
+    """Make `uid` own the whole cluster. The top goes last, so that an interrupted walk is done
+    again."""
     if folder.lstat().st_uid == uid:
         return
     for root, folders, files in os.walk(folder):
@@ -236,16 +254,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def clear_unfinished(layout: Layout) -> None:
-    """Remove what an interrupted initdb left. Call only with both locks held: then nobody is writing
-    there.
+    """Remove what an interrupted initdb left. Call only with both locks held: then nobody is
+    writing there.
     """
     for place in layout.folder.glob("data.new-*"):
         shutil.rmtree(place, ignore_errors=True)
 
 
-def initdb_arguments(binaries: PostgresBinaries, data: str, password_path: str, durable: bool) -> list[str]:
-    """The command that makes a cluster in `data`: UTF-8, byte-order collation (indexes that no libc upgrade
-    can break).
+def initdb_arguments(
+    binaries: PostgresBinaries, data: str, password_path: str, durable: bool
+) -> list[str]:
+    """The command that makes a cluster in `data`: UTF-8, byte-order collation (indexes that no libc
+    upgrade can break).
     """
     locale = ["--locale=C"]
     if binaries.major >= 17:
@@ -282,7 +302,8 @@ def read_password(data: Path) -> str:
         raise explain_os_error(error, data) from error
     if not text:
         raise ValidationError(
-            f"{data / PASSWORD_FILE} is missing or empty, so nobody can log in. Put it back from a backup, or write a "
+            f"{data / PASSWORD_FILE} is missing or empty, so nobody can log in. Put it back from "
+            "a backup, or write a "
             f"new one there and set it with `postgres --single -D {data} postgres` "
             f"(ALTER ROLE {USER} PASSWORD '…').",
             code="bad_folder",
@@ -319,8 +340,8 @@ def write_runtime(layout: Layout, runtime: Runtime) -> None:
 
 
 def choose_port(preferred: int | None) -> int:
-    """The preferred port if it is free now, else any free one. Somebody may still be faster: the caller
-    tries again.
+    """The preferred port if it is free now, else any free one. Somebody may still be faster: the
+    caller tries again.
     """
     for port in ([preferred] if preferred else []) + [0]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -337,13 +358,15 @@ _SOCKET_FOLDER_PREFIX = "holdfast-pg-"
 
 
 def make_socket_folder(layout: Layout, uid: int, gid: int, private: bool) -> Path:
-    """A 0700 folder for the socket: `data`'s neighbour when the path is short enough and reachable, else one
-    in tmp.
+    """A 0700 folder for the socket: `data`'s neighbour when the path is short enough and reachable,
+    else one in tmp.
 
-    A socket path has 107 bytes. `private` asks for tmp, for a server user that cannot walk the folder's
-    parents.
+    A socket path has 107 bytes. `private` asks for tmp, for a server user that cannot walk the
+    folder's parents.
     """
-    beside = layout.data  # the cluster is 0700, owned by the server's user, and ours: as good as a folder of its own
+    beside = (
+        layout.data
+    )  # the cluster is 0700, owned by the server's user, and ours: as good as a folder of its own
     if not private and len(os.fsencode(beside)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_LIMIT_BYTES:
         return beside
     for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
@@ -355,11 +378,14 @@ def make_socket_folder(layout: Layout, uid: int, gid: int, private: bool) -> Pat
         except OSError:
             continue
         return made
-    raise Unavailable("no temporary folder can hold the database's socket; set TMPDIR.", code="no_socket_folder")
+    raise Unavailable(
+        "no temporary folder can hold the database's socket; set TMPDIR.", code="no_socket_folder"
+    )
 
 
 def drop_socket_folder(layout: Layout, socket_folder: Path, uids: frozenset[int]) -> None:
-    """Remove the socket and its lock of a server that is gone, and the folder when it was made for it."""
+    """Remove the socket and its lock of a server that is gone, and the folder when it was made for
+    it."""
     if socket_folder == layout.data:
         for path in layout.data.glob(".s.PGSQL.*"):
             path.unlink(missing_ok=True)
@@ -380,13 +406,16 @@ def open_log(layout: Layout) -> int:
 
 
 def rotate_log(layout: Layout, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """Keep the log under its limit while the server writes to it: copy, then cut. A few lines may be lost
-    between.
+    """Keep the log under its limit while the server writes to it: copy, then cut. A few lines may
+    be lost between.
     """
     try:
         if layout.log.stat().st_size <= limit_bytes:
             return
-        with open(layout.log, "rb") as source, open(layout.folder / "postgres.log.1", "wb") as target:
+        with (
+            open(layout.log, "rb") as source,
+            open(layout.folder / "postgres.log.1", "wb") as target,
+        ):
             source.seek(max(0, layout.log.stat().st_size - limit_bytes))
             shutil.copyfileobj(source, target)
     except OSError:
@@ -409,7 +438,8 @@ def read_log_from(layout: Layout, offset: int, limit_bytes: int = 16_384) -> str
 
 
 def is_ready(data: Path, pid: int) -> bool:
-    """Whether the server `pid` says of itself that it takes connections (eighth line of postmaster.pid)."""
+    """Whether the server `pid` says of itself that it takes connections (eighth line of
+    postmaster.pid)."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -418,11 +448,11 @@ def is_ready(data: Path, pid: int) -> bool:
 
 
 def drop_reused_pid(data: Path) -> None:
-    """Remove a stale postmaster.pid whose number another process has now: PostgreSQL would refuse to start
-    over it.
+    """Remove a stale postmaster.pid whose number another process has now: PostgreSQL would refuse
+    to start over it.
 
-    Call only when no process of this server is left. One whose number is free is left for PostgreSQL, which
-    then also checks the old shared memory.
+    Call only when no process of this server is left. One whose number is free is left for
+    PostgreSQL, which then also checks the old shared memory.
     """
     path = data / "postmaster.pid"
     try:

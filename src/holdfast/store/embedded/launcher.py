@@ -1,18 +1,19 @@
-"""Becomes PostgreSQL: drops root, ties its life to its owner's, and execs. Run as a script, never imported
-for use.
+"""Becomes PostgreSQL: drops root, ties its life to its owner's, and execs. Run as a script, never
+imported for use.
 
-PostgreSQL refuses to run as uid 0, and the parent-death signal is forgotten by the kernel when credentials
-change. So both happen here, in the one process that then execs the server: first the new credentials, then
-the death signal. Doing it between fork and exec of the owner itself would run Python in the child of a
-process with threads.
+PostgreSQL refuses to run as uid 0, and the parent-death signal is forgotten by the kernel when
+credentials change. So both happen here, in the one process that then execs the server: first the
+new credentials, then the death signal. Doing it between fork and exec of the owner itself would run
+Python in the child of a process with threads.
 
     python -I -S embedded_launcher.py MODE UID GID SIGNAL PARENT FOLDER COMMAND...
 
-MODE is `namespace` (a user namespace in which we are UID, outside still ourselves), `switch` (setuid to UID)
-or `self`. SIGNAL is sent to us when the thread that started us ends; PARENT is that process's pid. FOLDER
-becomes the working folder before anything is dropped.
+MODE is `namespace` (a user namespace in which we are UID, outside still ourselves), `switch`
+(setuid to UID) or `self`. SIGNAL is sent to us when the thread that started us ends; PARENT is that
+process's pid. FOLDER becomes the working folder before anything is dropped.
 
-It imports nothing of Holdfast: it must start in ten milliseconds and also where the package cannot be read.
+It imports nothing of Holdfast: it must start in ten milliseconds and also where the package cannot
+be read.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def _write(path: str, text: str) -> None:
 
 
 def enter_namespace(libc: ctypes.CDLL, uid: int, gid: int) -> None:
-    """Be `uid` inside a user namespace of our own; files still see who we were. OSError where that is
-    forbidden.
+    """Be `uid` inside a user namespace of our own; files still see who we were. OSError where that
+    is forbidden.
     """
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     if libc.unshare(_CLONE_NEWUSER) != 0:
@@ -81,7 +82,8 @@ def main(argv: list[str]) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, int(signal_text), 0, 0, 0)
     if os.getppid() != int(parent_text):
         _stop_with(EXIT_ORPHAN, "the owner died while the server was being started")
-    # A blocked signal survives exec, and a server that cannot hear SIGINT cannot be stopped cleanly.
+    # A blocked signal survives exec, and a server that cannot hear SIGINT cannot be stopped
+    # cleanly.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     try:
         os.execv(command[0], command)

@@ -1,16 +1,17 @@
 """An embedded PostgreSQL: made, started, watched and ended by the process that owns its folder.
 
-Why not the wheels' own managers: they report a zombie as running, chmod the parents of the data folder, call
-useradd and leave servers behind. What is kept here instead:
+Why not the wheels' own managers: they report a zombie as running, chmod the parents of the data
+folder, call useradd and leave servers behind. What is kept here instead:
 
-PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the kernel says so.
-PG-2  One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before it
-      touches anything.
+PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the
+      kernel says so.
+PG-2  One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before
+      it touches anything.
 PG-3  A cluster appears whole or not at all: initdb works beside it and a rename ends it.
-PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutdown) when the owner is gone,
-      however it went.
-PG-5  A pid alone is never believed: a process is signalled through a pidfd, after its lock or folder was
-      looked at.
+PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutdown) when the owner
+      is gone, however it went.
+PG-5  A pid alone is never believed: a process is signalled through a pidfd, after its lock or
+      folder was looked at.
 
 The facts behind it, and what was measured, are in docs/decisions/0003-embedded-postgres.md.
 """
@@ -93,9 +94,9 @@ _INITDB_SECONDS = 120.0
 class EmbeddedPostgres:
     """One PostgreSQL server on one folder, owned by this process.
 
-    `log` gets sentences for a person. `settings` are postgresql.conf settings that win over ours (a test may
-    turn fsync off). `run_as` forces one of `self`, `namespace`, `switch` instead of the first that works.
-    Safe to call from any thread.
+    `log` gets sentences for a person. `settings` are postgresql.conf settings that win over ours (a
+    test may turn fsync off). `run_as` forces one of `self`, `namespace`, `switch` instead of the
+    first that works. Safe to call from any thread.
     """
 
     def __init__(
@@ -132,20 +133,21 @@ class EmbeddedPostgres:
         return server.pid if server is not None and not server.ended.is_set() else None
 
     def alive(self) -> bool:
-        """Whether the server process exists and is not a zombie. (One that was SIGSTOPped is alive.)"""
+        """Whether the server process exists and is not a zombie. (One that was SIGSTOPped is
+        alive.)"""
         server = self._server
         return server is not None and not server.ended.is_set()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the server has ended; whether it did. For a controller that wants to hear of its
-        death.
+        """Wait until the server has ended; whether it did. For a controller that wants to hear of
+        its death.
         """
         server = self._server
         return server is None or server.ended.wait(timeout_seconds)
 
     def dsn(self, database: str = DATABASE, *, loopback: bool = False) -> str:
-        """How to connect: over the socket, or over loopback TCP. Holds the password; Unavailable before
-        start().
+        """How to connect: over the socket, or over loopback TCP. Holds the password; Unavailable
+        before start().
         """
         if self._runtime is None:
             raise Unavailable("the embedded database was not started.", code="database_down")
@@ -156,13 +158,14 @@ class EmbeddedPostgres:
         return f"postgresql://{USER}:{self._password}@/{name}?host={place}&port={port}"
 
     def start(self, timeout_seconds: float = 30) -> str:
-        """Start the server, making the cluster in an empty folder; return its DSN. Does nothing when it is
-        alive.
+        """Start the server, making the cluster in an empty folder; return its DSN. Does nothing
+        when it is alive.
 
-        What an earlier owner left (a running server, a half-made cluster, stale locks) is cleared up first,
-        within about 12 s. `timeout_seconds` is counted anew while recovery reports progress in its log.
-        Conflict when another owner is alive; ValidationError when the folder or the binaries cannot be used;
-        Unavailable for a full disk or a server that does not come up.
+        What an earlier owner left (a running server, a half-made cluster, stale locks) is cleared
+        up first, within about 12 s. `timeout_seconds` is counted anew while recovery reports
+        progress in its log. Conflict when another owner is alive; ValidationError when the folder
+        or the binaries cannot be used; Unavailable for a full disk or a server that does not come
+        up.
         """
         with self._mutex:
             if self.alive():
@@ -191,9 +194,9 @@ class EmbeddedPostgres:
     def stop(self, timeout_seconds: float = 10) -> None:
         """End the server and let go of the folder; returns when every process of it is gone.
 
-        Fast shutdown first (clients are cut off, everything committed is written), at 70 % of the time an
-        immediate one (recovery at the next start), at 90 % SIGKILL. Unavailable when even that did not end
-        them within 5 s more. Does nothing when this object owns no server.
+        Fast shutdown first (clients are cut off, everything committed is written), at 70 % of the
+        time an immediate one (recovery at the next start), at 90 % SIGKILL. Unavailable when even
+        that did not end them within 5 s more. Does nothing when this object owns no server.
         """
         with self._mutex:
             if self._owner_lock is None:
@@ -205,7 +208,9 @@ class EmbeddedPostgres:
             finally:
                 self._release()
 
-    def _start_as_someone(self, binaries: PostgresBinaries, server_lock: int, timeout_seconds: float) -> None:
+    def _start_as_someone(
+        self, binaries: PostgresBinaries, server_lock: int, timeout_seconds: float
+    ) -> None:
         identities = list_identities(self._run_as, self._layout.data)
         for identity in identities:
             try:
@@ -214,14 +219,19 @@ class EmbeddedPostgres:
             except NotAsThisUser as error:
                 if identity is identities[-1]:
                     raise Unavailable(
-                        f"PostgreSQL cannot be run here as uid {os.geteuid()}: {error}. Start as an ordinary user "
+                        f"PostgreSQL cannot be run here as uid {os.geteuid()}: {error}. Start as "
+                        "an ordinary user "
                         "that the password file knows, or use --dsn.",
                         code="no_user_for_postgres",
                     ) from error
                 self._log(f"user namespaces are not allowed here ({error}); trying another way")
 
     def _start_as(
-        self, identity: Identity, binaries: PostgresBinaries, server_lock: int, timeout_seconds: float
+        self,
+        identity: Identity,
+        binaries: PostgresBinaries,
+        server_lock: int,
+        timeout_seconds: float,
     ) -> None:
         layout = self._layout
         clear_unfinished(layout)
@@ -258,7 +268,9 @@ class EmbeddedPostgres:
                 port = None if again.new_port else port
                 time.sleep(0.1)
 
-    def _make_cluster(self, identity: Identity, binaries: PostgresBinaries, server_lock: int, private: bool) -> None:
+    def _make_cluster(
+        self, identity: Identity, binaries: PostgresBinaries, server_lock: int, private: bool
+    ) -> None:
         """PG-3: initdb beside the cluster's place, the password into it, then one rename."""
         layout = self._layout
         started = time.monotonic()
@@ -295,7 +307,8 @@ class EmbeddedPostgres:
                 sync_folder(layout.folder)
         except subprocess.TimeoutExpired as error:
             raise Unavailable(
-                f"initdb did not finish in {_INITDB_SECONDS:.0f} s; is the disk of {layout.folder} working?",
+                f"initdb did not finish in {_INITDB_SECONDS:.0f} s; is the disk of "
+                f"{layout.folder} working?",
                 code="database_down",
             ) from error
         finally:
@@ -347,7 +360,8 @@ class EmbeddedPostgres:
             server.stop(1)
 
     def _confirm_gone(self, timeout_seconds: float) -> None:
-        """PG-1: wait for the kernel's word that no process of the server is left, killing what stays."""
+        """PG-1: wait for the kernel's word that no process of the server is left, killing what
+        stays."""
         layout = self._layout
         started = time.monotonic()
         while True:
@@ -358,9 +372,13 @@ class EmbeddedPostgres:
             waited = time.monotonic() - started
             holders = find_holders(layout.server_lock, layout.data)
             if waited > 5 + timeout_seconds:
-                left = ", ".join(str(holder.pid) for holder in holders) or "a process that cannot be seen"
+                left = (
+                    ", ".join(str(holder.pid) for holder in holders)
+                    or "a process that cannot be seen"
+                )
                 raise Unavailable(
-                    f"the database in {layout.folder} was told to stop, but {left} does not die of SIGKILL. "
+                    f"the database in {layout.folder} was told to stop, but {left} does not die "
+                    "of SIGKILL. "
                     "Its disk may be hung.",
                     code="database_stuck",
                 )

@@ -1,8 +1,9 @@
 """Which processes belong to an embedded server, and how they are ended.
 
-PG-1: every process of a server, initdb included, holds one open file description: the lock on `server.lock`,
-which it inherited. So "nothing of it is left" is one question to the kernel (is the lock free?), true across
-containers that share the folder, and true whatever happened to pids meanwhile. A pid alone is never believed.
+PG-1: every process of a server, initdb included, holds one open file description: the lock on
+`server.lock`, which it inherited. So "nothing of it is left" is one question to the kernel (is the
+lock free?), true across containers that share the folder, and true whatever happened to pids
+meanwhile. A pid alone is never believed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Holder:
 def lock_file(path: Path) -> int | None:
     """A descriptor that holds the lock on `path`, or None when another holds it.
 
-    ValidationError where the file system has no locks: without one, two servers could run on one folder.
+    ValidationError where the file system has no locks: without one, two servers could run on one
+    folder.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -50,15 +52,16 @@ def lock_file(path: Path) -> int | None:
     except OSError as error:
         os.close(descriptor)
         raise ValidationError(
-            f"{path.parent} is on a file system without locks ({error.strerror}); put the data on a local disk.",
+            f"{path.parent} is on a file system without locks ({error.strerror}); put the data on "
+            "a local disk.",
             code="no_file_locks",
         ) from error
     return descriptor
 
 
 def lock_owner(path: Path) -> int:
-    """Take the owner's lock for this process and write our pid beside it. Conflict when another owner is
-    alive.
+    """Take the owner's lock for this process and write our pid beside it. Conflict when another
+    owner is alive.
     """
     descriptor = lock_file(path)
     if descriptor is None:
@@ -67,7 +70,8 @@ def lock_owner(path: Path) -> int:
         except (OSError, ValueError):
             who = ""
         raise Conflict(
-            f"another Holdfast{who} is using {path.parent}. Stop it first, or use another data folder.",
+            f"another Holdfast{who} is using {path.parent}. Stop it first, or use another data "
+            "folder.",
             code="folder_in_use",
         )
     try:
@@ -82,11 +86,11 @@ def lock_owner(path: Path) -> int:
 
 
 def find_holders(lock: Path, data: Path) -> list[Holder]:
-    """The living processes of the server on `data`: those that hold `lock`, and any `postgres` working in
-    `data`.
+    """The living processes of the server on `data`: those that hold `lock`, and any `postgres`
+    working in `data`.
 
-    The second kind was started by hand (pg_ctl) and never had our lock. Zombies hold nothing and are not
-    living.
+    The second kind was started by hand (pg_ctl) and never had our lock. Zombies hold nothing and
+    are not living.
     """
     wanted = _identity(lock)
     folder = _identity(data)
@@ -108,7 +112,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _read_holder(pid: int, lock: tuple[int, int] | None, data: tuple[int, int] | None) -> Holder | None:
+def _read_holder(
+    pid: int, lock: tuple[int, int] | None, data: tuple[int, int] | None
+) -> Holder | None:
     place = Path("/proc", str(pid))
     try:
         program = os.readlink(place / "exe").removesuffix(" (deleted)").rpartition("/")[2]
@@ -118,7 +124,9 @@ def _read_holder(pid: int, lock: tuple[int, int] | None, data: tuple[int, int] |
             # `sh` stands between initdb and the servers it runs for a moment.
             known = program in ("postgres", "initdb") or is_launcher
             if known or program in ("sh", "dash", "bash", "busybox"):
-                ours = any(_identity(place / "fd" / name) == lock for name in os.listdir(place / "fd"))
+                ours = any(
+                    _identity(place / "fd" / name) == lock for name in os.listdir(place / "fd")
+                )
         if not ours:
             return None
         after_name = (place / "stat").read_text().rpartition(")")[2].split()
@@ -128,7 +136,8 @@ def _read_holder(pid: int, lock: tuple[int, int] | None, data: tuple[int, int] |
 
 
 def signal_holder(holder: Holder, number: int, lock: Path, data: Path) -> None:
-    """Send `number` to exactly that process: the pidfd pins it before its identity is read again."""
+    """Send `number` to exactly that process: the pidfd pins it before its identity is read
+    again."""
     try:
         descriptor = os.pidfd_open(holder.pid)
     except OSError:
@@ -143,11 +152,11 @@ def signal_holder(holder: Holder, number: int, lock: Path, data: Path) -> None:
 
 
 def end_leftovers(lock: Path, data: Path, log: Log) -> int:
-    """End whatever an earlier owner left running and return the server lock. Call only with the owner's lock
-    held.
+    """End whatever an earlier owner left running and return the server lock. Call only with the
+    owner's lock held.
 
-    A server whose owner was killed is already stopping by its parent-death signal; it is helped along, then
-    forced. Unavailable when something still holds the folder after that.
+    A server whose owner was killed is already stopping by its parent-death signal; it is helped
+    along, then forced. Unavailable when something still holds the folder after that.
     """
     started = time.monotonic()
     told = False
@@ -171,9 +180,11 @@ def end_leftovers(lock: Path, data: Path, log: Log) -> int:
         time.sleep(_POLL_SECONDS if waited < 1 else 0.05)
 
 
-def press_holders(holders: list[Holder], waited: float, asked: set[tuple[int, int]], lock: Path, data: Path) -> None:
-    """Ask with SIGINT (once each), then SIGQUIT, then SIGKILL. `waited` is in seconds since the first
-    asking.
+def press_holders(
+    holders: list[Holder], waited: float, asked: set[tuple[int, int]], lock: Path, data: Path
+) -> None:
+    """Ask with SIGINT (once each), then SIGQUIT, then SIGKILL. `waited` is in seconds since the
+    first asking.
     """
     pids = {holder.pid for holder in holders}
     for holder in holders:
@@ -187,7 +198,8 @@ def press_holders(holders: list[Holder], waited: float, asked: set[tuple[int, in
         asked.add((holder.pid, number))
         if is_postmaster:
             signal_holder(holder, number, lock, data)
-        # A frozen process hears nothing until it is continued, and a frozen child holds up the whole shutdown.
+        # A frozen process hears nothing until it is continued, and a frozen child holds up the
+        # whole shutdown.
         signal_holder(holder, signal.SIGCONT, lock, data)
 
 
@@ -196,7 +208,8 @@ def _describe_stuck(lock: Path, holders: list[Holder]) -> str:
         who = ", ".join(f"{holder.program} {holder.pid}" for holder in holders)
         return f"{lock.parent} is still held by {who}, which do not die of SIGKILL (a hung disk?). Free them first."
     return (
-        f"{lock.parent} is still held by a process that cannot be seen from here (another container or host "
+        f"{lock.parent} is still held by a process that cannot be seen from here (another "
+        "container or host "
         "sharing the folder, or another user). Stop it there first."
     )
 
@@ -205,4 +218,6 @@ def wait_for_exit(pidfd: int, timeout_seconds: float | None) -> bool:
     """Whether the process behind `pidfd` ended within the time; None waits for ever."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(None if timeout_seconds is None else max(0, round(timeout_seconds * 1000))))
+    return bool(
+        poll.poll(None if timeout_seconds is None else max(0, round(timeout_seconds * 1000)))
+    )

@@ -1,4 +1,5 @@
-"""One run of the server process: as whom it runs, how it is kept, and what its failure to start means."""
+"""One run of the server process: as whom it runs, how it is kept, and what its failure to start
+means."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ _PROGRESS_FACTOR = 20
 
 @dataclass(frozen=True)
 class Identity:
-    """As whom the server runs. `uid` is what it believes; `file_uid` is what owns its files as we see
-    them.
+    """As whom the server runs. `uid` is what it believes; `file_uid` is what owns its files as we
+    see them.
     """
 
     mode: str
@@ -61,10 +62,13 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """How PostgreSQL is told where its cluster lies: by path, or `private`, for a user who cannot walk there, by a descriptor.
+    """How PostgreSQL is told where its cluster lies: by path, or `private`, for a user who cannot
+    walk there, by a descriptor.
 
-    The kernel resolves `/proc/self/fd/N` without asking the parents, in every process that inherits N. Being in the folder would not
-    be enough: before 16, PostgreSQL leaves the folder it is started in to resolve its own name, and goes back by path.
+    The kernel resolves `/proc/self/fd/N` without asking the parents, in every process that inherits
+    N. Being in the folder would not
+    be enough: before 16, PostgreSQL leaves the folder it is started in to resolve its own name, and
+    goes back by path.
     """
 
     name: str
@@ -88,13 +92,17 @@ class Place:
 class ServerRun:
     """One run of the server process, kept by a thread that lives as long as it does.
 
-    The thread is not a convenience: the parent-death signal (PG-4) is sent when the *thread* that forked
-    ends, so a server started from a worker thread would stop with that worker. It also reaps, so there is
-    never a zombie.
+    The thread is not a convenience: the parent-death signal (PG-4) is sent when the *thread* that
+    forked ends, so a server started from a worker thread would stop with that worker. It also
+    reaps, so there is never a zombie.
     """
 
     def __init__(
-        self, layout: Layout, command: list[str], environ: dict[str, str], descriptors: tuple[int, ...]
+        self,
+        layout: Layout,
+        command: list[str],
+        environ: dict[str, str],
+        descriptors: tuple[int, ...],
     ) -> None:
         self._layout = layout
         self._command = command
@@ -129,7 +137,8 @@ class ServerRun:
                     stdout=log,
                     stderr=log,
                     env=self._environ,
-                    # Its own session: Ctrl-C at the terminal is for the owner, which then stops it in order.
+                    # Its own session: Ctrl-C at the terminal is for the owner, which then stops it
+                    # in order.
                     start_new_session=True,
                 )
                 self.pidfd = os.pidfd_open(self._process.pid)
@@ -163,7 +172,8 @@ class ServerRun:
                 break
         if not self.ended.wait(0.5 if self.ended.is_set() else 5):
             raise Unavailable(
-                f"the database server {self.pid} in {layout.folder} does not die of SIGKILL; its disk may be hung.",
+                f"the database server {self.pid} in {layout.folder} does not die of SIGKILL; its "
+                "disk may be hung.",
                 code="database_stuck",
             )
         self._thread.join(1)
@@ -179,8 +189,8 @@ class ServerRun:
 
 
 def await_ready(server: ServerRun, layout: Layout, log_offset: int, timeout_seconds: float) -> None:
-    """Wait for `ready` in postmaster.pid. Growth of the log (recovery tells of its progress) starts the
-    clock anew.
+    """Wait for `ready` in postmaster.pid. Growth of the log (recovery tells of its progress) starts
+    the clock anew.
     """
     now = time.monotonic()
     deadline, last = now + timeout_seconds, now + timeout_seconds * _PROGRESS_FACTOR
@@ -197,7 +207,8 @@ def await_ready(server: ServerRun, layout: Layout, log_offset: int, timeout_seco
         if now > min(deadline, last):
             lines = read_log_from(layout, log_offset).strip().splitlines()[-3:]
             raise Unavailable(
-                f"the embedded database was not ready in {timeout_seconds:g} s ({' / '.join(lines)}). "
+                f"the embedded database was not ready in {timeout_seconds:g} s "
+                f"({' / '.join(lines)}). "
                 f"Log: {layout.log}. Start again with more time if it was recovering.",
                 code="database_down",
             )
@@ -209,17 +220,22 @@ def _explain_exit(said: str, layout: Layout, returncode: int | None) -> Exceptio
     for words in ("pre-existing shared memory block", "another postmaster", "already exists"):
         if words in said:
             return TryAgain(f"the server before it is not gone yet ({words})")
-    return explain_failure(said, layout, f"the embedded database ended at once (status {returncode})")
+    return explain_failure(
+        said, layout, f"the embedded database ended at once (status {returncode})"
+    )
 
 
 def explain_failure(said: str, layout: Layout, what: str) -> HoldfastError:
-    """The error for a server or initdb that ended with `said` on its lips; `what` opens the sentence."""
+    """The error for a server or initdb that ended with `said` on its lips; `what` opens the
+    sentence."""
     if "No space left on device" in said or "Disk quota exceeded" in said:
         return Unavailable(disk_full_sentence(layout.folder), code="disk_full")
     lines = [line for line in said.strip().splitlines() if line.strip()][-4:]
     if "incompatible with server" in said:
         return ValidationError(f"{what}: {' / '.join(lines)}", code="wrong_postgres_version")
-    return Unavailable(f"{what}: {' / '.join(lines) or 'it said nothing'}. Log: {layout.log}", code="database_down")
+    return Unavailable(
+        f"{what}: {' / '.join(lines) or 'it said nothing'}. Log: {layout.log}", code="database_down"
+    )
 
 
 def raise_for_launcher(returncode: int | None, said: str) -> None:
@@ -231,8 +247,11 @@ def raise_for_launcher(returncode: int | None, said: str) -> None:
         raise Unavailable(f"the embedded database cannot be run: {words}", code="database_down")
 
 
-def launch_command(identity: Identity, death_signal: signal.Signals, folder: Path, command: list[str]) -> list[str]:
-    """The command that becomes `command` as `identity` in `folder`, and gets `death_signal` when its owner dies."""
+def launch_command(
+    identity: Identity, death_signal: signal.Signals, folder: Path, command: list[str]
+) -> list[str]:
+    """The command that becomes `command` as `identity` in `folder`, and gets `death_signal` when
+    its owner dies."""
     script = str(Path(launcher.__file__))
     who = [identity.mode, str(identity.uid), str(identity.gid)]
     tie = [str(int(death_signal)), str(os.getpid()), str(folder)]
@@ -246,10 +265,11 @@ def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def list_identities(run_as: str | None, data: Path) -> list[Identity]:
-    """The ways to run the server, best first. initdb wants a user that the password file knows, and not root.
+    """The ways to run the server, best first. initdb wants a user that the password file knows, and
+    not root.
 
-    The way that already owns the files of `data` comes first: where namespaces are forbidden, a server made as
-    nobody must not change hands twice at every start.
+    The way that already owns the files of `data` comes first: where namespaces are forbidden, a
+    server made as nobody must not change hands twice at every start.
     """
     uid, gid = os.geteuid(), os.getegid()
     itself = Identity("self", uid, gid, uid, gid)
@@ -292,6 +312,7 @@ def _known_stranger() -> pwd.struct_passwd:
 
 
 def adopt_files(data: Path, identity: Identity) -> None:
-    """Give the cluster to the server's user, where that is another than its owner (only root gets so far)."""
+    """Give the cluster to the server's user, where that is another than its owner (only root gets
+    so far)."""
     if os.geteuid() == 0:
         give_to(data, identity.file_uid, identity.file_gid)

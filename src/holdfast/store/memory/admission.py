@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import UNSTARTED
-from holdfast.core.placement.plan import Candidate, JobPlacement, QuotaLeft, RunningTask, silence_seconds
+from holdfast.core.placement.plan import (
+    Candidate,
+    JobPlacement,
+    QuotaLeft,
+    RunningTask,
+    silence_seconds,
+)
 from holdfast.core.records import AttemptRecord
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.spec import JobSpec
@@ -35,11 +41,14 @@ class MemoryAdmission(MemoryMembers):
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
         dead, interval = (
-            float(resolve(name, cluster).value or 0) for name in ("dead_host_seconds", "sync_interval_seconds")
+            float(resolve(name, cluster).value or 0)
+            for name in ("dead_host_seconds", "sync_interval_seconds")
         )
         silence = timedelta(seconds=silence_seconds(dead, interval))
         active = [
-            h for _, h in sorted(s.hosts.items()) if h.state is HostState.ACTIVE and h.heartbeat_at >= at - silence
+            h
+            for _, h in sorted(s.hosts.items())
+            if h.state is HostState.ACTIVE and h.heartbeat_at >= at - silence
         ]
         hosts = [s.capacity(h) for h in active]
         live: dict[str, int] = {}
@@ -55,28 +64,39 @@ class MemoryAdmission(MemoryMembers):
         headroom, allotment = plan_headroom(limits, live), Allotment(quotas)
         served = serves(hosts)
         lanes: dict[str, list[MemoryJob]] = {
-            q.name: [] for q in s.queues.values()
+            q.name: []
+            for q in s.queues.values()
             if q.paused_at is None and headroom.get(q.name, 1) > 0 and served(q.name)
-        }  # fmt: skip
+        }
         for job_id in s.by_state[JobState.QUEUED]:
             job = s.jobs[job_id]
-            if job.row.queue in lanes and allotment.allows(job.row.project, job.gpus * job.row.tasks):
+            if job.row.queue in lanes and allotment.allows(
+                job.row.project, job.gpus * job.row.tasks
+            ):
                 lanes[job.row.queue].append(job)
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
         return AdmissionSnapshot(
             candidates=(
                 *self.list_blocked(at, limit),
-                *(_candidate(job, at) for job in sorted((j for top in tops for j in top), key=_order)),
+                *(
+                    _candidate(job, at)
+                    for job in sorted((j for top in tops for j in top), key=_order)
+                ),
             ),
-            hosts=tuple(hosts), headroom=headroom, settings_rev=s.settings_rev, quotas=quotas,
+            hosts=tuple(hosts),
+            headroom=headroom,
+            settings_rev=s.settings_rev,
+            quotas=quotas,
             lowest_preemptible=min(
                 (
-                    s.jobs[i].priority for state in LIVE_JOB_STATES for i in s.by_state[state]
+                    s.jobs[i].priority
+                    for state in LIVE_JOB_STATES
+                    for i in s.by_state[state]
                     if s.jobs[i].spec.preemptible
                 ),
                 default=None,
             ),
-        )  # fmt: skip
+        )
 
     def _quotas_left(self, projects: Iterable[str]) -> dict[str, QuotaLeft]:
         """What each of `projects` that has a quota may still start (QUOTA-2)."""
@@ -101,40 +121,67 @@ class MemoryAdmission(MemoryMembers):
                     began = task.started_at
                     running.append(
                         RunningTask(
-                            job_id=job_id, host_id=task.host_id or "", epoch=job.row.epoch, queue=job.row.queue,
-                            priority=job.priority, devices=len(task.devices), cpu_slots=task.cpu_slots,
-                            memory_bytes=task.memory_bytes, ran_seconds=(at - began).total_seconds() if began else 0.0,
-                            time_limit_seconds=_limit_of(job.spec), draining=state is JobState.DRAINING and task.state is TaskState.PREEMPTING,
+                            job_id=job_id,
+                            host_id=task.host_id or "",
+                            epoch=job.row.epoch,
+                            queue=job.row.queue,
+                            priority=job.priority,
+                            devices=len(task.devices),
+                            cpu_slots=task.cpu_slots,
+                            memory_bytes=task.memory_bytes,
+                            ran_seconds=(at - began).total_seconds() if began else 0.0,
+                            time_limit_seconds=_limit_of(job.spec),
+                            draining=state is JobState.DRAINING
+                            and task.state is TaskState.PREEMPTING,
                             preemptible=_may_go(job, s.tasks[job_id].values()),
                         )
-                    )  # fmt: skip
+                    )
         return running
 
-    async def list_reserved(self, ids: Sequence[str] | None = None, *, now: datetime | None = None) -> list[Reserved]:
+    async def list_reserved(
+        self, ids: Sequence[str] | None = None, *, now: datetime | None = None
+    ) -> list[Reserved]:
         """See `Store.list_reserved`."""
         s, at = self.state, self.state.at(now)
         return [
             Reserved(
-                job=s.job_record(i), seconds=(at - s.attempts[i][-1].reserved_at).total_seconds(),
-                ran_before=any(a.started_at is not None and a.cause not in UNSTARTED for a in s.attempts[i][:-1]),
+                job=s.job_record(i),
+                seconds=(at - s.attempts[i][-1].reserved_at).total_seconds(),
+                ran_before=any(
+                    a.started_at is not None and a.cause not in UNSTARTED
+                    for a in s.attempts[i][:-1]
+                ),
             )
-            for i in sorted(s.by_state[JobState.RESERVED]) if ids is None or i in ids
-        ]  # fmt: skip
+            for i in sorted(s.by_state[JobState.RESERVED])
+            if ids is None or i in ids
+        ]
 
     async def reserve(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        *,
+        now: datetime | None = None,
     ) -> list[str]:
         """See `Store.reserve`."""
         s, at = self.state, self.state.at(now)
         ids = {t.host_id for p in placements for t in p.tasks}
-        room = Room(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE)
+        room = Room(
+            s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE
+        )
         allotment = Allotment(
-            self._quotas_left({s.jobs[p.job_id].row.project for p in placements if p.job_id in s.jobs})
+            self._quotas_left(
+                {s.jobs[p.job_id].row.project for p in placements if p.job_id in s.jobs}
+            )
         )
         applied = []
         for p in placements:
             job = s.jobs.get(p.job_id)
-            if job is None or job.row.state not in sources(JOB, JobEvent.RESERVE) or job.row.epoch != p.epoch:
+            if (
+                job is None
+                or job.row.state not in sources(JOB, JobEvent.RESERVE)
+                or job.row.epoch != p.epoch
+            ):
                 continue
             queue = s.queues.get(job.row.queue)
             if queue is not None and queue.paused_at is not None:
@@ -148,7 +195,9 @@ class MemoryAdmission(MemoryMembers):
                 applied.append(p.job_id)
         return applied
 
-    def _reserve(self, job: MemoryJob, placement: JobPlacement, ttl: float, room: Room, at: datetime) -> None:
+    def _reserve(
+        self, job: MemoryJob, placement: JobPlacement, ttl: float, room: Room, at: datetime
+    ) -> None:
         s = self.state
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
@@ -161,29 +210,52 @@ class MemoryAdmission(MemoryMembers):
         row.barred_hosts = ()
         for place in ranks:
             task = TaskRow(
-                job_id=row.id, rank=place.rank, epoch=row.epoch, attempt=row.attempts,
-                state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE), queue=row.queue, gpus=job.gpus,
-                cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, host_id=place.host_id,
-                incarnation=place.incarnation, devices=place.devices, lease_ttl_seconds=ttl,
+                job_id=row.id,
+                rank=place.rank,
+                epoch=row.epoch,
+                attempt=row.attempts,
+                state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE),
+                queue=row.queue,
+                gpus=job.gpus,
+                cpu_slots=job.cpu_slots,
+                memory_bytes=job.memory_bytes,
+                host_id=place.host_id,
+                incarnation=place.incarnation,
+                devices=place.devices,
+                lease_ttl_seconds=ttl,
                 barrier=len(ranks) == 1,
-            )  # fmt: skip
+            )
             s.put_task(task)
             m.tasks[row.id][place.rank] = task
         attempt = AttemptRecord(
-            job_id=row.id, number=row.attempts, parent=row.attempts - 1 or None, epoch=row.epoch,
-            state=AttemptState.RESERVED, retry_count=row.retries_charged, reason=row.reason, host=hosts, host_ids=tuple(t.host_id for t in ranks),
+            job_id=row.id,
+            number=row.attempts,
+            parent=row.attempts - 1 or None,
+            epoch=row.epoch,
+            state=AttemptState.RESERVED,
+            retry_count=row.retries_charged,
+            reason=row.reason,
+            host=hosts,
+            host_ids=tuple(t.host_id for t in ranks),
             reserved_at=at,
-        )  # fmt: skip
+        )
         s.attempts.setdefault(row.id, []).append(attempt)
         m.log("job.reserved", row, row.reason)
         s.commit(m)
 
-    async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+    async def expire_reservations(
+        self, reservation_seconds: float, *, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.expire_reservations`."""
         s, at = self.state, self.state.at(now)
         before = at - timedelta(seconds=reservation_seconds)
-        m = s.load([i for i in s.by_state[JobState.RESERVED] if s.attempts[i][-1].reserved_at <= before], at)
-        expired = [job.id for job in m.jobs.values() if requests.expire_start(m, job, reservation_seconds)]
+        m = s.load(
+            [i for i in s.by_state[JobState.RESERVED] if s.attempts[i][-1].reserved_at <= before],
+            at,
+        )
+        expired = [
+            job.id for job in m.jobs.values() if requests.expire_start(m, job, reservation_seconds)
+        ]
         s.commit(m)
         return expired
 
@@ -196,15 +268,27 @@ def _candidate(job: MemoryJob, at: datetime) -> Candidate:
     row, spec = job.row, job.spec
     waited = (at - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
     return Candidate(
-        job_id=row.id, epoch=row.epoch, queue=row.queue, project=row.project, priority=job.priority, tasks=row.tasks,
-        gpus=job.gpus, cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes, avoid_hosts=row.avoid_hosts,
-        lease_ttl_seconds=spec.lease_ttl_seconds, waited_seconds=max(0.0, waited),
-        time_limit_seconds=_limit_of(spec), placement=spec.placement, host_labels=spec.host_labels,
-    )  # fmt: skip
+        job_id=row.id,
+        epoch=row.epoch,
+        queue=row.queue,
+        project=row.project,
+        priority=job.priority,
+        tasks=row.tasks,
+        gpus=job.gpus,
+        cpu_slots=job.cpu_slots,
+        memory_bytes=job.memory_bytes,
+        avoid_hosts=row.avoid_hosts,
+        lease_ttl_seconds=spec.lease_ttl_seconds,
+        waited_seconds=max(0.0, waited),
+        time_limit_seconds=_limit_of(spec),
+        placement=spec.placement,
+        host_labels=spec.host_labels,
+    )
 
 
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
-    """Whether the job may be preempted: a gang some of whose ranks are done would fail by it (GANG-5)."""
+    """Whether the job may be preempted: a gang some of whose ranks are done would fail by it
+    (GANG-5)."""
     if not job.spec.preemptible or job.row.state is not JobState.RUNNING:
         return False
     return (

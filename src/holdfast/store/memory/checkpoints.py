@@ -35,9 +35,12 @@ class MemoryCheckpoints:
         task = self.state.task_for(key)
         job = self.state.jobs.get(key.job_id)
         if (
-            task is None or job is None or job.row.state not in LIVE
-            or (task.host_id, task.incarnation) != (host_id, incarnation) or task.offered_at is None
-        ):  # fmt: skip
+            task is None
+            or job is None
+            or job.row.state not in LIVE
+            or (task.host_id, task.incarnation) != (host_id, incarnation)
+            or task.offered_at is None
+        ):
             raise refuse_task(key, host_id)
         return task.attempt
 
@@ -52,30 +55,57 @@ class MemoryCheckpoints:
         now: datetime | None = None,
     ) -> CheckpointAdded:
         """See `CheckpointStore.add_checkpoint`."""
-        return self._add(key, await self.check_checkpoint(host_id, incarnation, key), new, keep, now)
+        return self._add(
+            key, await self.check_checkpoint(host_id, incarnation, key), new, keep, now
+        )
 
     async def put_checkpoint(
-        self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
+        self,
+        job_id: str,
+        rank: int,
+        epoch: int | None,
+        new: NewCheckpoint,
+        keep: int,
+        *,
+        now: datetime | None = None,
     ) -> CheckpointAdded:
         """See `CheckpointStore.put_checkpoint`."""
         if job_id not in self.state.jobs:
             raise no_job(job_id)
         row = self.state.jobs[job_id].row
         task = self.state.tasks.get(job_id, {}).get(rank)
-        present = row.epoch if task is None else task.epoch  # a member of a supervised job has its own
-        check_by_hand(job_id, rank, epoch, state=row.state, now=present, attempts=row.attempts, tasks=row.tasks)
+        present = (
+            row.epoch if task is None else task.epoch
+        )  # a member of a supervised job has its own
+        check_by_hand(
+            job_id,
+            rank,
+            epoch,
+            state=row.state,
+            now=present,
+            attempts=row.attempts,
+            tasks=row.tasks,
+        )
         return self._add(TaskKey(job_id, rank, present), row.attempts, new, keep, now)
 
-    def _add(self, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None) -> CheckpointAdded:
+    def _add(
+        self, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None
+    ) -> CheckpointAdded:
         kept = self.state.checkpoints.setdefault((key.job_id, key.rank), [])
         newest = kept[-1].record if kept else None
         if newest is not None and is_repeat(newest, key.epoch, new):
             return CheckpointAdded(record=newest, dropped=(new.blob,))
         record = CheckpointRecord(
-            job_id=key.job_id, rank=key.rank, number=1 if newest is None else newest.number + 1, epoch=key.epoch,
-            attempt=attempt, step=clamp_count(new.step), size=new.size, sha256=new.sha256.hex(),
+            job_id=key.job_id,
+            rank=key.rank,
+            number=1 if newest is None else newest.number + 1,
+            epoch=key.epoch,
+            attempt=attempt,
+            step=clamp_count(new.step),
+            size=new.size,
+            sha256=new.sha256.hex(),
             created_at=self.state.at(now),
-        )  # fmt: skip
+        )
         kept.append(MemoryCheckpoint(record, new.blob))
         dropped = tuple(old.blob for old in kept[:-keep])
         del kept[:-keep]
@@ -84,7 +114,10 @@ class MemoryCheckpoints:
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
         """See `CheckpointStore.list_checkpoints`."""
         return [
-            one.record for place, kept in sorted(self.state.checkpoints.items()) if place[0] == job_id for one in kept
+            one.record
+            for place, kept in sorted(self.state.checkpoints.items())
+            if place[0] == job_id
+            for one in kept
         ]
 
     async def find_checkpoint(
@@ -100,10 +133,21 @@ class MemoryCheckpoints:
         self, ranks: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], CheckpointRecord]:
         """See `CheckpointStore.find_newest_checkpoints`."""
-        return {place: self.state.checkpoints[place][-1].record for place in ranks if self.state.checkpoints.get(place)}
+        return {
+            place: self.state.checkpoints[place][-1].record
+            for place in ranks
+            if self.state.checkpoints.get(place)
+        }
 
     async def skip_checkpoint(
-        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+        self,
+        host_id: str,
+        incarnation: str,
+        key: TaskKey,
+        number: int,
+        reason: str,
+        *,
+        now: datetime | None = None,
     ) -> CheckpointRecord:
         """See `CheckpointStore.skip_checkpoint`."""
         attempt = await self.check_checkpoint(host_id, incarnation, key)
@@ -112,8 +156,14 @@ class MemoryCheckpoints:
         if older is None:
             raise no_older(key.job_id, key.rank, number)
         job = self.state.jobs[key.job_id].row
-        event = skipped_event(host_id, key, attempt, job.queue, job.project, number, older, clean_text(reason))
-        told = [(e.job_id, e.epoch, e.rank, e.data.get("number")) for e in self.state.events if e.kind == SKIPPED]
+        event = skipped_event(
+            host_id, key, attempt, job.queue, job.project, number, older, clean_text(reason)
+        )
+        told = [
+            (e.job_id, e.epoch, e.rank, e.data.get("number"))
+            for e in self.state.events
+            if e.kind == SKIPPED
+        ]
         if (key.job_id, key.epoch, key.rank, number) not in told:
             self.state.log([event], self.state.at(now))
         return older
@@ -124,7 +174,9 @@ class MemoryCheckpoints:
         """See `CheckpointStore.delete_checkpoints`."""
         return self._drop(
             lambda one: (
-                one.record.job_id == job_id and rank in (None, one.record.rank) and number in (None, one.record.number)
+                one.record.job_id == job_id
+                and rank in (None, one.record.rank)
+                and number in (None, one.record.number)
             )
         )
 
@@ -153,4 +205,6 @@ class MemoryCheckpoints:
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """See `CheckpointStore.find_known_blobs`."""
         named = {one.blob for kept in self.state.checkpoints.values() for one in kept}
-        return {name for name in names if name in named or name.partition("/")[0] not in self.state.jobs}
+        return {
+            name for name in names if name in named or name.partition("/")[0] not in self.state.jobs
+        }

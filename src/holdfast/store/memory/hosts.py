@@ -53,32 +53,59 @@ class MemoryHosts:
     state: MemoryState
 
     async def register_host(
-        self, host_id: str, key_hash: bytes | None, incarnation: str, facts: HostFacts, *, now: datetime | None = None
+        self,
+        host_id: str,
+        key_hash: bytes | None,
+        incarnation: str,
+        facts: HostFacts,
+        *,
+        now: datetime | None = None,
     ) -> HostRecord:
         """See `Store.register_host`."""
         s, at = self.state, self.state.at(now)
         before = s.hosts.get(host_id)
         if before is None and key_hash is None:
             raise no_host(host_id)
-        present, known = (None, ()) if before is None else (before.incarnation, before.earlier_incarnations)
+        present, known = (
+            (None, ()) if before is None else (before.incarnation, before.earlier_incarnations)
+        )
         earlier = follow_incarnation(facts.name, present, known, incarnation)
         state = register_state(None if before is None else before.state)
         s.hosts[host_id] = MemoryHost(
-            id=host_id, name=facts.name, key_hash=key_hash or (before.key_hash if before else None), pool=facts.pool,
-            state=state, reason=register_reason(state), queues=tuple(facts.queues), labels=dict(facts.labels),
-            cpu_slots=facts.cpu_slots, memory_bytes=facts.memory_bytes, gpus=tuple(facts.gpus), address=facts.address,
-            version=facts.version, probe=facts.probe, registered_at=at, incarnation=incarnation, heartbeat_at=at,
+            id=host_id,
+            name=facts.name,
+            key_hash=key_hash or (before.key_hash if before else None),
+            pool=facts.pool,
+            state=state,
+            reason=register_reason(state),
+            queues=tuple(facts.queues),
+            labels=dict(facts.labels),
+            cpu_slots=facts.cpu_slots,
+            memory_bytes=facts.memory_bytes,
+            gpus=tuple(facts.gpus),
+            address=facts.address,
+            version=facts.version,
+            probe=facts.probe,
+            registered_at=at,
+            incarnation=incarnation,
+            heartbeat_at=at,
             earlier_incarnations=earlier,
-        )  # fmt: skip
+        )
         if before is None or before.incarnation != incarnation:
             lost = self._lose(host_id, "new_incarnation", at, keep=incarnation)
-            event = NewEvent(kind="host.registered", host_id=host_id, message=f"host {facts.name} registered",
-                             data={"name": facts.name, "incarnation": incarnation, "state": str(state)})  # fmt: skip
+            event = NewEvent(
+                kind="host.registered",
+                host_id=host_id,
+                message=f"host {facts.name} registered",
+                data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
+            )
             s.log([*lost_event(host_id, facts.name, "new_incarnation", lost), event], at)
         return s.host_record(s.hosts[host_id])
 
     def _lose(self, host_id: str, lost: str, at: datetime, *, keep: str | None = None) -> list[str]:
-        m = self.state.load([t.job_id for t in self.state.live_tasks(host_id) if t.incarnation != keep], at)
+        m = self.state.load(
+            [t.job_id for t in self.state.live_tasks(host_id) if t.incarnation != keep], at
+        )
         freed = lose_tasks_on(m, host_id, lost, keep)
         self.state.commit(m)
         return freed
@@ -100,7 +127,9 @@ class MemoryHosts:
         named.sort(key=lambda h: h.registered_at, reverse=True)
         return self.state.host_record(min(named, key=lambda h: h.state is HostState.TERMINATED))
 
-    async def list_hosts(self, *, include_terminated: bool = False, dead: bool = False) -> list[HostRecord]:
+    async def list_hosts(
+        self, *, include_terminated: bool = False, dead: bool = False
+    ) -> list[HostRecord]:
         """See `Store.list_hosts`."""
         return [
             self.state.host_record(host)
@@ -112,14 +141,28 @@ class MemoryHosts:
     async def host_sizes(self) -> list[Size]:
         """See `Store.host_sizes`."""
         return [
-            Size(name=h.name, queues=frozenset(h.queues), cpu_slots=h.cpu_slots, memory_bytes=h.memory_bytes, gpus=h.gpus)
-            for _, h in sorted(self.state.hosts.items()) if h.state is not HostState.TERMINATED
-        ]  # fmt: skip
+            Size(
+                name=h.name,
+                queues=frozenset(h.queues),
+                cpu_slots=h.cpu_slots,
+                memory_bytes=h.memory_bytes,
+                gpus=h.gpus,
+            )
+            for _, h in sorted(self.state.hosts.items())
+            if h.state is not HostState.TERMINATED
+        ]
 
     async def move_host(
-        self, host_id: str, event: str, reason: str,
-        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False, now: datetime | None = None,
-    ) -> HostRecord:  # fmt: skip
+        self,
+        host_id: str,
+        event: str,
+        reason: str,
+        *,
+        hard: bool = False,
+        deadline_seconds: float | None = None,
+        scale_down: bool = False,
+        now: datetime | None = None,
+    ) -> HostRecord:
         """See `Store.move_host`."""
         s, at = self.state, self.state.at(now)
         if host_id not in s.hosts:
@@ -139,28 +182,47 @@ class MemoryHosts:
         return s.host_record(host)
 
     def _move(
-        self, host: MemoryHost, after: HostState, event: str, reason: str, at: datetime,
-        *, hard: bool = False, cause: Cause = Cause.HOST_DRAINED,
-    ) -> None:  # fmt: skip
+        self,
+        host: MemoryHost,
+        after: HostState,
+        event: str,
+        reason: str,
+        at: datetime,
+        *,
+        hard: bool = False,
+        cause: Cause = Cause.HOST_DRAINED,
+    ) -> None:
         before, host.state, host.reason = host.state, after, reason
         host.drain_deadline, host.drain_cause = None, cause
         scaled = cause is Cause.SCALED_DOWN
-        self.state.log([moved_event(host.id, host.name, before, after, event, reason, hard, scaled=scaled)], at)
+        self.state.log(
+            [moved_event(host.id, host.name, before, after, event, reason, hard, scaled=scaled)], at
+        )
 
     async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
         """See `Store.drain_due_hosts`."""
         s, at, drained = self.state, self.state.at(now), {}
         for host in sorted(s.hosts.values(), key=lambda h: h.id):
-            if host.state is HostState.DRAINING and host.drain_deadline is not None and host.drain_deadline <= at:
+            if (
+                host.state is HostState.DRAINING
+                and host.drain_deadline is not None
+                and host.drain_deadline <= at
+            ):
                 host.drain_deadline = None
                 m = s.load([t.job_id for t in s.live_tasks(host.id)], at)
                 drained[host.id] = drain_jobs_for(
-                    m, host.drain_cause, deadline_reason(host.name, host.drain_cause), host.id, stop=False
+                    m,
+                    host.drain_cause,
+                    deadline_reason(host.name, host.drain_cause),
+                    host.id,
+                    stop=False,
                 )
                 s.commit(m)
         return drained
 
-    async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:
+    async def sync_hosts(
+        self, syncs: Sequence[HostSync], *, now: datetime | None = None
+    ) -> list[HostSynced]:
         """See `Store.sync_hosts`."""
         at = self.state.at(now)
         answers: list[HostSynced | None] = [None] * len(syncs)
@@ -197,13 +259,21 @@ class MemoryHosts:
         for d in drafts:
             host, stuck = s.hosts[d.sync.host_id], find_stuck(d)
             if stuck is not None and host.state in sources(HOST, HostEvent.QUARANTINE):
-                self._move(host, step(HOST, host.state, HostEvent.QUARANTINE), "quarantine", stuck, at)
+                self._move(
+                    host, step(HOST, host.state, HostEvent.QUARANTINE), "quarantine", stuck, at
+                )
         for d in drafts:
             self._renew(d, at)
         for d in drafts:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:
-                self._move(host, step(HOST, host.state, HostEvent.TERMINATE), "terminate", "its agent left", at)
+                self._move(
+                    host,
+                    step(HOST, host.state, HostEvent.TERMINATE),
+                    "terminate",
+                    "its agent left",
+                    at,
+                )
                 lost = self._lose(host.id, "host_gone", at)
                 s.log(lost_event(host.id, host.name, "host_gone", lost), at)
                 d.draining.extend(lost)
@@ -213,7 +283,11 @@ class MemoryHosts:
 
     def _ended_here(self, host_id: str, key: TaskKey) -> bool:
         for attempt in self.state.attempts.get(key.job_id, []):
-            if attempt.epoch == key.epoch and attempt.ended_at is not None and key.rank < len(attempt.host_ids):
+            if (
+                attempt.epoch == key.epoch
+                and attempt.ended_at is not None
+                and key.rank < len(attempt.host_ids)
+            ):
                 facts = [x.facts for x in attempt.members if x.rank == key.rank]
                 told = bool(facts) and facts[0] is not None and facts[0].lost is None
                 return told and attempt.host_ids[key.rank] == host_id
@@ -246,34 +320,48 @@ class MemoryHosts:
                 alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
                 d.preempts.append(
                     order_preempt(
-                        task.key, cause=row.drain_cause or task.stop_cause or Cause.UNKNOWN,
+                        task.key,
+                        cause=row.drain_cause or task.stop_cause or Cause.UNKNOWN,
                         reason=(task.stop_reason if alone else row.drain_reason) or "",
-                        hard=task.stop_hard if alone else row.drain_hard, operator_stop=row.drain_operator_stop,
+                        hard=task.stop_hard if alone else row.drain_hard,
+                        operator_stop=row.drain_operator_stop,
                         trigger_rank=None if alone else row.trigger_rank,
                     )
-                )  # fmt: skip
+                )
 
     def _offer(self, d: Draft, task: TaskRow) -> None:
         if not task.barrier:
-            d.claims.append(ClaimRow(key=task.key, attempt=task.attempt, lease_ttl_seconds=task.lease_ttl_seconds))
+            d.claims.append(
+                ClaimRow(
+                    key=task.key, attempt=task.attempt, lease_ttl_seconds=task.lease_ttl_seconds
+                )
+            )
             return
         s, job = self.state, self.state.jobs[task.job_id]
         seats = tuple(
             Seat(
-                rank=t.rank, host_id=t.host_id or "", host_name=s.hosts[t.host_id or ""].name,
-                address=s.hosts[t.host_id or ""].address, devices=tuple(t.devices), port=t.port,
+                rank=t.rank,
+                host_id=t.host_id or "",
+                host_name=s.hosts[t.host_id or ""].name,
+                address=s.hosts[t.host_id or ""].address,
+                devices=tuple(t.devices),
+                port=t.port,
             )
             for _, t in sorted(s.tasks[task.job_id].items())
             if t.host_id is not None and t.state not in members.FALLEN
-        )  # fmt: skip
+        )
         d.offers.append(
             TaskOffer(
-                task=s.task_record(task), job=s.job_record(task.job_id), secrets=dict(job.secrets),
+                task=s.task_record(task),
+                job=s.job_record(task.job_id),
+                secrets=dict(job.secrets),
                 seats=seats if job.row.tasks > 1 else (),
             )
-        )  # fmt: skip
+        )
 
-    async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
+    async def lapse_leases(
+        self, leading_since: datetime, *, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.lapse_leases`."""
         live = [i for state in moves.LIVE_JOB_STATES for i in self.state.by_state[state]]
         m = self.state.load(live, self.state.at(now))
@@ -289,11 +377,15 @@ class MemoryHosts:
         for state in moves.LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
                 row, attempts = s.jobs[job_id].row, s.attempts[job_id]
-                attempts[-1] = msgspec.structs.replace(attempts[-1], reserved_at=min(attempts[-1].reserved_at, at))
+                attempts[-1] = msgspec.structs.replace(
+                    attempts[-1], reserved_at=min(attempts[-1].reserved_at, at)
+                )
                 row.drain_since = min(row.drain_since, at) if row.drain_since is not None else None
                 for task in s.tasks[job_id].values():
                     latest = at + timedelta(seconds=task.lease_ttl_seconds)
-                    task.lease_until = min(task.lease_until, latest) if task.lease_until is not None else None
+                    task.lease_until = (
+                        min(task.lease_until, latest) if task.lease_until is not None else None
+                    )
 
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
@@ -325,9 +417,10 @@ class MemoryHosts:
         """See `Store.list_drains`."""
         s, at = self.state, self.state.at(None)
         ready = [
-            i for i in s.by_state[JobState.DRAINING]
+            i
+            for i in s.by_state[JobState.DRAINING]
             if not any(t.state.holds_lease for t in s.tasks.get(i, {}).values())
-        ]  # fmt: skip
+        ]
         ready.sort(key=lambda i: (s.jobs[i].row.drain_since, i))
         return [
             DrainSnapshot(
@@ -342,10 +435,12 @@ class MemoryHosts:
         """See `Store.list_slow_drains`."""
         s = self.state
         return [
-            s.job_record(i) for i in sorted(s.by_state[JobState.DRAINING])
-            if not s.jobs[i].row.drain_hard and (s.jobs[i].row.drain_since or before) <= before
+            s.job_record(i)
+            for i in sorted(s.by_state[JobState.DRAINING])
+            if not s.jobs[i].row.drain_hard
+            and (s.jobs[i].row.drain_since or before) <= before
             and any(t.state is TaskState.PREEMPTING for t in s.tasks.get(i, {}).values())
-        ]  # fmt: skip
+        ]
 
     async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
         """See `Store.force_drain`."""

@@ -38,7 +38,9 @@ class MemoryJobs:
     state: MemoryState
     environment: Mapping[str, Value]
 
-    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
+    async def submit_jobs(
+        self, jobs: Sequence[NewJob], *, now: datetime | None = None
+    ) -> list[Submitted]:
         """See `Store.submit_jobs`."""
         s, at = self.state, self.state.at(now)
         for name in sorted({job.queue for job in jobs}):
@@ -64,7 +66,9 @@ class MemoryJobs:
                         raise Conflict(f"job {job.id} is there already, with another spec")
                     raise refuse_mismatch(job.spec.project, key, earlier)
             stands_for.append(earlier or job.id)
-        self._check_quotas([(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()])
+        self._check_quotas(
+            [(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()]
+        )
         for job, digest in planned.values():
             self._insert(job, digest, at)
         return [
@@ -80,7 +84,12 @@ class MemoryJobs:
             found = s.projects.get(name)
             quota = read_quota({} if found is None else found.settings, below)
             if quota is not None:
-                check_quota(name, quota, s.use_of(name), [gpus for project, gpus in asked if project == name])
+                check_quota(
+                    name,
+                    quota,
+                    s.use_of(name),
+                    [gpus for project, gpus in asked if project == name],
+                )
 
     def _insert(self, job: NewJob, digest: str, at: datetime) -> None:
         s, spec = self.state, job.spec
@@ -88,21 +97,42 @@ class MemoryJobs:
         late = start is not None and start > at
         row = JobRow(
             supervised=spec.supervised,
-            id=job.id, project=spec.project, queue=job.queue, tasks=spec.tasks, created_at=at,
-            state=JobState.WAITING if late else JobState.QUEUED, reason=WAITS_FOR_START if late else SUBMITTED,
-            wait_cause="start_time" if late else None, wait_until=start if late else None,
+            id=job.id,
+            project=spec.project,
+            queue=job.queue,
+            tasks=spec.tasks,
+            created_at=at,
+            state=JobState.WAITING if late else JobState.QUEUED,
+            reason=WAITS_FOR_START if late else SUBMITTED,
+            wait_cause="start_time" if late else None,
+            wait_until=start if late else None,
             queued_at=None if late else at,
-        )  # fmt: skip
+        )
         s.jobs[job.id] = MemoryJob(
-            row=row, name=spec.title, priority=spec.priority, gpus=spec.gpus, cpu_slots=spec.cpu_slots,
-            memory_bytes=spec.memory_bytes, labels=dict(spec.labels), spec=spec.without_secrets(),
-            secrets=list_secrets(job), spec_hash=digest, ord=s.next_ord(),
-        )  # fmt: skip
+            row=row,
+            name=spec.title,
+            priority=spec.priority,
+            gpus=spec.gpus,
+            cpu_slots=spec.cpu_slots,
+            memory_bytes=spec.memory_bytes,
+            labels=dict(spec.labels),
+            spec=spec.without_secrets(),
+            secrets=list_secrets(job),
+            spec_hash=digest,
+            ord=s.next_ord(),
+        )
         s.by_state[row.state][job.id] = None
         if spec.idempotency_key is not None:
             s.keys[spec.project, spec.idempotency_key] = job.id
-        event = NewEvent(kind="job.submitted", job_id=job.id, epoch=0, queue=job.queue, project=spec.project,
-                         message=row.reason, data={"name": spec.title})  # fmt: skip
+        event = NewEvent(
+            kind="job.submitted",
+            job_id=job.id,
+            epoch=0,
+            queue=job.queue,
+            project=spec.project,
+            message=row.reason,
+            data={"name": spec.title},
+        )
         s.log([event], at)
 
     async def get_job(self, job_id: str) -> JobRecord:
@@ -126,20 +156,27 @@ class MemoryJobs:
         tasks = self.state.tasks.get(job_id, {}).values()
         return (
             (not filter.states or row.state in filter.states)
-            and filter.queue in (None, row.queue) and filter.project in (None, row.project)
-            and filter.name in (None, job.name) and filter.cause in (None, row.cause)
+            and filter.queue in (None, row.queue)
+            and filter.project in (None, row.project)
+            and filter.name in (None, job.name)
+            and filter.cause in (None, row.cause)
             and (filter.min_retries is None or self._retries(row) >= filter.min_retries)
             and (filter.max_retries is None or self._retries(row) <= filter.max_retries)
             and filter.labels.items() <= job.labels.items()
             and (filter.before is None or job_id < filter.before)
-            and (filter.host_id is None or any(t.host_id == filter.host_id and t.state.holds_lease for t in tasks))
-        )  # fmt: skip
+            and (
+                filter.host_id is None
+                or any(t.host_id == filter.host_id and t.state.holds_lease for t in tasks)
+            )
+        )
 
     def _retries(self, row: JobRow) -> int:
         """Retries made or decided: the charge of the failure that ended a job is none."""
         if row.ended_at is None:
             return row.retries_charged
-        return max((attempt.retry_count for attempt in self.state.attempts.get(row.id, [])), default=0)
+        return max(
+            (attempt.retry_count for attempt in self.state.attempts.get(row.id, [])), default=0
+        )
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         """See `Store.count_jobs`."""
@@ -161,7 +198,10 @@ class MemoryJobs:
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
         """See `Store.list_tasks`."""
-        return [self.state.task_record(task) for _, task in sorted(self.state.tasks.get(job_id, {}).items())]
+        return [
+            self.state.task_record(task)
+            for _, task in sorted(self.state.tasks.get(job_id, {}).items())
+        ]
 
     async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
         """See `Store.list_attempts`."""
@@ -189,9 +229,14 @@ class MemoryJobs:
         return self.state.job_record(job_id)
 
     async def revive_job(
-        self, job_id: str, reason: str,
-        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
-    ) -> JobRecord:  # fmt: skip
+        self,
+        job_id: str,
+        reason: str,
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: datetime | None = None,
+    ) -> JobRecord:
         """See `Store.revive_job`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
@@ -203,16 +248,26 @@ class MemoryJobs:
         if job.ended_at is not None:  # a parked one is unfinished as it is
             self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
         chain = self.state.attempts.get(job_id, [])
-        requests.revive(m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None)
+        requests.revive(
+            m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None
+        )
         self.state.commit(m)
         if from_scratch:
-            self.state.checkpoints = {k: v for k, v in self.state.checkpoints.items() if k[0] != job_id}
+            self.state.checkpoints = {
+                k: v for k, v in self.state.checkpoints.items() if k[0] != job_id
+            }
         return self.state.job_record(job_id)
 
     async def drain_job(
-        self, job_id: str, cause: Cause, reason: str,
-        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
-    ) -> bool:  # fmt: skip
+        self,
+        job_id: str,
+        cause: Cause,
+        reason: str,
+        *,
+        hard: bool = False,
+        epoch: int | None = None,
+        now: datetime | None = None,
+    ) -> bool:
         """See `Store.drain_job`."""
         m = self.state.load([job_id], self.state.at(now))
         job = m.jobs.get(job_id)
@@ -224,13 +279,19 @@ class MemoryJobs:
         self.state.commit(m)
         return True
 
-    async def release_due(self, retry_limit: int | None = None, *, now: datetime | None = None) -> Released:
+    async def release_due(
+        self, retry_limit: int | None = None, *, now: datetime | None = None
+    ) -> Released:
         """See `Store.release_due`."""
         s, at = self.state, self.state.at(now)
         off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
         switches = dispatch.Switches(s.settings, self.environment, off)
         rows = [s.jobs[job_id].row for job_id in s.by_state[JobState.WAITING]]
-        due = (r.id for r in rows if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD)
+        due = (
+            r.id
+            for r in rows
+            if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD
+        )
         m = s.load(due, at)
         retries, done = [], {"started": 0, "held": 0}
         for job in m.jobs.values():

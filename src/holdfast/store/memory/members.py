@@ -35,23 +35,30 @@ class MemoryMembers:
     async def list_members(self, limit: int) -> list[Member]:
         """See `Store.list_members`."""
         s, at, found = self.state, self.state.at(None), []
-        for task in sorted(self._tasks(), key=lambda t: (t.state is TaskState.RESERVED, t.job_id, t.rank)):
+        for task in sorted(
+            self._tasks(), key=lambda t: (t.state is TaskState.RESERVED, t.job_id, t.rank)
+        ):
             starting = task.state is TaskState.RESERVED and task.replaced > 0
             if task.state in members.FALLEN or starting:
                 since = (task.reserved_at if starting else task.ended_at) or at
                 found.append(
                     Member(
-                        job=s.job_record(task.job_id), task=s.task_record(task), fallen=not starting,
+                        job=s.job_record(task.job_id),
+                        task=s.task_record(task),
+                        fallen=not starting,
                         seconds=max(0.0, (at - since).total_seconds()),
                     )
-                )  # fmt: skip
+                )
         return found[:limit]
 
     def list_blocked(self, at: datetime, limit: int) -> list[Candidate]:
-        """Members that wait for another host, whose time has come, the most important jobs' first and `limit` of each."""
+        """Members that wait for another host, whose time has come, the most important jobs' first
+        and `limit` of each."""
         s = self.state
         waiting = [
-            t for t in self._tasks() if t.state is TaskState.BLOCKED and t.ready_at is not None and t.ready_at <= at
+            t
+            for t in self._tasks()
+            if t.state is TaskState.BLOCKED and t.ready_at is not None and t.ready_at <= at
         ]
         waiting.sort(key=lambda t: (-s.jobs[t.job_id].priority, s.jobs[t.job_id].ord, t.rank))
         taken: Counter[str] = Counter()
@@ -64,21 +71,35 @@ class MemoryMembers:
 
     def _candidate(self, task: TaskRow, at: datetime) -> Candidate:
         s, job = self.state, self.state.jobs[task.job_id]
-        peers = sorted({t.host_id for t in s.tasks[task.job_id].values() if t.state.holds_lease and t.host_id})
+        peers = sorted(
+            {t.host_id for t in s.tasks[task.job_id].values() if t.state.holds_lease and t.host_id}
+        )
         earlier = [
-            r.host_id for r in s.replacements
+            r.host_id
+            for r in s.replacements
             if (r.job_id, r.rank, r.attempt) == (task.job_id, task.rank, task.attempt)
-        ]  # fmt: skip
+        ]
         first = s.attempts[task.job_id][-1].host_ids[task.rank]
         avoided = members.list_avoided(job.row.avoid_hosts, first, sorted(set(earlier)), peers)
         limit = job.spec.time_limit_seconds
         return Candidate(
-            job_id=task.job_id, member=task.rank, epoch=job.row.epoch, queue=job.row.queue, project=job.row.project,
-            priority=job.priority, tasks=1, gpus=task.gpus, cpu_slots=task.cpu_slots, memory_bytes=task.memory_bytes,
-            avoid_hosts=avoided, barred_hosts=job.row.barred_hosts, lease_ttl_seconds=job.spec.lease_ttl_seconds,
-            time_limit_seconds=float("inf") if limit == "off" else limit, host_labels=job.spec.host_labels,
+            job_id=task.job_id,
+            member=task.rank,
+            epoch=job.row.epoch,
+            queue=job.row.queue,
+            project=job.row.project,
+            priority=job.priority,
+            tasks=1,
+            gpus=task.gpus,
+            cpu_slots=task.cpu_slots,
+            memory_bytes=task.memory_bytes,
+            avoid_hosts=avoided,
+            barred_hosts=job.row.barred_hosts,
+            lease_ttl_seconds=job.spec.lease_ttl_seconds,
+            time_limit_seconds=float("inf") if limit == "off" else limit,
+            host_labels=job.spec.host_labels,
             waited_seconds=max(0.0, (at - (task.ready_at or at)).total_seconds()),
-        )  # fmt: skip
+        )
 
     async def replace_members(
         self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
@@ -93,10 +114,19 @@ class MemoryMembers:
             if host.state in sources(HOST, HostEvent.QUARANTINE):
                 before, host.state = host.state, step(HOST, host.state, HostEvent.QUARANTINE)
                 host.reason = reason
-                s.log([moved_event(host.id, host.name, before, host.state, "quarantine", reason, False)], at)
+                s.log(
+                    [
+                        moved_event(
+                            host.id, host.name, before, host.state, "quarantine", reason, False
+                        )
+                    ],
+                    at,
+                )
         return done
 
-    async def unpark_members(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+    async def unpark_members(
+        self, job_id: str, reason: str, *, now: datetime | None = None
+    ) -> JobRecord:
         """See `Store.unpark_members`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
@@ -106,24 +136,37 @@ class MemoryMembers:
         self.state.commit(m)
         return self.state.job_record(job_id)
 
-    async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
+    async def stop_member(
+        self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
+    ) -> bool:
         """See `Store.stop_member`."""
         m = self.state.load([key.job_id], self.state.at(now))
         job = m.jobs.get(key.job_id)
         task = None if job is None else m.tasks[job.id].get(key.rank)
-        if job is None or task is None or task.epoch != key.epoch or not members.may_stop(job, task):
+        if (
+            job is None
+            or task is None
+            or task.epoch != key.epoch
+            or not members.may_stop(job, task)
+        ):
             return False
         members.stop_member(m, job, task, cause, reason)
         self.state.commit(m)
         return True
 
     async def seat_members(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        *,
+        now: datetime | None = None,
     ) -> list[str]:
         """See `Store.seat_members`."""
         s = self.state
         ids = {t.host_id for p in placements for t in p.tasks}
-        capacity = [s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE]
+        capacity = [
+            s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE
+        ]
         room, names = Room(capacity), {host.host_id: host.name for host in capacity}
         m = s.load([p.job_id for p in placements], s.at(now))
         seated = []
@@ -135,7 +178,9 @@ class MemoryMembers:
         s.commit(m)
         return seated
 
-    async def release_members(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+    async def release_members(
+        self, reservation_seconds: float, *, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.release_members`."""
         s, at = self.state, self.state.at(now)
         before = members.asked_before(at, reservation_seconds)

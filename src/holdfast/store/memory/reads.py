@@ -7,7 +7,14 @@ from collections.abc import Collection
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, MemberRecord, TaskRecord
+from holdfast.core.records import (
+    AttemptRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    MemberRecord,
+    TaskRecord,
+)
 from holdfast.core.states import JobState
 from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.state import MemoryJob
@@ -18,25 +25,39 @@ class MemoryReads(MemoryJobs):
 
     async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
         """See `BatchReads.get_jobs`."""
-        return {job_id: self.state.job_record(job_id) for job_id in job_ids if job_id in self.state.jobs}
+        return {
+            job_id: self.state.job_record(job_id) for job_id in job_ids if job_id in self.state.jobs
+        }
 
     async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
         """See `BatchReads.get_hosts`."""
         hosts = self.state.hosts
-        return {host_id: self.state.host_record(hosts[host_id]) for host_id in host_ids if host_id in hosts}
+        return {
+            host_id: self.state.host_record(hosts[host_id])
+            for host_id in host_ids
+            if host_id in hosts
+        }
 
     async def list_attempts_of(
-        self, job_ids: Collection[str], *, last: int, before: int | None = None, cause: Cause | None = None
+        self,
+        job_ids: Collection[str],
+        *,
+        last: int,
+        before: int | None = None,
+        cause: Cause | None = None,
     ) -> dict[str, list[AttemptRecord]]:
         """See `BatchReads.list_attempts_of`."""
         found: dict[str, list[AttemptRecord]] = {}
         for job_id in job_ids:
             fitting = [
-                attempt for attempt in self.state.attempts.get(job_id, [])
+                attempt
+                for attempt in self.state.attempts.get(job_id, [])
                 if (before is None or attempt.number < before) and cause in (None, attempt.cause)
-            ]  # fmt: skip
+            ]
             if fitting:
-                found[job_id] = [msgspec.structs.replace(self._attempt(a), members=()) for a in fitting[-last:]]
+                found[job_id] = [
+                    msgspec.structs.replace(self._attempt(a), members=()) for a in fitting[-last:]
+                ]
         return found
 
     async def get_attempts(
@@ -48,7 +69,9 @@ class MemoryReads(MemoryJobs):
             return found
         return {key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()}
 
-    def _find_attempts(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], AttemptRecord]:
+    def _find_attempts(
+        self, keys: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], AttemptRecord]:
         asked = set(keys)
         return {
             (job_id, attempt.number): self._attempt(attempt)
@@ -79,7 +102,9 @@ class MemoryReads(MemoryJobs):
                 found[job_id] = tasks[:first]
         return found
 
-    async def list_events_of(self, job_ids: Collection[str], *, last: int) -> dict[str, list[EventRecord]]:
+    async def list_events_of(
+        self, job_ids: Collection[str], *, last: int
+    ) -> dict[str, list[EventRecord]]:
         """See `BatchReads.list_events_of`."""
         asked = set(job_ids)
         found: dict[str, list[EventRecord]] = {}
@@ -100,4 +125,7 @@ class MemoryReads(MemoryJobs):
 
 
 def _stands_before(other: MemoryJob, job: MemoryJob) -> bool:
-    return other.row.queue == job.row.queue and (-other.priority, other.ord) < (-job.priority, job.ord)
+    return other.row.queue == job.row.queue and (-other.priority, other.ord) < (
+        -job.priority,
+        job.ord,
+    )

@@ -40,13 +40,19 @@ class MemorySettings:
         """See `Store.read_settings`."""
         s = self.state
         return SettingsLayers(
-            revision=s.settings_rev, cluster=dict(s.settings), rules=s.rules,
+            revision=s.settings_rev,
+            cluster=dict(s.settings),
+            rules=s.rules,
             queues={q.name: dict(q.settings) for q in s.queues.values()},
             projects={p.name: dict(p.settings) for p in s.projects.values()},
-        )  # fmt: skip
+        )
 
     async def write_cluster_settings(
-        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+        self,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
     ) -> int:
         """See `Store.write_cluster_settings`."""
         checked = check_changes(changes, unset, "cluster")
@@ -75,11 +81,15 @@ class MemorySettings:
                 of[word] = of.get(word, 0) + 1
         return [
             QueueRecord(
-                name=q.name, settings=dict(q.settings), paused_at=q.paused_at, paused_reason=q.paused_reason,
-                created_at=q.created_at, **counts.get(q.name, {}),
+                name=q.name,
+                settings=dict(q.settings),
+                paused_at=q.paused_at,
+                paused_reason=q.paused_reason,
+                created_at=q.created_at,
+                **counts.get(q.name, {}),
             )
             for _, q in sorted(self.state.queues.items())
-        ]  # fmt: skip
+        ]
 
     async def get_queue(self, name: str) -> QueueRecord:
         """See `Store.get_queue`."""
@@ -92,7 +102,12 @@ class MemorySettings:
         return self.state.queues[name]
 
     async def put_queue(
-        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+        self,
+        name: str,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
     ) -> QueueRecord:
         """See `Store.put_queue`."""
         checked = check_changes(changes, unset, "queue")
@@ -111,13 +126,19 @@ class MemorySettings:
     async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
         """See `Store.delete_queue`."""
         self._queue(name)
-        if any(self.state.jobs[i].row.queue == name for state in UNFINISHED for i in self.state.by_state[state]):
+        if any(
+            self.state.jobs[i].row.queue == name
+            for state in UNFINISHED
+            for i in self.state.by_state[state]
+        ):
             raise queue_in_use(name)
         del self.state.queues[name]
         self.state.settings_rev += 1
         self.state.log([deleted_event(name)], self.state.at(now))
 
-    async def pause_queue(self, name: str, reason: str, *, hard: bool, now: datetime | None = None) -> list[str]:
+    async def pause_queue(
+        self, name: str, reason: str, *, hard: bool, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.pause_queue`."""
         at, queue = self.state.at(now), self._queue(name)
         if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
@@ -157,12 +178,21 @@ class MemoryProjects:
     def _project(self, name: str) -> ProjectRecord:
         found, use = self.state.projects.get(name), self.state.use_of(name)
         return ProjectRecord(
-            name=name, settings={} if found is None else dict(found.settings), running=use.running_jobs,
-            gpus=use.running_gpus, unfinished=use.jobs, created_at=None if found is None else found.created_at,
-        )  # fmt: skip
+            name=name,
+            settings={} if found is None else dict(found.settings),
+            running=use.running_jobs,
+            gpus=use.running_gpus,
+            unfinished=use.jobs,
+            created_at=None if found is None else found.created_at,
+        )
 
     async def put_project(
-        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+        self,
+        name: str,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
     ) -> ProjectRecord:
         """See `Store.put_project`."""
         checked = check_changes(changes, unset, "project")

@@ -1,4 +1,5 @@
-"""The rows of the memory store, and its transaction: load copies, move them, put them back all at once."""
+"""The rows of the memory store, and its transaction: load copies, move them, put them back all at
+once."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ StreamKey = tuple[str, int, int, str]
 
 
 class MemoryState:
-    """Everything the memory store knows. Nothing here awaits, so every method of the store is one atomic step."""
+    """Everything the memory store knows. Nothing here awaits, so every method of the store is one
+    atomic step."""
 
     def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
         self.clock = clock or (lambda: datetime.now(UTC))
@@ -217,7 +219,9 @@ class MemoryState:
         for event in events:
             self._event_number += 1
             fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            self.events.append(EventRecord(id=f"{0:012x}-{self._event_number:012x}", at=now, **fields))
+            self.events.append(
+                EventRecord(id=f"{0:012x}-{self._event_number:012x}", at=now, **fields)
+            )
 
     # ---- reading
 
@@ -236,9 +240,11 @@ class MemoryState:
         found = [job for job in self._unfinished() if job.row.project == project]
         running = [job for job in found if job.row.state in LIVE_JOB_STATES]
         return Use(
-            jobs=len(found), gpus=sum(job.gpus * job.row.tasks for job in found), running_jobs=len(running),
+            jobs=len(found),
+            gpus=sum(job.gpus * job.row.tasks for job in found),
+            running_jobs=len(running),
             running_gpus=sum(job.gpus * job.row.tasks for job in running),
-        )  # fmt: skip
+        )
 
     def _unfinished(self) -> Iterator[MemoryJob]:
         return (self.jobs[job_id] for state in UNFINISHED for job_id in self.by_state[state])
@@ -247,19 +253,40 @@ class MemoryState:
         """A job as readers see it: while an attempt lives, with its newest beat."""
         job = self.jobs[job_id]
         row = {name: getattr(job.row, name) for name in job.row.__struct_fields__}
-        for hidden in ("barred_hosts", "supervised", "drain_hard", "drain_operator_stop", "retry_events", "to_place"):
+        for hidden in (
+            "barred_hosts",
+            "supervised",
+            "drain_hard",
+            "drain_operator_stop",
+            "retry_events",
+            "to_place",
+        ):
             del row[hidden]
-        beat = last_beat(self.tasks.get(job_id, {}).values()) if job.row.state in LIVE_JOB_STATES else None
+        beat = (
+            last_beat(self.tasks.get(job_id, {}).values())
+            if job.row.state in LIVE_JOB_STATES
+            else None
+        )
         if beat is not None:
             row.update(step=beat.step, total=beat.total, beat_at=beat.beat_at)
         return JobRecord(
-            name=job.name, priority=job.priority, gpus=job.gpus, cpu_slots=job.cpu_slots, memory_bytes=job.memory_bytes,
-            labels=job.labels, spec=job.spec, **row,
-        )  # fmt: skip
+            name=job.name,
+            priority=job.priority,
+            gpus=job.gpus,
+            cpu_slots=job.cpu_slots,
+            memory_bytes=job.memory_bytes,
+            labels=job.labels,
+            spec=job.spec,
+            **row,
+        )
 
     def task_record(self, task: TaskRow) -> TaskRecord:
         """A task as readers see it."""
-        fields = {name: getattr(task, name) for name in TaskRecord.__struct_fields__ if name != "host_name"}
+        fields = {
+            name: getattr(task, name)
+            for name in TaskRecord.__struct_fields__
+            if name != "host_name"
+        }
         host = self.hosts.get(task.host_id or "")
         return TaskRecord(host_name=None if host is None else host.name, **fields)
 
@@ -272,26 +299,34 @@ class MemoryState:
             if n not in ("key_hash", "earlier_incarnations", "drain_cause")
         }
         return HostRecord(
-            **fields, busy_cpu_slots=sum(t.cpu_slots for t in live), busy_memory_bytes=sum(t.memory_bytes for t in live),
-            busy_gpus=tuple(sorted(d for t in live for d in t.devices)), running=len(live),
-        )  # fmt: skip
+            **fields,
+            busy_cpu_slots=sum(t.cpu_slots for t in live),
+            busy_memory_bytes=sum(t.memory_bytes for t in live),
+            busy_gpus=tuple(sorted(d for t in live for d in t.devices)),
+            running=len(live),
+        )
 
     def capacity(self, host: MemoryHost) -> Capacity:
         """What is free on a host."""
         live = self.live_tasks(host.id)
         busy = {d for t in live for d in t.devices}
         return Capacity(
-            host_id=host.id, name=host.name, incarnation=host.incarnation, queues=frozenset(host.queues),
-            labels=host.labels, free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
+            host_id=host.id,
+            name=host.name,
+            incarnation=host.incarnation,
+            queues=frozenset(host.queues),
+            labels=host.labels,
+            free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
             free_memory_bytes=host.memory_bytes - sum(t.memory_bytes for t in live),
             free_devices=tuple(sorted(g.index for g in host.gpus if g.index not in busy)),
-        )  # fmt: skip
+        )
 
 
 def change_attempt(attempt: AttemptRecord, change: AttemptChange) -> AttemptRecord:
     """`attempt` with a move's change; None leaves a field."""
     fields = {
-        name: value for name in change.__struct_fields__
+        name: value
+        for name in change.__struct_fields__
         if name not in ("job_id", "number") and (value := getattr(change, name)) is not None
-    }  # fmt: skip
+    }
     return msgspec.structs.replace(attempt, **fields)

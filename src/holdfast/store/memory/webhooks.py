@@ -60,17 +60,27 @@ class MemoryWebhooks:
         self._deliveries: dict[str, MemoryDelivery] = {}
         self._seq = 0
 
-    async def create_webhook(self, new: NewWebhook, *, now: datetime | None = None) -> WebhookRecord:
+    async def create_webhook(
+        self, new: NewWebhook, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """See `WebhookStore.create_webhook`."""
         if new.id not in self._hooks:
             at = self.state.at(now)
             record = WebhookRecord(
-                id=new.id, name=new.name, url=new.url, events=new.events, project=new.project,
-                state=WebhookState.ACTIVE, reason="", created_at=at,
-            )  # fmt: skip
+                id=new.id,
+                name=new.name,
+                url=new.url,
+                events=new.events,
+                project=new.project,
+                state=WebhookState.ACTIVE,
+                reason="",
+                created_at=at,
+            )
             cursor = self.state.events[-1].id if self.state.events else format_event_id(0, 0)
             self._hooks[new.id] = MemoryHook(record=record, secret=new.secret, cursor=cursor)
-            self.state.log([hook_event("created", record, "was created", events=list(new.events))], at)
+            self.state.log(
+                [hook_event("created", record, "was created", events=list(new.events))], at
+            )
         return await self.get_webhook(new.id)
 
     async def list_webhooks(self) -> list[WebhookRecord]:
@@ -81,10 +91,16 @@ class MemoryWebhooks:
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
         """See `WebhookStore.get_webhook`."""
         record = self._hook(webhook_id).record
-        states = [d.record.state for d in self._deliveries.values() if d.record.webhook_id == webhook_id]
-        return msgspec.structs.replace(record, pending=states.count(PENDING), dead=states.count(DEAD))
+        states = [
+            d.record.state for d in self._deliveries.values() if d.record.webhook_id == webhook_id
+        ]
+        return msgspec.structs.replace(
+            record, pending=states.count(PENDING), dead=states.count(DEAD)
+        )
 
-    async def get_webhook_target(self, webhook_id: str, *, now: datetime | None = None) -> WebhookTarget:
+    async def get_webhook_target(
+        self, webhook_id: str, *, now: datetime | None = None
+    ) -> WebhookTarget:
         """See `WebhookStore.get_webhook_target`."""
         hook = self._hook(webhook_id)
         return WebhookTarget(url=hook.record.url, secrets=_secrets(hook, self.state.at(now)))
@@ -94,12 +110,16 @@ class MemoryWebhooks:
     ) -> WebhookRecord:
         """See `WebhookStore.change_webhook`."""
         hook = self._hook(webhook_id)
-        fields = {n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET}
+        fields = {
+            n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET
+        }
         after = msgspec.structs.replace(hook.record, **fields)
         if after != hook.record:
             hook.record = after
             text = f"was changed: {', '.join(sorted(fields))}"
-            self.state.log([hook_event("changed", after, text, changed=sorted(fields))], self.state.at(now))
+            self.state.log(
+                [hook_event("changed", after, text, changed=sorted(fields))], self.state.at(now)
+            )
         return await self.get_webhook(webhook_id)
 
     async def rotate_webhook(
@@ -111,21 +131,35 @@ class MemoryWebhooks:
         hook.old_secret = hook.secret if grace_seconds > 0 else None
         hook.secret = secret
         hook.record = msgspec.structs.replace(hook.record, old_secret_until=until)
-        event = hook_event("changed", hook.record, "has a new secret", changed=["secret"], grace_seconds=grace_seconds)
+        event = hook_event(
+            "changed",
+            hook.record,
+            "has a new secret",
+            changed=["secret"],
+            grace_seconds=grace_seconds,
+        )
         self.state.log([event], at)
         return await self.get_webhook(webhook_id)
 
-    async def pause_webhook(self, webhook_id: str, reason: str, *, now: datetime | None = None) -> WebhookRecord:
+    async def pause_webhook(
+        self, webhook_id: str, reason: str, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """See `WebhookStore.pause_webhook`."""
         self._pause(self._hook(webhook_id), reason, self.state.at(now))
         return await self.get_webhook(webhook_id)
 
     def _pause(self, hook: MemoryHook, reason: str, at: datetime) -> None:
         if hook.record.state is WebhookState.ACTIVE:
-            hook.record = msgspec.structs.replace(hook.record, state=WebhookState.PAUSED, reason=reason)
-            self.state.log([hook_event("paused", hook.record, f"was paused: {reason}", reason=reason)], at)
+            hook.record = msgspec.structs.replace(
+                hook.record, state=WebhookState.PAUSED, reason=reason
+            )
+            self.state.log(
+                [hook_event("paused", hook.record, f"was paused: {reason}", reason=reason)], at
+            )
 
-    async def resume_webhook(self, webhook_id: str, *, now: datetime | None = None) -> WebhookRecord:
+    async def resume_webhook(
+        self, webhook_id: str, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """See `WebhookStore.resume_webhook`."""
         hook, at = self._hook(webhook_id), self.state.at(now)
         if hook.record.state is WebhookState.PAUSED:
@@ -141,7 +175,9 @@ class MemoryWebhooks:
         """See `WebhookStore.delete_webhook`."""
         hook = self._hook(webhook_id)
         del self._hooks[webhook_id]
-        self._deliveries = {i: d for i, d in self._deliveries.items() if d.record.webhook_id != webhook_id}
+        self._deliveries = {
+            i: d for i, d in self._deliveries.items() if d.record.webhook_id != webhook_id
+        }
         self.state.log([hook_event("deleted", hook.record, "was deleted")], self.state.at(now))
 
     # ---- collecting
@@ -152,8 +188,15 @@ class MemoryWebhooks:
         for hook_id, hook in sorted(self._hooks.items()):
             room = max_pending - len(self._of(hook_id, PENDING))
             if hook.record.state is WebhookState.ACTIVE and room > 0:
-                found.append(Subscription(webhook_id=hook_id, cursor=hook.cursor, events=hook.record.events,
-                                          project=hook.record.project, room=room))  # fmt: skip
+                found.append(
+                    Subscription(
+                        webhook_id=hook_id,
+                        cursor=hook.cursor,
+                        events=hook.record.events,
+                        project=hook.record.project,
+                        room=room,
+                    )
+                )
         return found
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
@@ -164,30 +207,54 @@ class MemoryWebhooks:
             if job is not None:
                 row = job.row
                 found[job_id] = JobSummary(
-                    id=job_id, name=job.name, project=row.project, queue=row.queue, state=str(row.state),
-                    reason=row.reason, attempt=row.attempts, labels=dict(job.labels),
-                )  # fmt: skip
+                    id=job_id,
+                    name=job.name,
+                    project=row.project,
+                    queue=row.queue,
+                    state=str(row.state),
+                    reason=row.reason,
+                    attempt=row.attempts,
+                    labels=dict(job.labels),
+                )
         return found
 
-    async def write_deliveries(self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None) -> list[str]:
+    async def write_deliveries(
+        self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
+    ) -> list[str]:
         """See `WebhookStore.write_deliveries`."""
         at, moved = self.state.at(now), []
         for batch in batches:
             hook = self._hooks.get(batch.webhook_id)
-            if hook is None or hook.record.state is not WebhookState.ACTIVE or hook.cursor != batch.before:
+            if (
+                hook is None
+                or hook.record.state is not WebhookState.ACTIVE
+                or hook.cursor != batch.before
+            ):
                 continue
             hook.cursor = batch.after
             moved.append(batch.webhook_id)
-            known = {d.record.event_id for d in self._deliveries.values() if d.record.webhook_id == batch.webhook_id}
+            known = {
+                d.record.event_id
+                for d in self._deliveries.values()
+                if d.record.webhook_id == batch.webhook_id
+            }
             for new in batch.deliveries:
                 if new.event_id in known:
                     continue
                 self._seq += 1
                 record = DeliveryRecord(
-                    id=new.id, webhook_id=batch.webhook_id, event_id=new.event_id, event_kind=new.event_kind,
-                    job_id=new.job_id, state=PENDING, tries=0, created_at=at,
-                )  # fmt: skip
-                self._deliveries[new.id] = MemoryDelivery(record=record, body=new.body, seq=self._seq)
+                    id=new.id,
+                    webhook_id=batch.webhook_id,
+                    event_id=new.event_id,
+                    event_kind=new.event_kind,
+                    job_id=new.job_id,
+                    state=PENDING,
+                    tries=0,
+                    created_at=at,
+                )
+                self._deliveries[new.id] = MemoryDelivery(
+                    record=record, body=new.body, seq=self._seq
+                )
                 self._settle_lane(self._deliveries[new.id], at)
         return sorted(moved)
 
@@ -202,38 +269,63 @@ class MemoryWebhooks:
             if hook.record.state is not WebhookState.ACTIVE:
                 continue
             due = [
-                d for d in self._of(hook_id, PENDING)
-                if d.record.next_at is not None and d.record.next_at <= at and d.record.id not in flying
-            ]  # fmt: skip
+                d
+                for d in self._of(hook_id, PENDING)
+                if d.record.next_at is not None
+                and d.record.next_at <= at
+                and d.record.id not in flying
+            ]
             found += sorted(due, key=_due_order)[:per_hook]
         return [
             DueDelivery(
-                id=d.record.id, webhook_id=d.record.webhook_id, lane=d.lane, seq=d.seq, tries=d.record.tries, body=d.body,
-                url=self._hooks[d.record.webhook_id].record.url, secrets=_secrets(self._hooks[d.record.webhook_id], at),
+                id=d.record.id,
+                webhook_id=d.record.webhook_id,
+                lane=d.lane,
+                seq=d.seq,
+                tries=d.record.tries,
+                body=d.body,
+                url=self._hooks[d.record.webhook_id].record.url,
+                secrets=_secrets(self._hooks[d.record.webhook_id], at),
             )
             for d in sorted(found, key=_due_order)
-        ]  # fmt: skip
+        ]
 
-    async def record_tries(self, tries: Sequence[Tried], *, now: datetime | None = None) -> list[str]:
+    async def record_tries(
+        self, tries: Sequence[Tried], *, now: datetime | None = None
+    ) -> list[str]:
         """See `WebhookStore.record_tries`."""
         at, done = self.state.at(now), []
         events: list[NewEvent] = []
         for tried in tries:
             delivery = self._deliveries.get(tried.delivery_id)
-            if delivery is None or delivery.record.state is not PENDING or delivery.record.tries != tried.tries:
+            if (
+                delivery is None
+                or delivery.record.state is not PENDING
+                or delivery.record.tries != tried.tries
+            ):
                 continue
             done.append(tried.delivery_id)
-            waits = delivery.record.next_at is not None  # else it was put behind an older one while it was under way
+            waits = (
+                delivery.record.next_at is not None
+            )  # else it was put behind an older one while it was under way
             delivery.record = after = msgspec.structs.replace(
-                delivery.record, state=tried.state, tries=tried.tries + 1, status=tried.status, error=tried.error,
-                next_at=at + timedelta(seconds=tried.delay_seconds) if tried.state is PENDING and waits else None,
+                delivery.record,
+                state=tried.state,
+                tries=tried.tries + 1,
+                status=tried.status,
+                error=tried.error,
+                next_at=at + timedelta(seconds=tried.delay_seconds)
+                if tried.state is PENDING and waits
+                else None,
                 delivered_at=at if tried.state is DELIVERED else None,
-            )  # fmt: skip
+            )
             if tried.state is not PENDING:
                 self._settle_lane(delivery, at)
             if tried.state is DEAD and not after.event_kind.startswith(ABOUT_HOOKS):  # HOOK-3
                 hook = self._hooks[after.webhook_id].record
-                events.append(dead_letter_event(hook, after.id, after.event_id, after.tries, after.error))
+                events.append(
+                    dead_letter_event(hook, after.id, after.event_id, after.tries, after.error)
+                )
         self.state.log(events, at)
         for tried in tries:
             if tried.pause is not None and tried.delivery_id in done:
@@ -252,7 +344,11 @@ class MemoryWebhooks:
     ) -> list[DeliveryRecord]:
         """See `WebhookStore.list_deliveries`."""
         self._hook(webhook_id)
-        found = [d.record for d in self._of(webhook_id, *states) if before is None or d.record.id < before]
+        found = [
+            d.record
+            for d in self._of(webhook_id, *states)
+            if before is None or d.record.id < before
+        ]
         return sorted(found, key=lambda d: d.id, reverse=True)[:limit]
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
@@ -260,7 +356,9 @@ class MemoryWebhooks:
         found = self._delivery(webhook_id, delivery_id)
         return found.record, found.body
 
-    async def redeliver(self, webhook_id: str, delivery_id: str, *, now: datetime | None = None) -> DeliveryRecord:
+    async def redeliver(
+        self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
+    ) -> DeliveryRecord:
         """See `WebhookStore.redeliver`."""
         found, at = self._delivery(webhook_id, delivery_id), self.state.at(now)
         tries = found.record.tries if found.record.state is PENDING else 0
@@ -284,7 +382,9 @@ class MemoryWebhooks:
         states = [d.record.state for d in self._deliveries.values()]
         return {"pending": states.count(PENDING), "dead": states.count(DEAD)}
 
-    async def prune_deliveries(self, history_days: float, *, limit: int = 1000, now: datetime | None = None) -> int:
+    async def prune_deliveries(
+        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+    ) -> int:
         """See `WebhookStore.prune_deliveries`."""
         before = self.state.at(now) - timedelta(days=history_days)
         old = [d.record for d in self._deliveries.values() if d.record.state is not PENDING]
@@ -301,16 +401,22 @@ class MemoryWebhooks:
 
     def _settle_lane(self, one: MemoryDelivery, at: datetime) -> None:
         """HOOK-1: of the lane of `one` the oldest pending one is due, and no other."""
-        lane = sorted((d for d in self._of(one.record.webhook_id, PENDING) if d.lane == one.lane), key=lambda d: d.seq)
+        lane = sorted(
+            (d for d in self._of(one.record.webhook_id, PENDING) if d.lane == one.lane),
+            key=lambda d: d.seq,
+        )
         for place, delivery in enumerate(lane):
             if (delivery.record.next_at is None) is (place == 0):
-                delivery.record = msgspec.structs.replace(delivery.record, next_at=None if place else at)
+                delivery.record = msgspec.structs.replace(
+                    delivery.record, next_at=None if place else at
+                )
 
     def _of(self, webhook_id: str, *states: DeliveryState) -> list[MemoryDelivery]:
         return [
-            d for d in self._deliveries.values()
+            d
+            for d in self._deliveries.values()
             if d.record.webhook_id == webhook_id and (not states or d.record.state in states)
-        ]  # fmt: skip
+        ]
 
     def _delivery(self, webhook_id: str, delivery_id: str) -> MemoryDelivery:
         found = self._deliveries.get(delivery_id)

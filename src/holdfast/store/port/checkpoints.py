@@ -1,8 +1,11 @@
-"""What a store does for checkpoints: the rows. Their bytes are in the blob store. Part of `store.port.store.Store`.
+"""What a store does for checkpoints: the rows. Their bytes are in the blob store. Part of
+`store.port.store.Store`.
 
-CKPT-1  A checkpoint is taken from the host and incarnation that the current attempt's rank was given to, under the attempt's
-        epoch, while the attempt is reserved, running or draining; from nobody else and never later (FENCE-1).
-CKPT-2  A row is written when its bytes are whole in the blob store, so the newest row is always a checkpoint that can be had.
+CKPT-1  A checkpoint is taken from the host and incarnation that the current attempt's rank was
+        given to, under the attempt's epoch, while the attempt is reserved, running or draining;
+        from nobody else and never later (FENCE-1).
+CKPT-2  A row is written when its bytes are whole in the blob store, so the newest row is always a
+        checkpoint that can be had.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ class CheckpointStore(Protocol):
     """Checkpoints by (job, rank, number)."""
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
-        """The attempt's number. Raises Stale where a checkpoint of this task would not be taken (CKPT-1)."""
+        """The attempt's number. Raises Stale where a checkpoint of this task would not be taken
+        (CKPT-1)."""
 
     async def add_checkpoint(
         self,
@@ -32,19 +36,29 @@ class CheckpointStore(Protocol):
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """Write a checkpoint of a task and drop all but the last `keep` of its rank. One that says what the newest of this epoch
-        says (size, checksum, step) is a call made again: that row is returned. Raises Stale (CKPT-1)."""
+        """Write a checkpoint of a task and drop all but the last `keep` of its rank. One that says
+        what the newest of this epoch says (size, checksum, step) is a call made again: that row is
+        returned. Raises Stale (CKPT-1)."""
 
     async def put_checkpoint(
-        self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
+        self,
+        job_id: str,
+        rank: int,
+        epoch: int | None,
+        new: NewCheckpoint,
+        keep: int,
+        *,
+        now: datetime | None = None,
     ) -> CheckpointAdded:
-        """The same by a person's hand. `epoch` given: the one the rank runs under (its HOLDFAST_EPOCH), while its attempt is reserved,
-        running or draining. None: while no attempt is.
+        """The same by a person's hand. `epoch` given: the one the rank runs under (its
+        HOLDFAST_EPOCH), while its attempt is reserved, running or draining. None: while no attempt
+        is.
 
         Raises:
             NotFound: no such job, or no such rank.
             Stale: another epoch.
-            Conflict: an attempt is there and no epoch was given; the job never had an attempt, or has succeeded.
+            Conflict: an attempt is there and no epoch was given; the job never had an attempt, or
+            has succeeded.
         """
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
@@ -53,7 +67,8 @@ class CheckpointStore(Protocol):
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
     ) -> tuple[CheckpointRecord, str]:
-        """The newest of a rank (of an epoch), or the one of that number, and its blob. Raises NotFound."""
+        """The newest of a rank (of an epoch), or the one of that number, and its blob. Raises
+        NotFound."""
 
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
@@ -61,10 +76,18 @@ class CheckpointStore(Protocol):
         """(job, rank) → its newest; ranks without one are missing."""
 
     async def skip_checkpoint(
-        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+        self,
+        host_id: str,
+        incarnation: str,
+        key: TaskKey,
+        number: int,
+        reason: str,
+        *,
+        now: datetime | None = None,
     ) -> CheckpointRecord:
-        """A task of this host cannot start from checkpoint `number` of its rank. Returns the next older one; event
-        task.checkpoint_skipped, once for each epoch and number. Nothing is deleted: a person may want to look.
+        """A task of this host cannot start from checkpoint `number` of its rank. Returns the next
+        older one; event task.checkpoint_skipped, once for each epoch and number. Nothing is
+        deleted: a person may want to look.
 
         Raises:
             Stale: CKPT-1. NotFound: nothing older is kept.
@@ -76,10 +99,13 @@ class CheckpointStore(Protocol):
         """Forget those of a job, of one rank, or one. Returns their blobs."""
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """The blobs of checkpoints whose jobs have succeeded or are gone. To be deleted, then forgotten."""
+        """The blobs of checkpoints whose jobs have succeeded or are gone. To be deleted, then
+        forgotten."""
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
-        """These blobs are deleted: so are the rows that name them. What is not on record is no error."""
+        """These blobs are deleted: so are the rows that name them. What is not on record is no
+        error."""
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Which of these blobs are to stay: those a row names, and those of jobs that are not known here."""
+        """Which of these blobs are to stay: those a row names, and those of jobs that are not known
+        here."""

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 
 class HintHub:
-    """Topics told to this process's listeners at once, and to other replicas' at most every 20 ms."""
+    """Topics told to this process's listeners at once, and to other replicas' at most every 20
+    ms."""
 
     def __init__(self) -> None:
         self._listeners: dict[int, tuple[dict[str, None], asyncio.Event]] = {}

@@ -1,4 +1,5 @@
-"""What a store does for webhooks. Part of `store.port.store.Store`; the sentences STORE-1…5 hold here too."""
+"""What a store does for webhooks. Part of `store.port.store.Store`; the sentences STORE-1…5 hold
+here too."""
 
 from __future__ import annotations
 
@@ -48,11 +49,14 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookStore(Protocol):
-    """Hooks and their deliveries. Every change of a hook writes its event (webhook.created, .changed, .paused, …)."""
+    """Hooks and their deliveries. Every change of a hook writes its event (webhook.created,
+    .changed, .paused, …)."""
 
-    async def create_webhook(self, new: NewWebhook, *, now: datetime | None = None) -> WebhookRecord:
-        """Write a hook. It gets every event that is committed after this call, none that a reader saw before it.
-        A repeated id with the same url returns the hook that is there."""
+    async def create_webhook(
+        self, new: NewWebhook, *, now: datetime | None = None
+    ) -> WebhookRecord:
+        """Write a hook. It gets every event that is committed after this call, none that a reader
+        saw before it. A repeated id with the same url returns the hook that is there."""
 
     async def list_webhooks(self) -> list[WebhookRecord]:
         """Oldest first."""
@@ -60,7 +64,9 @@ class WebhookStore(Protocol):
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
         """Raises NotFound."""
 
-    async def get_webhook_target(self, webhook_id: str, *, now: datetime | None = None) -> WebhookTarget:
+    async def get_webhook_target(
+        self, webhook_id: str, *, now: datetime | None = None
+    ) -> WebhookTarget:
         """Raises NotFound."""
 
     async def change_webhook(
@@ -71,12 +77,18 @@ class WebhookStore(Protocol):
     async def rotate_webhook(
         self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """Give a hook a new secret; the one before signs too for `grace_seconds`. Raises NotFound."""
+        """Give a hook a new secret; the one before signs too for `grace_seconds`. Raises
+        NotFound."""
 
-    async def pause_webhook(self, webhook_id: str, reason: str, *, now: datetime | None = None) -> WebhookRecord:
-        """Send nothing more; the cursor stands still. A paused hook keeps its first reason. Raises NotFound."""
+    async def pause_webhook(
+        self, webhook_id: str, reason: str, *, now: datetime | None = None
+    ) -> WebhookRecord:
+        """Send nothing more; the cursor stands still. A paused hook keeps its first reason. Raises
+        NotFound."""
 
-    async def resume_webhook(self, webhook_id: str, *, now: datetime | None = None) -> WebhookRecord:
+    async def resume_webhook(
+        self, webhook_id: str, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """Go on where it stopped; what is pending is due at once. Raises NotFound."""
 
     async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
@@ -88,18 +100,25 @@ class WebhookStore(Protocol):
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
         """What deliveries say of these jobs; one that is gone is missing."""
 
-    async def write_deliveries(self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None) -> list[str]:
-        """Write deliveries and cursors in one transaction, each hook's only where it is active and its cursor stands at `before`.
-        Returns the ids of the hooks that moved. An event a hook has a delivery for is not written twice."""
+    async def write_deliveries(
+        self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
+    ) -> list[str]:
+        """Write deliveries and cursors in one transaction, each hook's only where it is active and
+        its cursor stands at `before`. Returns the ids of the hooks that moved. An event a hook has
+        a delivery for is not written twice."""
 
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
     ) -> list[DueDelivery]:
-        """Pending deliveries of active hooks whose time has come, the oldest of its lane alone (HOOK-1), without `flying`."""
+        """Pending deliveries of active hooks whose time has come, the oldest of its lane alone
+        (HOOK-1), without `flying`."""
 
-    async def record_tries(self, tries: Sequence[Tried], *, now: datetime | None = None) -> list[str]:
-        """Write what came of tries, where the delivery is pending after as many tries as it was then: of two senders one is
-        heard. A dead one leaves event webhook.dead_letter (HOOK-3), a pause webhook.paused. Returns the delivery ids applied."""
+    async def record_tries(
+        self, tries: Sequence[Tried], *, now: datetime | None = None
+    ) -> list[str]:
+        """Write what came of tries, where the delivery is pending after as many tries as it was
+        then: of two senders one is heard. A dead one leaves event webhook.dead_letter (HOOK-3), a
+        pause webhook.paused. Returns the delivery ids applied."""
 
     async def list_deliveries(
         self,
@@ -114,9 +133,11 @@ class WebhookStore(Protocol):
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
         """A delivery and its body. Raises NotFound."""
 
-    async def redeliver(self, webhook_id: str, delivery_id: str, *, now: datetime | None = None) -> DeliveryRecord:
-        """Due at once: a dead or delivered one with its tries fresh, in its old place of its lane; a pending one without
-        waiting longer. Raises NotFound."""
+    async def redeliver(
+        self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
+    ) -> DeliveryRecord:
+        """Due at once: a dead or delivered one with its tries fresh, in its old place of its lane;
+        a pending one without waiting longer. Raises NotFound."""
 
     async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
         """`redeliver` every dead one. Returns how many. Raises NotFound."""
@@ -124,5 +145,7 @@ class WebhookStore(Protocol):
     async def count_deliveries(self) -> Mapping[str, int]:
         """How many are pending and how many dead, over all hooks: keys "pending" and "dead"."""
 
-    async def prune_deliveries(self, history_days: float, *, limit: int = 1000, now: datetime | None = None) -> int:
+    async def prune_deliveries(
+        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+    ) -> int:
         """Delete delivered and dead ones written longer ago than that. Returns how many."""

@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import UNSTARTED
-from holdfast.core.placement.plan import Candidate, Capacity, JobPlacement, QuotaLeft, RunningTask, silence_seconds
+from holdfast.core.placement.plan import (
+    Candidate,
+    Capacity,
+    JobPlacement,
+    QuotaLeft,
+    RunningTask,
+    silence_seconds,
+)
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
@@ -33,27 +40,43 @@ class AdmissionPart:
         """See `Store.read_admission`."""
 
         async def work(tx: Tx) -> AdmissionSnapshot:
-            revision = await tx.one("begin_admission", {"now": now, "limits": "max_running" in self.environment})
+            revision = await tx.one(
+                "begin_admission", {"now": now, "limits": "max_running" in self.environment}
+            )
             if revision is None or not revision["anything_queued"]:
                 # Nearly every end of a job asks: thousands of hosts need not be read for it.
                 rev = 0 if revision is None else revision["settings_rev"]
                 return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
             cluster = [("cluster", revision["settings"]), ("environment", self.environment)]
             dead, interval = (
-                float(resolve(name, cluster).value or 0) for name in ("dead_host_seconds", "sync_interval_seconds")
+                float(resolve(name, cluster).value or 0)
+                for name in ("dead_host_seconds", "sync_interval_seconds")
             )
             queues = revision["queues"]
             limits = {
-                q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value) for q in queues
+                q["name"]: _limit(
+                    resolve("max_running", [("queue", q["settings"]), *cluster]).value
+                )
+                for q in queues
             }
             headroom = plan_headroom(limits, revision["live"] or {})
-            names = [q["name"] for q in queues if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0]
+            names = [
+                q["name"]
+                for q in queues
+                if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0
+            ]
             quotas: dict[str, QuotaLeft] = {}
             if revision["limited"] or sets_quota(self.environment):
                 projects = [row["name"] for row in await tx.rows("list_queued_projects")]
-                quotas = await read_quotas_left(tx, await read_quotas(tx, projects, self.environment))
+                quotas = await read_quotas_left(
+                    tx, await read_quotas(tx, projects, self.environment)
+                )
             # What runs already goes first.
-            blocked = await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
+            blocked = (
+                await _read_blocked(tx, limit, revision["now"])
+                if revision["anything_blocked"]
+                else []
+            )
             heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
             found, queued = await tx.many(
                 ("read_capacity", {"ids": None, "heard_since": heard_since}),
@@ -63,10 +86,13 @@ class AdmissionPart:
             served = serves(hosts)  # without the silent ones
             rows = [row for row in queued if served(row["queue"])]
             return AdmissionSnapshot(
-                candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)), hosts=tuple(hosts),
-                headroom=headroom, settings_rev=revision["settings_rev"], quotas=quotas,
+                candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)),
+                hosts=tuple(hosts),
+                headroom=headroom,
+                settings_rev=revision["settings_rev"],
+                quotas=quotas,
                 lowest_preemptible=revision["lowest_preemptible"],
-            )  # fmt: skip
+            )
 
         return await self.session.single(work)
 
@@ -74,11 +100,16 @@ class AdmissionPart:
         """See `Store.read_running`."""
 
         async def work(tx: Tx) -> list[RunningTask]:
-            return [msgspec.convert(row, RunningTask) for row in await tx.rows("read_running", {"now": now})]
+            return [
+                msgspec.convert(row, RunningTask)
+                for row in await tx.rows("read_running", {"now": now})
+            ]
 
         return await self.session.single(work)
 
-    async def list_reserved(self, ids: Sequence[str] | None = None, *, now: datetime | None = None) -> list[Reserved]:
+    async def list_reserved(
+        self, ids: Sequence[str] | None = None, *, now: datetime | None = None
+    ) -> list[Reserved]:
         """See `Store.list_reserved`."""
 
         async def work(tx: Tx) -> list[Reserved]:
@@ -87,16 +118,22 @@ class AdmissionPart:
             jobs = await read_jobs(tx, [row["id"] for row in rows])
             return [
                 Reserved(
-                    job=jobs[row["id"]], seconds=(row["now"] - row["reserved_at"]).total_seconds(),
+                    job=jobs[row["id"]],
+                    seconds=(row["now"] - row["reserved_at"]).total_seconds(),
                     ran_before=row["ran_before"],
                 )
-                for row in rows if row["id"] in jobs
-            ]  # fmt: skip
+                for row in rows
+                if row["id"] in jobs
+            ]
 
         return await self.session.single(work)
 
     async def reserve(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        *,
+        now: datetime | None = None,
     ) -> list[str]:
         """See `Store.reserve`."""
         if not placements:
@@ -116,22 +153,29 @@ class AdmissionPart:
             room = Room(_as_capacity(row) for row in capacity)
             needs = {row["id"]: row for row in needed}
             allotment = await self._allot(tx, needed)
-            fitting = [p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)]
+            fitting = [
+                p
+                for p in placements
+                if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
+            ]
             if not fitting:
                 return []
             jobs, tasks = _reservation_rows(fitting, ttls, room)
             given = {
-                "jobs": to_json(jobs), "tasks": to_json(tasks), "paused": paused, "now": now,
+                "jobs": to_json(jobs),
+                "tasks": to_json(tasks),
+                "paused": paused,
+                "now": now,
                 "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
-            }  # fmt: skip
+            }
             _, rows = await tx.last(("keep_plans", None), ("reserve_jobs", given))
             return [row["id"] for row in rows]
 
         return await self.session.transact(work)
 
     async def _allot(self, tx: Tx, needed: Rows) -> Allotment:
-        """What the projects concerned may still start, under their locks where they have quotas: leaders that race for a
-        moment cannot exceed one together."""
+        """What the projects concerned may still start, under their locks where they have quotas:
+        leaders that race for a moment cannot exceed one together."""
         if not (any(row["limited"] for row in needed) or (needed and sets_quota(self.environment))):
             return Allotment({})
         quotas = await read_quotas(tx, {row["project"] for row in needed}, self.environment)
@@ -139,7 +183,9 @@ class AdmissionPart:
             await lock_quotas(tx, quotas)
         return Allotment(await read_quotas_left(tx, quotas))
 
-    async def expire_reservations(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+    async def expire_reservations(
+        self, reservation_seconds: float, *, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.expire_reservations`."""
 
         async def work(tx: Tx) -> list[str]:
@@ -164,19 +210,29 @@ def _limit(value: Value) -> int | None:
     return None if value is None else int(value)
 
 
-async def read_capacity(tx: Tx, ids: Sequence[str] | None, heard_since: datetime | None) -> list[Capacity]:
-    """Free room of active hosts: all, or those of `ids`; only those heard since a time, where one is given."""
-    return [_as_capacity(row) for row in await tx.rows("read_capacity", {"ids": ids, "heard_since": heard_since})]
+async def read_capacity(
+    tx: Tx, ids: Sequence[str] | None, heard_since: datetime | None
+) -> list[Capacity]:
+    """Free room of active hosts: all, or those of `ids`; only those heard since a time, where one
+    is given."""
+    return [
+        _as_capacity(row)
+        for row in await tx.rows("read_capacity", {"ids": ids, "heard_since": heard_since})
+    ]
 
 
 def _as_capacity(row: Mapping[str, Any]) -> Capacity:
     busy = set(row["busy_devices"])
     return Capacity(
-        host_id=row["host_id"], name=row["name"], incarnation=row["incarnation"], queues=frozenset(row["queues"]), labels=row["labels"],
+        host_id=row["host_id"],
+        name=row["name"],
+        incarnation=row["incarnation"],
+        queues=frozenset(row["queues"]),
+        labels=row["labels"],
         free_cpu_slots=row["cpu_slots"] - row["busy_cpu_slots"],
         free_memory_bytes=row["memory_bytes"] - row["busy_memory_bytes"],
         free_devices=tuple(sorted(g["index"] for g in row["gpus"] if g["index"] not in busy)),
-    )  # fmt: skip
+    )
 
 
 def _fits(placement: JobPlacement, need: dict[str, Any], room: Room, allotment: Allotment) -> bool:
@@ -197,7 +253,10 @@ def _ask_candidates(
     asked = {"queues": queues, "limit": limit, "now": now}
     if not quotas:
         return "read_candidates", asked
-    left = {"jobs_left": [q.jobs for q in quotas.values()], "gpus_left": [q.gpus for q in quotas.values()]}
+    left = {
+        "jobs_left": [q.jobs for q in quotas.values()],
+        "gpus_left": [q.gpus for q in quotas.values()],
+    }
     return "read_candidates_in_quota", {**asked, **left, "projects": list(quotas)}
 
 
@@ -211,23 +270,31 @@ def _reservation_rows(
         host_ids = [t.host_id for t in ranks]
         jobs.append(
             {
-                "n": len(jobs), "job_id": placement.job_id, "epoch": placement.epoch, "ttl": ttls[placement.job_id],
-                "hosts": name_hosts(room.name(h) for h in host_ids), "host_ids": host_ids,
+                "n": len(jobs),
+                "job_id": placement.job_id,
+                "epoch": placement.epoch,
+                "ttl": ttls[placement.job_id],
+                "hosts": name_hosts(room.name(h) for h in host_ids),
+                "host_ids": host_ids,
                 "host_id": host_ids[0] if len(set(host_ids)) == 1 else None,
             }
-        )  # fmt: skip
+        )
         for task in ranks:
             tasks.append(
                 {
-                    "job_id": placement.job_id, "rank": task.rank, "host_id": task.host_id,
-                    "incarnation": task.incarnation, "devices": task.devices,
+                    "job_id": placement.job_id,
+                    "rank": task.rank,
+                    "host_id": task.host_id,
+                    "incarnation": task.incarnation,
+                    "devices": task.devices,
                 }
-            )  # fmt: skip
+            )
     return jobs, tasks
 
 
 async def _read_blocked(tx: Tx, limit: int, now: datetime) -> list[Candidate]:
-    """Blocked members whose time has come, as candidates. Where the other members are is read once for each job."""
+    """Blocked members whose time has come, as candidates. Where the other members are is read once
+    for each job."""
     rows = await tx.rows("read_blocked", {"limit": limit, "now": now})
     if not rows:
         return []

@@ -66,7 +66,14 @@ class CheckpointsPart:
         return await self.session.transact(work)
 
     async def put_checkpoint(
-        self, job_id: str, rank: int, epoch: int | None, new: NewCheckpoint, keep: int, *, now: datetime | None = None
+        self,
+        job_id: str,
+        rank: int,
+        epoch: int | None,
+        new: NewCheckpoint,
+        keep: int,
+        *,
+        now: datetime | None = None,
     ) -> CheckpointAdded:
         """See `CheckpointStore.put_checkpoint`."""
 
@@ -76,9 +83,17 @@ class CheckpointsPart:
                 raise no_job(job_id)
             state = JobState(job["state"])
             check_by_hand(
-                job_id, rank, epoch, state=state, now=job["epoch"], attempts=job["attempts"], tasks=job["tasks"]
+                job_id,
+                rank,
+                epoch,
+                state=state,
+                now=job["epoch"],
+                attempts=job["attempts"],
+                tasks=job["tasks"],
             )
-            return await _add(tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now)
+            return await _add(
+                tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now
+            )
 
         return await self.session.transact(work)
 
@@ -104,12 +119,24 @@ class CheckpointsPart:
     ) -> dict[tuple[str, int], CheckpointRecord]:
         """See `CheckpointStore.find_newest_checkpoints`."""
         wanted = sorted(ranks)
-        params = {"job_ids": [job_id for job_id, _ in wanted], "ranks": [rank for _, rank in wanted]}
+        params = {
+            "job_ids": [job_id for job_id, _ in wanted],
+            "ranks": [rank for _, rank in wanted],
+        }
         rows = await self.session.rows("find_newest_checkpoints", params)
-        return {(row["job_id"], row["rank"]): msgspec.convert(row, CheckpointRecord) for row in rows}
+        return {
+            (row["job_id"], row["rank"]): msgspec.convert(row, CheckpointRecord) for row in rows
+        }
 
     async def skip_checkpoint(
-        self, host_id: str, incarnation: str, key: TaskKey, number: int, reason: str, *, now: datetime | None = None
+        self,
+        host_id: str,
+        incarnation: str,
+        key: TaskKey,
+        number: int,
+        reason: str,
+        *,
+        now: datetime | None = None,
     ) -> CheckpointRecord:
         """See `CheckpointStore.skip_checkpoint`."""
 
@@ -136,12 +163,16 @@ class CheckpointsPart:
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
         """See `CheckpointStore.delete_checkpoints`."""
-        rows = await self.session.rows("delete_checkpoints", {"job_id": job_id, "rank": rank, "number": number})
+        rows = await self.session.rows(
+            "delete_checkpoints", {"job_id": job_id, "rank": rank, "number": number}
+        )
         return tuple(row["blob"] for row in rows)
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
         """See `CheckpointStore.find_unneeded_blobs`."""
-        return tuple(row["blob"] for row in await self.session.rows("find_unneeded_blobs", {"limit": limit}))
+        return tuple(
+            row["blob"] for row in await self.session.rows("find_unneeded_blobs", {"limit": limit})
+        )
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
         """See `CheckpointStore.forget_blobs`."""
@@ -150,11 +181,20 @@ class CheckpointsPart:
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """See `CheckpointStore.find_known_blobs`."""
-        return {row["blob"] for row in await self.session.rows("find_known_blobs", {"blobs": list(names)})}
+        return {
+            row["blob"]
+            for row in await self.session.rows("find_known_blobs", {"blobs": list(names)})
+        }
 
 
 def _who(host_id: str, incarnation: str, key: TaskKey) -> dict[str, object]:
-    return {"host_id": host_id, "incarnation": incarnation, "job_id": key.job_id, "rank": key.rank, "epoch": key.epoch}
+    return {
+        "host_id": host_id,
+        "incarnation": incarnation,
+        "job_id": key.job_id,
+        "rank": key.rank,
+        "epoch": key.epoch,
+    }
 
 
 async def _add(
@@ -167,9 +207,17 @@ async def _add(
     if known is not None and is_repeat(known, key.epoch, new):
         return CheckpointAdded(record=known, dropped=(new.blob,))
     params = {
-        **where, "epoch": key.epoch, "attempt": attempt, "step": clamp_count(new.step), "size": new.size,
-        "sha256": new.sha256, "blob": new.blob, "now": now,
-    }  # fmt: skip
+        **where,
+        "epoch": key.epoch,
+        "attempt": attempt,
+        "step": clamp_count(new.step),
+        "size": new.size,
+        "sha256": new.sha256,
+        "blob": new.blob,
+        "now": now,
+    }
     row = await tx.one("insert_checkpoint", params)
     dropped = await tx.rows("drop_old_checkpoints", {**where, "keep": keep})
-    return CheckpointAdded(record=msgspec.convert(row, CheckpointRecord), dropped=tuple(r["blob"] for r in dropped))
+    return CheckpointAdded(
+        record=msgspec.convert(row, CheckpointRecord), dropped=tuple(r["blob"] for r in dropped)
+    )

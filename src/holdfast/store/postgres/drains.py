@@ -27,7 +27,9 @@ class DrainsPart:
         """See `Store.list_drains`."""
 
         async def work(tx: Tx) -> list[DrainSnapshot]:
-            seconds = {row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})}
+            seconds = {
+                row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})
+            }
             ids = list(seconds)
             if not ids:
                 return []
@@ -35,7 +37,11 @@ class DrainsPart:
             tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
             for row in await tx.rows("read_tasks", {"ids": ids}):
                 tasks[row["job_id"]].append(msgspec.convert(row, TaskRecord))
-            return [DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i]) for i in ids if i in jobs]
+            return [
+                DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i])
+                for i in ids
+                if i in jobs
+            ]
 
         return await self.session.single(work)
 
@@ -72,7 +78,9 @@ class DrainsPart:
             at = await tx.now(now)
             suspect = None
             if completion.decision.quarantine_host and completion.trigger_rank is not None:
-                for row in await tx.rows("read_tasks", {"ids": [job_id]}):  # its host's lock comes before the job's
+                for row in await tx.rows(
+                    "read_tasks", {"ids": [job_id]}
+                ):  # its host's lock comes before the job's
                     if row["rank"] == completion.trigger_rank and row["host_id"] is not None:
                         suspect = row["host_id"]
                         await tx.value("lock_host", {"id": suspect})
@@ -92,7 +100,8 @@ class DrainsPart:
 
 
 async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
-    """Take a host out of service on a task's evidence, where its state allows it. The caller holds the host's lock."""
+    """Take a host out of service on a task's evidence, where its state allows it. The caller holds
+    the host's lock."""
     row = await tx.one("read_host_state", {"id": host_id})
     if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
         return

@@ -42,9 +42,16 @@ class HostsPart:
     session: Session
 
     async def register_host(
-        self, host_id: str, key_hash: bytes | None, incarnation: str, facts: HostFacts, *, now: datetime | None = None
+        self,
+        host_id: str,
+        key_hash: bytes | None,
+        incarnation: str,
+        facts: HostFacts,
+        *,
+        now: datetime | None = None,
     ) -> HostRecord:
-        """See `Store.register_host`. There is no preflight yet: a host goes straight on to active."""
+        """See `Store.register_host`. There is no preflight yet: a host goes straight on to
+        active."""
 
         async def work(tx: Tx) -> HostRecord:
             at = await tx.now(now)
@@ -60,9 +67,15 @@ class HostsPart:
             await tx.run("put_heartbeat", {"id": host_id, "incarnation": incarnation, "now": at})
             if before != incarnation:
                 lost = await lose_host_tasks(tx, host_id, "new_incarnation", at, keep=incarnation)
-                event = NewEvent(kind="host.registered", host_id=host_id, message=f"host {facts.name} registered",
-                                 data={"name": facts.name, "incarnation": incarnation, "state": str(state)})  # fmt: skip
-                await write_events(tx, [*lost_event(host_id, facts.name, "new_incarnation", lost), event], at)
+                event = NewEvent(
+                    kind="host.registered",
+                    host_id=host_id,
+                    message=f"host {facts.name} registered",
+                    data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
+                )
+                await write_events(
+                    tx, [*lost_event(host_id, facts.name, "new_incarnation", lost), event], at
+                )
             return await read_host(tx, host_id)
 
         return await self.session.transact(work)
@@ -87,7 +100,9 @@ class HostsPart:
 
         return await self.session.single(work)
 
-    async def list_hosts(self, *, include_terminated: bool = False, dead: bool = False) -> list[HostRecord]:
+    async def list_hosts(
+        self, *, include_terminated: bool = False, dead: bool = False
+    ) -> list[HostRecord]:
         """See `Store.list_hosts`."""
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
@@ -96,9 +111,16 @@ class HostsPart:
         return [msgspec.convert(row, Size) for row in await self.session.rows("host_sizes")]
 
     async def move_host(
-        self, host_id: str, event: str, reason: str,
-        *, hard: bool = False, deadline_seconds: float | None = None, scale_down: bool = False, now: datetime | None = None,
-    ) -> HostRecord:  # fmt: skip
+        self,
+        host_id: str,
+        event: str,
+        reason: str,
+        *,
+        hard: bool = False,
+        deadline_seconds: float | None = None,
+        scale_down: bool = False,
+        now: datetime | None = None,
+    ) -> HostRecord:
         """See `Store.move_host`."""
 
         async def work(tx: Tx) -> HostRecord:
@@ -111,9 +133,18 @@ class HostsPart:
             state = move_state(row["name"], before, event)
             cause = cause_of(state, scale_down=scale_down)
             await set_host_state(
-                tx, host_id, row["name"], before, state, event, reason, at, hard=hard,
-                deadline=deadline_of(state, deadline_seconds, at), cause=cause,
-            )  # fmt: skip
+                tx,
+                host_id,
+                row["name"],
+                before,
+                state,
+                event,
+                reason,
+                at,
+                hard=hard,
+                deadline=deadline_of(state, deadline_seconds, at),
+                cause=cause,
+            )
             if state is HostState.TERMINATED:
                 lost = await lose_host_tasks(tx, host_id, "host_gone", at)
                 await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
@@ -127,11 +158,16 @@ class HostsPart:
         """See `Store.drain_due_hosts`."""
 
         async def find(tx: Tx) -> list[str]:
-            return [row["id"] for row in await tx.rows("find_drain_deadlines", {"now": await tx.now(now)})]
+            return [
+                row["id"]
+                for row in await tx.rows("find_drain_deadlines", {"now": await tx.now(now)})
+            ]
 
         drained = {}
         for host_id in await self.session.single(find):
-            drained[host_id] = await self.session.transact(partial(_drain_due_host, host_id=host_id, now=now))
+            drained[host_id] = await self.session.transact(
+                partial(_drain_due_host, host_id=host_id, now=now)
+            )
         return drained
 
     async def sweep_dead_hosts(
@@ -157,7 +193,11 @@ class HostsPart:
         """See `Store.list_live_tasks`."""
         return [
             msgspec.convert(
-                {"key": TaskKey(row["job_id"], row["rank"], row["epoch"]), "queue": row["queue"], "spec": row["spec"]},
+                {
+                    "key": TaskKey(row["job_id"], row["rank"], row["epoch"]),
+                    "queue": row["queue"],
+                    "spec": row["spec"],
+                },
                 LiveTask,
             )
             for row in await self.session.rows("live_tasks_of_host", {"id": host_id})
@@ -165,19 +205,42 @@ class HostsPart:
 
 
 async def set_host_state(
-    tx: Tx, host_id: str, name: str, before: HostState, after: HostState, event: str, reason: str, at: datetime,
-    *, hard: bool = False, deadline: datetime | None = None, cause: Cause = Cause.HOST_DRAINED,
-) -> None:  # fmt: skip
+    tx: Tx,
+    host_id: str,
+    name: str,
+    before: HostState,
+    after: HostState,
+    event: str,
+    reason: str,
+    at: datetime,
+    *,
+    hard: bool = False,
+    deadline: datetime | None = None,
+    cause: Cause = Cause.HOST_DRAINED,
+) -> None:
     """Write a host's new state and its event. The caller holds the host's lock."""
-    params = {"id": host_id, "state": str(after), "reason": reason, "deadline": deadline, "cause": str(cause)}
+    params = {
+        "id": host_id,
+        "state": str(after),
+        "reason": reason,
+        "deadline": deadline,
+        "cause": str(cause),
+    }
     await tx.run("move_host", params)
     scaled = cause is Cause.SCALED_DOWN
-    await write_events(tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at)
+    await write_events(
+        tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at
+    )
 
 
-async def lose_host_tasks(tx: Tx, host_id: str, lost: str, at: datetime, *, keep: str | None = None) -> list[str]:
-    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep`. Returns the jobs' ids."""
-    ids = [row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": keep})]
+async def lose_host_tasks(
+    tx: Tx, host_id: str, lost: str, at: datetime, *, keep: str | None = None
+) -> list[str]:
+    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep`. Returns
+    the jobs' ids."""
+    ids = [
+        row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": keep})
+    ]
     if not ids:
         return []
     m = await load_moves(tx, ids, at)
@@ -189,22 +252,33 @@ async def lose_host_tasks(tx: Tx, host_id: str, lost: str, at: datetime, *, keep
 async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list[str]:
     at = await tx.now(now)
     await tx.value("lock_host", {"id": host_id})
-    causes = {row["id"]: Cause(row["drain_cause"]) for row in await tx.rows("find_drain_deadlines", {"now": at})}
+    causes = {
+        row["id"]: Cause(row["drain_cause"])
+        for row in await tx.rows("find_drain_deadlines", {"now": at})
+    }
     if host_id not in causes:
         return []
     await tx.run("clear_drain_deadline", {"id": host_id})
     row = await tx.one("read_host_state", {"id": host_id})
     name = host_id if row is None else row["name"]
     m = await load_moves(
-        tx, [r["job_id"] for r in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})], at
+        tx,
+        [r["job_id"] for r in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})],
+        at,
     )
-    begun = drain_jobs_for(m, causes[host_id], deadline_reason(name, causes[host_id]), host_id, stop=False)
+    begun = drain_jobs_for(
+        m, causes[host_id], deadline_reason(name, causes[host_id]), host_id, stop=False
+    )
     await write_moves(tx, m)
     return begun
 
 
-async def _drain_host_tasks(tx: Tx, host_id: str, name: str, cause: Cause, reason: str, at: datetime) -> None:
-    ids = [row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})]
+async def _drain_host_tasks(
+    tx: Tx, host_id: str, name: str, cause: Cause, reason: str, at: datetime
+) -> None:
+    ids = [
+        row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})
+    ]
     if not ids:
         return
     m = await load_moves(tx, ids, at)
@@ -216,15 +290,27 @@ def _host_params(
     host_id: str, key_hash: bytes | None, facts: HostFacts, state: HostState, at: datetime
 ) -> dict[str, Any]:
     return {
-        "id": host_id, "name": facts.name, "key_hash": key_hash, "pool": facts.pool, "state": str(state),
-        "reason": register_reason(state), "queues": list(facts.queues), "labels": to_json(facts.labels),
-        "cpu_slots": facts.cpu_slots, "memory_bytes": facts.memory_bytes, "gpus": to_json(facts.gpus),
-        "address": facts.address.replace("\x00", ""), "version": facts.version.replace("\x00", ""),
-        "probe": facts.probe, "now": at,
-    }  # fmt: skip
+        "id": host_id,
+        "name": facts.name,
+        "key_hash": key_hash,
+        "pool": facts.pool,
+        "state": str(state),
+        "reason": register_reason(state),
+        "queues": list(facts.queues),
+        "labels": to_json(facts.labels),
+        "cpu_slots": facts.cpu_slots,
+        "memory_bytes": facts.memory_bytes,
+        "gpus": to_json(facts.gpus),
+        "address": facts.address.replace("\x00", ""),
+        "version": facts.version.replace("\x00", ""),
+        "probe": facts.probe,
+        "now": at,
+    }
 
 
-async def read_hosts(tx: Tx, ids: list[str] | None, include_terminated: bool, dead: bool) -> list[HostRecord]:
+async def read_hosts(
+    tx: Tx, ids: list[str] | None, include_terminated: bool, dead: bool
+) -> list[HostRecord]:
     """Host records by name."""
     params = {"ids": ids, "include_terminated": include_terminated, "dead": dead}
     return [msgspec.convert(row, HostRecord) for row in await tx.rows("read_hosts", params)]

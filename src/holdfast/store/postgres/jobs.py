@@ -38,7 +38,9 @@ class JobsPart:
     session: Session
     environment: Mapping[str, Value]
 
-    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> list[Submitted]:
+    async def submit_jobs(
+        self, jobs: Sequence[NewJob], *, now: datetime | None = None
+    ) -> list[Submitted]:
         """See `Store.submit_jobs`."""
         if not jobs:
             return []
@@ -46,12 +48,17 @@ class JobsPart:
         hashes = [hash_spec(job.spec) for job in jobs]
         rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
         params = {
-            "rows": to_json(rows), "names": names, "now": now, "submitted": SUBMITTED, "waits": WAITS_FOR_START,
+            "rows": to_json(rows),
+            "names": names,
+            "now": now,
+            "submitted": SUBMITTED,
+            "waits": WAITS_FOR_START,
             "limited_too": True,
-        }  # fmt: skip
+        }
         if len(jobs) == 1 and not sets_quota(self.environment):
-            # One job nobody has submitted before and no quota counts: a transaction of one statement, which may be sent
-            # again. Whatever else it is, nothing was written, and the whole of it is looked at below.
+            # One job nobody has submitted before and no quota counts: a transaction of one
+            # statement, which may be sent again. Whatever else it is, nothing was written, and the
+            # whole of it is looked at below.
             written = await self.session.rows("insert_jobs", {**params, "limited_too": False})
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
@@ -59,7 +66,9 @@ class JobsPart:
         async def work(tx: Tx) -> list[Submitted]:
             written = await tx.rows("insert_jobs", params)
             ids = [job.id for job in jobs]
-            if len(written) == len(jobs):  # nearly always; the rows say all there is to say of a new job
+            if len(written) == len(
+                jobs
+            ):  # nearly always; the rows say all there is to say of a new job
                 records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
             else:
                 there = {row["name"] for row in await tx.rows("hold_queues", {"names": names})}
@@ -71,11 +80,15 @@ class JobsPart:
                 ids = await _find_earlier(tx, jobs, hashes)
                 records = await read_jobs(tx, ids)
             if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
-                # After the rows are written, for nothing is waited for while the project's lock is held.
+                # After the rows are written, for nothing is waited for while the project's lock is
+                # held.
                 asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
-                await check_quotas(tx, asked, self.environment, written=[row["id"] for row in written])
+                await check_quotas(
+                    tx, asked, self.environment, written=[row["id"] for row in written]
+                )
             return [
-                Submitted(job=records[found], created=found == job.id) for job, found in zip(jobs, ids, strict=True)
+                Submitted(job=records[found], created=found == job.id)
+                for job, found in zip(jobs, ids, strict=True)
             ]
 
         return await self.session.transact(work)
@@ -105,11 +118,17 @@ class JobsPart:
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         """See `Store.count_jobs`."""
-        return {(row["queue"], row["state"]): row["count"] for row in await self.session.rows("count_jobs")}
+        return {
+            (row["queue"], row["state"]): row["count"]
+            for row in await self.session.rows("count_jobs")
+        }
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
         """See `Store.list_tasks`."""
-        return [msgspec.convert(row, TaskRecord) for row in await self.session.rows("read_tasks", {"ids": [job_id]})]
+        return [
+            msgspec.convert(row, TaskRecord)
+            for row in await self.session.rows("read_tasks", {"ids": [job_id]})
+        ]
 
     async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
         """See `Store.list_attempts`."""
@@ -138,9 +157,14 @@ class JobsPart:
         return await self.session.transact(work)
 
     async def revive_job(
-        self, job_id: str, reason: str,
-        *, counted: bool = False, from_scratch: bool = False, now: datetime | None = None,
-    ) -> JobRecord:  # fmt: skip
+        self,
+        job_id: str,
+        reason: str,
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: datetime | None = None,
+    ) -> JobRecord:
         """See `Store.revive_job`."""
 
         async def work(tx: Tx) -> JobRecord:
@@ -151,7 +175,9 @@ class JobsPart:
             check_revivable(job_id, found.state, found.wait_cause)
             # The project's lock comes before the job's; what it was is checked again under both.
             if found.ended_at is not None:  # a parked one is unfinished as it is
-                await check_quotas(tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[])
+                await check_quotas(
+                    tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[]
+                )
             m = await load_moves(tx, [job_id], at)
             job = m.jobs.get(job_id)
             if job is None:
@@ -163,15 +189,23 @@ class JobsPart:
             requests.revive(m, job, reason, made=made)
             await write_moves(tx, m)
             if from_scratch:
-                await tx.rows("delete_checkpoints", {"job_id": job_id, "rank": None, "number": None})
+                await tx.rows(
+                    "delete_checkpoints", {"job_id": job_id, "rank": None, "number": None}
+                )
             return (await read_jobs(tx, [job_id]))[job_id]
 
         return await self.session.transact(work)
 
     async def drain_job(
-        self, job_id: str, cause: Cause, reason: str,
-        *, hard: bool = False, epoch: int | None = None, now: datetime | None = None,
-    ) -> bool:  # fmt: skip
+        self,
+        job_id: str,
+        cause: Cause,
+        reason: str,
+        *,
+        hard: bool = False,
+        epoch: int | None = None,
+        now: datetime | None = None,
+    ) -> bool:
         """See `Store.drain_job`."""
 
         async def work(tx: Tx) -> bool:
@@ -191,25 +225,42 @@ class JobsPart:
 def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
     spec = job.spec
     return {
-        "id": job.id, "name": spec.title, "project": spec.project, "queue": job.queue, "priority": spec.priority,
-        "tasks": spec.tasks, "gpus": spec.gpus, "cpu_slots": spec.cpu_slots, "memory_bytes": spec.memory_bytes,
-        "labels": spec.labels, "spec": spec.without_secrets(), "spec_hash": digest,
-        "idempotency_key": spec.idempotency_key, "start_at": spec.start_at, "secrets": list_secrets(job) or None,
-    }  # fmt: skip
+        "id": job.id,
+        "name": spec.title,
+        "project": spec.project,
+        "queue": job.queue,
+        "priority": spec.priority,
+        "tasks": spec.tasks,
+        "gpus": spec.gpus,
+        "cpu_slots": spec.cpu_slots,
+        "memory_bytes": spec.memory_bytes,
+        "labels": spec.labels,
+        "spec": spec.without_secrets(),
+        "spec_hash": digest,
+        "idempotency_key": spec.idempotency_key,
+        "start_at": spec.start_at,
+        "secrets": list_secrets(job) or None,
+    }
 
 
 async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -> list[str]:
-    """The id each submission stands for: its own, or that of the job its idempotency key named before."""
+    """The id each submission stands for: its own, or that of the job its idempotency key named
+    before."""
     keyed = [job for job in jobs if job.spec.idempotency_key is not None]
     rows = await tx.rows(
         "find_submitted",
         {
-            "ids": [job.id for job in jobs], "projects": [job.spec.project for job in keyed],
+            "ids": [job.id for job in jobs],
+            "projects": [job.spec.project for job in keyed],
             "keys": [job.spec.idempotency_key for job in keyed],
         },
-    )  # fmt: skip
+    )
     by_id = {row["id"]: row for row in rows}
-    by_key = {(row["project"], row["idempotency_key"]): row for row in rows if row["idempotency_key"] is not None}
+    by_key = {
+        (row["project"], row["idempotency_key"]): row
+        for row in rows
+        if row["idempotency_key"] is not None
+    }
     ids = []
     for job, digest in zip(jobs, hashes, strict=True):
         key = job.spec.idempotency_key
@@ -226,4 +277,7 @@ async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
     """Records by id; ids nobody has are left out."""
     if not ids:
         return {}
-    return {row["id"]: msgspec.convert(row, JobRecord) for row in await tx.rows("read_jobs", {"ids": list(ids)})}
+    return {
+        row["id"]: msgspec.convert(row, JobRecord)
+        for row in await tx.rows("read_jobs", {"ids": list(ids)})
+    }

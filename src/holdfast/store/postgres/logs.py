@@ -10,7 +10,16 @@ import msgspec
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import LogChunk, LogStreamRecord
-from holdfast.moves.log_plan import PIECE_BYTES, LogBase, Place, Range, find_place, no_attempt, plan_append, window
+from holdfast.moves.log_plan import (
+    PIECE_BYTES,
+    LogBase,
+    Place,
+    Range,
+    find_place,
+    no_attempt,
+    plan_append,
+    window,
+)
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
@@ -28,7 +37,9 @@ class LogsPart:
         """See `Store.append_logs`."""
 
         async def work(tx: Tx) -> list[int | None]:
-            found = await _lock_streams(tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)})
+            found = await _lock_streams(
+                tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)}
+            )
             writing = _Writing(tx)
             sizes: list[int | None] = []
             for append in appends:
@@ -39,27 +50,43 @@ class LogsPart:
 
         return await self.session.transact(work)
 
-    async def list_log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]:
+    async def list_log_streams(
+        self, job_id: str, attempt: int | None = None
+    ) -> list[LogStreamRecord]:
         """See `Store.list_log_streams`."""
         rows = await self.session.rows("list_streams", {"job_id": job_id, "attempt": attempt})
         return [msgspec.convert(row, LogStreamRecord) for row in rows]
 
     async def read_log(
-        self, job_id: str, attempt: int, rank: int, stream: str, offset: int, *, limit_bytes: int = 1 << 20
+        self,
+        job_id: str,
+        attempt: int,
+        rank: int,
+        stream: str,
+        offset: int,
+        *,
+        limit_bytes: int = 1 << 20,
     ) -> list[LogChunk]:
         """See `Store.read_log`."""
         rows = await self.session.rows(
             "read_log",
             {
-                "job_id": job_id, "attempt": attempt, "rank": rank, "stream": stream, "offset": offset,
-                # Small chunks come together until the bytes are reached; the caller asks on from the last offset.
+                "job_id": job_id,
+                "attempt": attempt,
+                "rank": rank,
+                "stream": stream,
+                "offset": offset,
+                # Small chunks come together until the bytes are reached; the caller asks on from
+                # the last offset.
                 "limit": max(64, limit_bytes // PIECE_BYTES * 4),
             },
-        )  # fmt: skip
+        )
         chunks = window([(row["offset"], row["data"]) for row in rows], offset, limit_bytes)
         return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
 
-    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: datetime | None = None) -> None:
+    async def put_forensics(
+        self, host_id: str, forensics: Forensics, *, now: datetime | None = None
+    ) -> None:
         """See `Store.put_forensics`."""
         key = forensics.key
 
@@ -68,25 +95,36 @@ class LogsPart:
             await tx.run(
                 "put_forensics",
                 {
-                    "job_id": key.job_id, "attempt": attempt, "rank": key.rank, "epoch": key.epoch,
-                    "reason": clean_text(forensics.reason), "seconds": forensics.seconds,
-                    "sections": to_json(forensics.sections), "now": now,
+                    "job_id": key.job_id,
+                    "attempt": attempt,
+                    "rank": key.rank,
+                    "epoch": key.epoch,
+                    "reason": clean_text(forensics.reason),
+                    "seconds": forensics.seconds,
+                    "sections": to_json(forensics.sections),
+                    "now": now,
                 },
-            )  # fmt: skip
+            )
 
         await self.session.transact(work)
 
-    async def get_forensics(self, job_id: str, attempt: int | None = None) -> list[tuple[int, Forensics]]:
+    async def get_forensics(
+        self, job_id: str, attempt: int | None = None
+    ) -> list[tuple[int, Forensics]]:
         """See `Store.get_forensics`."""
         rows = await self.session.rows("read_forensics", {"job_id": job_id, "attempt": attempt})
         return [
             (
                 row["attempt"],
-                Forensics(key=TaskKey(row["job_id"], row["rank"], row["epoch"]), reason=row["reason"],
-                          seconds=row["seconds"], sections=row["sections"]),
+                Forensics(
+                    key=TaskKey(row["job_id"], row["rank"], row["epoch"]),
+                    reason=row["reason"],
+                    seconds=row["seconds"],
+                    sections=row["sections"],
+                ),
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
 
 class _Stream:
@@ -94,18 +132,28 @@ class _Stream:
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.where = {part: row[part] for part in _STREAM}
-        self.size, self.ended, self.replaced = int(row["size"]), bool(row["ended"]), bool(row["replaced"])
+        self.size, self.ended, self.replaced = (
+            int(row["size"]),
+            bool(row["ended"]),
+            bool(row["replaced"]),
+        )
 
 
-async def _lock_streams(tx: Tx, host_id: str, wanted: Set[tuple[TaskKey, str]]) -> dict[tuple[TaskKey, str], _Stream]:
-    """The streams of the tasks that ran here. A rank that was replaced here has two keys and one stream."""
+async def _lock_streams(
+    tx: Tx, host_id: str, wanted: Set[tuple[TaskKey, str]]
+) -> dict[tuple[TaskKey, str], _Stream]:
+    """The streams of the tasks that ran here. A rank that was replaced here has two keys and one
+    stream."""
     if not wanted:
         return {}
     keys = [key for key, _ in wanted]
     given = {
-        "jobs": [k.job_id for k in keys], "ranks": [k.rank for k in keys], "epochs": [k.epoch for k in keys],
-        "streams": [stream for _, stream in wanted], "host_id": host_id,
-    }  # fmt: skip
+        "jobs": [k.job_id for k in keys],
+        "ranks": [k.rank for k in keys],
+        "epochs": [k.epoch for k in keys],
+        "streams": [stream for _, stream in wanted],
+        "host_id": host_id,
+    }
     streams: dict[tuple[Any, ...], _Stream] = {}
     found = {}
     for row in await tx.rows("lock_streams", given):
@@ -129,7 +177,9 @@ class _Writing:
         if not kept and not place.new and (stream.ended or not ends):
             return stream.size
         ranges = []
-        if at < stream.size:  # not the usual append at the end: bytes that are there are not written again
+        if (
+            at < stream.size
+        ):  # not the usual append at the end: bytes that are there are not written again
             span = {"start": at, "end": at + len(kept), "longest": PIECE_BYTES}
             rows = await self._do("find_overlaps", {**stream.where, **span})
             ranges = [Range(r["offset"], r["length"]) for r in rows]
@@ -137,10 +187,16 @@ class _Writing:
         change = sum(len(piece) for _, piece in plan.pieces)
         if plan.pieces:
             offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
-            self._steps.append(("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces}))
-        if plan.tail_start > plan.head:  # else the whole stream is kept, and there is nothing between the two
+            self._steps.append(
+                ("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces})
+            )
+        if (
+            plan.tail_start > plan.head
+        ):  # else the whole stream is kept, and there is nothing between the two
             bounds = {"head": plan.head, "tail_start": plan.tail_start}
-            change -= int(next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values())))
+            change -= int(
+                next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values()))
+            )
         goes_on = place.new and not ends
         written = {"size": plan.size, "change": change, "ended": ends, "goes_on": goes_on}
         self._steps.append(("write_stream", {**stream.where, **written}))
@@ -162,9 +218,15 @@ class _Writing:
         if not stream.replaced:
             return Place(0, None, new=False, later=False)
         rows = await self._do("read_log_bases", stream.where)
-        place = find_place([LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size)
+        place = find_place(
+            [LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size
+        )
         if place.new:
-            base = {"job_id": stream.where["job_id"], "rank": stream.where["rank"], "stream": stream.where["stream"]}
+            base = {
+                "job_id": stream.where["job_id"],
+                "rank": stream.where["rank"],
+                "stream": stream.where["stream"],
+            }
             self._steps.append(("write_log_base", {**base, "epoch": epoch, "base": place.base}))
         return place
 

@@ -42,9 +42,15 @@ class MembersPart:
                 for row in await tx.rows("read_tasks", {"ids": ids})
             }
             return [
-                Member(job=jobs[row["job_id"]], task=tasks[row["job_id"], row["rank"]], fallen=row["fallen"], seconds=row["seconds"])
-                for row in found if row["job_id"] in jobs and (row["job_id"], row["rank"]) in tasks
-            ]  # fmt: skip
+                Member(
+                    job=jobs[row["job_id"]],
+                    task=tasks[row["job_id"], row["rank"]],
+                    fallen=row["fallen"],
+                    seconds=row["seconds"],
+                )
+                for row in found
+                if row["job_id"] in jobs and (row["job_id"], row["rank"]) in tasks
+            ]
 
         return await self.session.single(work)
 
@@ -68,7 +74,9 @@ class MembersPart:
 
         return await self.session.transact(work)
 
-    async def unpark_members(self, job_id: str, reason: str, *, now: datetime | None = None) -> JobRecord:
+    async def unpark_members(
+        self, job_id: str, reason: str, *, now: datetime | None = None
+    ) -> JobRecord:
         """See `Store.unpark_members`."""
 
         async def work(tx: Tx) -> JobRecord:
@@ -83,14 +91,21 @@ class MembersPart:
 
         return await self.session.transact(work)
 
-    async def stop_member(self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None) -> bool:
+    async def stop_member(
+        self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
+    ) -> bool:
         """See `Store.stop_member`."""
 
         async def work(tx: Tx) -> bool:
             m = await load_moves(tx, [key.job_id], await tx.now(now))
             job = m.jobs.get(key.job_id)
             task = None if job is None else m.tasks[job.id].get(key.rank)
-            if job is None or task is None or task.epoch != key.epoch or not members.may_stop(job, task):
+            if (
+                job is None
+                or task is None
+                or task.epoch != key.epoch
+                or not members.may_stop(job, task)
+            ):
                 return False
             members.stop_member(m, job, task, cause, reason)
             await write_moves(tx, m)
@@ -99,7 +114,11 @@ class MembersPart:
         return await self.session.transact(work)
 
     async def seat_members(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: datetime | None = None
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        *,
+        now: datetime | None = None,
     ) -> list[str]:
         """See `Store.seat_members`."""
         if not placements:
@@ -123,17 +142,23 @@ class MembersPart:
 
         return await self.session.transact(work)
 
-    async def release_members(self, reservation_seconds: float, *, now: datetime | None = None) -> list[str]:
+    async def release_members(
+        self, reservation_seconds: float, *, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.release_members`."""
 
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
             before = members.asked_before(at, reservation_seconds)
-            found = [row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})]
+            found = [
+                row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})
+            ]
             if not found:
                 return []
             m = await load_moves(tx, found, at)
-            released = [job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)]
+            released = [
+                job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)
+            ]
             await write_moves(tx, m)
             return released
 
@@ -141,14 +166,16 @@ class MembersPart:
 
 
 async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -> set[str]:
-    """Lock the hosts there is evidence against: hosts' locks come before jobs'. A fallen member's host does not change."""
+    """Lock the hosts there is evidence against: hosts' locks come before jobs'. A fallen member's
+    host does not change."""
     keys = {key for key, plan in plans if plan.quarantine_host}
     if not keys:
         return set()
     rows = await tx.rows("read_tasks", {"ids": sorted({key.job_id for key in keys})})
     found = {
-        row["host_id"] for row in rows
+        row["host_id"]
+        for row in rows
         if row["host_id"] is not None and TaskKey(row["job_id"], row["rank"], row["epoch"]) in keys
-    }  # fmt: skip
+    }
     await tx.rows("lock_hosts", {"ids": sorted(found)})
     return found

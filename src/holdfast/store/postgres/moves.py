@@ -19,7 +19,10 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
         return Moves(now, (), ())
     params = {"ids": sorted(set(job_ids))}
     jobs = [msgspec.convert(row, JobRow) for row in await tx.rows("lock_jobs", params)]
-    tasks = [msgspec.convert(row, TaskRow) for row in await tx.rows("lock_tasks", {"ids": [j.id for j in jobs]})]
+    tasks = [
+        msgspec.convert(row, TaskRow)
+        for row in await tx.rows("lock_tasks", {"ids": [j.id for j in jobs]})
+    ]
     return Moves(now, jobs, tasks)
 
 

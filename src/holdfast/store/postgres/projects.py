@@ -35,7 +35,12 @@ class ProjectsPart:
         return await self.session.single(lambda tx: _read_project(tx, name))
 
     async def put_project(
-        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+        self,
+        name: str,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
     ) -> ProjectRecord:
         """See `Store.put_project`."""
         checked = check_changes(changes, unset, "project")
@@ -44,10 +49,17 @@ class ProjectsPart:
             at = await tx.now(now)
             row = await tx.one("lock_project", {"name": name})
             if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
-                params = {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at}
+                params = {
+                    "name": name,
+                    "changes": to_json(checked),
+                    "unset": list(unset),
+                    "now": at,
+                }
                 await tx.one("put_project", params)
                 await tx.one("bump_revision")
-                await write_events(tx, [project_event(name, checked, unset, created=row is None)], at)
+                await write_events(
+                    tx, [project_event(name, checked, unset, created=row is None)], at
+                )
             return await _read_project(tx, name)
 
         return await self.session.transact(work)
@@ -79,12 +91,15 @@ async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRec
     use = {row["project"]: row for row in used}
     return [
         ProjectRecord(
-            name=name, settings=own[name]["settings"] if name in own else {},
-            running=use[name]["running_jobs"] if name in use else 0, gpus=use[name]["running_gpus"] if name in use else 0,
-            unfinished=use[name]["jobs"] if name in use else 0, created_at=own[name]["created_at"] if name in own else None,
+            name=name,
+            settings=own[name]["settings"] if name in own else {},
+            running=use[name]["running_jobs"] if name in use else 0,
+            gpus=use[name]["running_gpus"] if name in use else 0,
+            unfinished=use[name]["jobs"] if name in use else 0,
+            created_at=own[name]["created_at"] if name in own else None,
         )
         for name in sorted(own.keys() | use.keys() | set(names or ()))
-    ]  # fmt: skip
+    ]
 
 
 async def _read_project(tx: Tx, name: str) -> ProjectRecord:
@@ -92,7 +107,9 @@ async def _read_project(tx: Tx, name: str) -> ProjectRecord:
     return found
 
 
-async def read_quotas(tx: Tx, names: Collection[str], environment: Mapping[str, Value]) -> dict[str, Quota]:
+async def read_quotas(
+    tx: Tx, names: Collection[str], environment: Mapping[str, Value]
+) -> dict[str, Quota]:
     """The quotas in force of those of `names` that have one."""
     row = await tx.one("read_quota_layers", {"names": sorted(names)})
     if row is None:
@@ -115,9 +132,14 @@ async def lock_quotas(tx: Tx, names: Collection[str]) -> None:
 
 
 async def check_quotas(
-    tx: Tx, asked: Sequence[tuple[str, int]], environment: Mapping[str, Value], *, written: Sequence[str]
+    tx: Tx,
+    asked: Sequence[tuple[str, int]],
+    environment: Mapping[str, Value],
+    *,
+    written: Sequence[str],
 ) -> None:
-    """QUOTA-1, for jobs that are to be added, or are `written` by this transaction already: these are not counted twice.
+    """QUOTA-1, for jobs that are to be added, or are `written` by this transaction already: these
+    are not counted twice.
 
     asked: project and GPUs of each. Raises QuotaExceeded.
     """
@@ -128,5 +150,10 @@ async def check_quotas(
     for name, quota in quotas.items():
         use = Use()
         if quota.hard:
-            use = Use(**(await tx.one("unfinished_of_project", {"name": name, "but": list(written)}) or {}))
+            use = Use(
+                **(
+                    await tx.one("unfinished_of_project", {"name": name, "but": list(written)})
+                    or {}
+                )
+            )
         check_quota(name, quota, use, [gpus for project, gpus in asked if project == name])

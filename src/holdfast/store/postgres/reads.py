@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, MemberRecord, TaskRecord
+from holdfast.core.records import (
+    AttemptRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    MemberRecord,
+    TaskRecord,
+)
 from holdfast.store.postgres.connection.session import Session
 from holdfast.store.postgres.hosts import read_hosts
 from holdfast.store.postgres.jobs import read_jobs
@@ -32,7 +39,12 @@ class ReadsPart:
         return {host.id: host for host in found}
 
     async def list_attempts_of(
-        self, job_ids: Collection[str], *, last: int, before: int | None = None, cause: Cause | None = None
+        self,
+        job_ids: Collection[str],
+        *,
+        last: int,
+        before: int | None = None,
+        cause: Cause | None = None,
     ) -> dict[str, list[AttemptRecord]]:
         """See `BatchReads.list_attempts_of`."""
         params = {"ids": _once(job_ids), "last": last, "before": before, "cause": cause}
@@ -51,18 +63,26 @@ class ReadsPart:
     ) -> dict[tuple[str, int], list[MemberRecord]]:
         """See `BatchReads.list_members_of`."""
         found: dict[tuple[str, int], list[MemberRecord]] = {}
-        for row in await self.session.rows("read_members_of", {**_split(keys), "first": first, "after": after}):
-            found.setdefault((row["job_id"], row["number"]), []).append(msgspec.convert(row["member"], MemberRecord))
+        for row in await self.session.rows(
+            "read_members_of", {**_split(keys), "first": first, "after": after}
+        ):
+            found.setdefault((row["job_id"], row["number"]), []).append(
+                msgspec.convert(row["member"], MemberRecord)
+            )
         return found
 
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1
     ) -> dict[str, list[TaskRecord]]:
         """See `BatchReads.list_tasks_of`."""
-        rows = await self.session.rows("read_tasks_of", {"ids": _once(job_ids), "first": first, "after": after})
+        rows = await self.session.rows(
+            "read_tasks_of", {"ids": _once(job_ids), "first": first, "after": after}
+        )
         return _group([msgspec.convert(row, TaskRecord) for row in rows])
 
-    async def list_events_of(self, job_ids: Collection[str], *, last: int) -> dict[str, list[EventRecord]]:
+    async def list_events_of(
+        self, job_ids: Collection[str], *, last: int
+    ) -> dict[str, list[EventRecord]]:
         """See `BatchReads.list_events_of`."""
         rows = await self.session.rows("read_events_of", {"ids": _once(job_ids), "last": last})
         return _group([make_event(row) for row in rows])

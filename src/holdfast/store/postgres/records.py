@@ -39,14 +39,29 @@ class RecordsPart:
         return [make_event(row) for row in rows]
 
     async def create_token(
-        self, token_id: str, role: str, name: str, secret_hash: bytes, expires_at: datetime | None,
-        *, now: datetime | None = None,
-    ) -> TokenRecord:  # fmt: skip
+        self,
+        token_id: str,
+        role: str,
+        name: str,
+        secret_hash: bytes,
+        expires_at: datetime | None,
+        *,
+        now: datetime | None = None,
+    ) -> TokenRecord:
         """See `Store.create_token`."""
 
         async def work(tx: Tx) -> TokenRecord:
-            await tx.run("insert_token", {"id": token_id, "role": role, "name": name, "secret_hash": secret_hash,
-                                          "expires_at": expires_at, "now": now})  # fmt: skip
+            await tx.run(
+                "insert_token",
+                {
+                    "id": token_id,
+                    "role": role,
+                    "name": name,
+                    "secret_hash": secret_hash,
+                    "expires_at": expires_at,
+                    "now": now,
+                },
+            )
             found = _token(await tx.one("read_token", {"id": token_id}))
             if found is None or (found.role, found.name) != (role, name):
                 raise Conflict(f"token {token_id} is there already, for something else")
@@ -54,12 +69,16 @@ class RecordsPart:
 
         return await self.session.transact(work)
 
-    async def find_token(self, secret_hash: bytes, *, now: datetime | None = None) -> TokenRecord | None:
+    async def find_token(
+        self, secret_hash: bytes, *, now: datetime | None = None
+    ) -> TokenRecord | None:
         """See `Store.find_token`."""
         params = {"secret_hash": secret_hash, "now": now}
         return _token(await self.session.single(lambda tx: tx.one("find_token", params)))
 
-    async def use_join_token(self, secret_hash: bytes, *, now: datetime | None = None) -> TokenRecord | None:
+    async def use_join_token(
+        self, secret_hash: bytes, *, now: datetime | None = None
+    ) -> TokenRecord | None:
         """See `Store.use_join_token`."""
         params = {"secret_hash": secret_hash, "now": now}
         return _token(await self.session.transact(lambda tx: tx.one("use_join_token", params)))
@@ -70,7 +89,12 @@ class RecordsPart:
 
     async def revoke_token(self, token_id: str, *, now: datetime | None = None) -> None:
         """See `Store.revoke_token`."""
-        if await self.session.transact(lambda tx: tx.one("revoke_token", {"id": token_id, "now": now})) is None:
+        if (
+            await self.session.transact(
+                lambda tx: tx.one("revoke_token", {"id": token_id, "now": now})
+            )
+            is None
+        ):
             raise no_token(token_id)
 
 

@@ -42,15 +42,21 @@ class SettingsPart:
             row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
             queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
             return SettingsLayers(
-                revision=row["settings_rev"], cluster=row["settings"], rules=row["rules"],
+                revision=row["settings_rev"],
+                cluster=row["settings"],
+                rules=row["rules"],
                 queues={q["name"]: q["settings"] for q in queues},
                 projects={p["name"]: p["settings"] for p in projects},
-            )  # fmt: skip
+            )
 
         return await self.session.single(work)
 
     async def write_cluster_settings(
-        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+        self,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
     ) -> int:
         """See `Store.write_cluster_settings`."""
         checked = check_changes(changes, unset, "cluster")
@@ -60,7 +66,9 @@ class SettingsPart:
             row = await _lock_cluster(tx)
             if merge_layer(row["settings"], checked, unset) == row["settings"]:
                 return int(row["settings_rev"])
-            revision = int(await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)}))
+            revision = int(
+                await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)})
+            )
             await write_events(tx, [settings_event(checked, unset)], at)
             return revision
 
@@ -89,7 +97,12 @@ class SettingsPart:
         return await self.session.single(lambda tx: _read_queue(tx, name))
 
     async def put_queue(
-        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: datetime | None = None
+        self,
+        name: str,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
     ) -> QueueRecord:
         """See `Store.put_queue`."""
         checked = check_changes(changes, unset, "queue")
@@ -98,7 +111,10 @@ class SettingsPart:
             at = await tx.now(now)
             row = await tx.one("lock_queue", {"name": name})
             if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
-                await tx.one("put_queue", {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at})
+                await tx.one(
+                    "put_queue",
+                    {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at},
+                )
                 await tx.one("bump_revision")
                 await write_events(tx, [queue_event(name, checked, unset, created=row is None)], at)
             return await _read_queue(tx, name)
@@ -120,7 +136,9 @@ class SettingsPart:
 
         await self.session.transact(work)
 
-    async def pause_queue(self, name: str, reason: str, *, hard: bool, now: datetime | None = None) -> list[str]:
+    async def pause_queue(
+        self, name: str, reason: str, *, hard: bool, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.pause_queue`."""
 
         async def work(tx: Tx) -> list[str]:
@@ -128,12 +146,20 @@ class SettingsPart:
             row = await tx.one("lock_queue", {"name": name})
             if row is None:
                 raise no_queue(name)
-            if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (True, reason, hard):
-                await tx.run("pause_queue", {"name": name, "reason": reason, "hard": hard, "now": at})
+            if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
+                True,
+                reason,
+                hard,
+            ):
+                await tx.run(
+                    "pause_queue", {"name": name, "reason": reason, "hard": hard, "now": at}
+                )
                 await write_events(tx, [paused_event(name, reason, hard)], at)
             if not hard:
                 return []
-            m = await load_moves(tx, [r["id"] for r in await tx.rows("running_in_queue", {"name": name})], at)
+            m = await load_moves(
+                tx, [r["id"] for r in await tx.rows("running_in_queue", {"name": name})], at
+            )
             drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
             await write_moves(tx, m)
             return drained
@@ -170,11 +196,15 @@ async def _read_queues(tx: Tx) -> list[QueueRecord]:
         of[state] = of.get(state, 0) + row["count"]
     return [
         QueueRecord(
-            name=row["name"], settings=row["settings"], paused_at=row["paused_at"], paused_reason=row["paused_reason"],
-            created_at=row["created_at"], **counts.get(row["name"], {}),
+            name=row["name"],
+            settings=row["settings"],
+            paused_at=row["paused_at"],
+            paused_reason=row["paused_reason"],
+            created_at=row["created_at"],
+            **counts.get(row["name"], {}),
         )
         for row in await tx.rows("read_queues")
-    ]  # fmt: skip
+    ]
 
 
 async def _read_queue(tx: Tx, name: str) -> QueueRecord:

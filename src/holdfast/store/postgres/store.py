@@ -1,4 +1,5 @@
-"""The store on PostgreSQL (14 or newer): the parts, put together. See `store.port.store` for what each method promises."""
+"""The store on PostgreSQL (14 or newer): the parts, put together. See `store.port.store` for what
+each method promises."""
 
 from __future__ import annotations
 
@@ -33,22 +34,45 @@ PING_SECONDS = 1.0
 
 
 class PostgresStore(
-    SettingsPart, ProjectsPart, JobsPart, ReleasePart, AdmissionPart, HostsPart, SyncPart, DrainsPart, MembersPart, RecordsPart,
-    LogsPart, ReadsPart, CheckpointsPart, WebhooksPart, UpkeepPart, HintsPart,
-):  # fmt: skip
+    SettingsPart,
+    ProjectsPart,
+    JobsPart,
+    ReleasePart,
+    AdmissionPart,
+    HostsPart,
+    SyncPart,
+    DrainsPart,
+    MembersPart,
+    RecordsPart,
+    LogsPart,
+    ReadsPart,
+    CheckpointsPart,
+    WebhooksPart,
+    UpkeepPart,
+    HintsPart,
+):
     """A `Store` on one database.
 
     dsn: what libpq takes. max_connections: of the pool; leadership and hints take three more.
-    prepare_threshold: None when a pooler in transaction mode stands between (leadership then needs a direct dsn).
+    prepare_threshold: None when a pooler in transaction mode stands between (leadership then needs
+    a direct dsn).
     environment: the environment's layer of settings, for the two that admission reads itself.
     """
 
     def __init__(
-        self, dsn: str, *, max_connections: int = 8, prepare_threshold: int | None = 0, call_seconds: float = 30.0,
+        self,
+        dsn: str,
+        *,
+        max_connections: int = 8,
+        prepare_threshold: int | None = 0,
+        call_seconds: float = 30.0,
         environment: Mapping[str, Value] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.session = Session(
-            dsn, max_connections=max_connections, prepare_threshold=prepare_threshold, call_seconds=call_seconds
+            dsn,
+            max_connections=max_connections,
+            prepare_threshold=prepare_threshold,
+            call_seconds=call_seconds,
         )
         self.environment = dict(environment or {})
         self._init_hints()
@@ -70,7 +94,9 @@ class PostgresStore(
 
     async def ping(self) -> None:
         """See `Store.ping`."""
-        await self.session.single(lambda tx: tx.value("read_now", {"now": None}), seconds=PING_SECONDS)
+        await self.session.single(
+            lambda tx: tx.value("read_now", {"now": None}), seconds=PING_SECONDS
+        )
 
     async def now(self) -> datetime:
         """The database's clock."""
@@ -83,7 +109,9 @@ class PostgresStore(
     async def _check_schema(self) -> None:
         async def work(tx: Tx) -> int:
             try:
-                cursor = await tx.conn.execute("select coalesce(max(version), 0) as version from schema_migrations")
+                cursor = await tx.conn.execute(
+                    "select coalesce(max(version), 0) as version from schema_migrations"
+                )
             except psycopg.errors.UndefinedTable:
                 return 0
             row = await cursor.fetchone()
@@ -93,8 +121,14 @@ class PostgresStore(
 
         version, wanted = await self.session.single(work), len(list_migrations())
         if version < wanted:
-            raise Conflict(f"the database's schema is version {version} and this Holdfast needs {wanted}; run `holdfast db migrate`",
-                           code="schema_old")  # fmt: skip
+            raise Conflict(
+                f"the database's schema is version {version} and this Holdfast needs {wanted}; "
+                "run `holdfast db migrate`",
+                code="schema_old",
+            )
         if version > wanted:
-            raise Conflict(f"the database's schema is version {version}, but this Holdfast knows only up to {wanted}; run the newer Holdfast",
-                           code="schema_newer")  # fmt: skip
+            raise Conflict(
+                f"the database's schema is version {version}, but this Holdfast knows only up to "
+                f"{wanted}; run the newer Holdfast",
+                code="schema_newer",
+            )

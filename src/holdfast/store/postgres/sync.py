@@ -1,7 +1,8 @@
 """The hot path: many hosts' syncs in one transaction of few statements.
 
-Locks are taken in the one order (hosts, jobs, tasks): first every host's heartbeat, then all jobs whose tasks were
-reported started or ended, then renewals, then offers. A batch that moves and offers nothing commits relaxed.
+Locks are taken in the one order (hosts, jobs, tasks): first every host's heartbeat, then all jobs
+whose tasks were reported started or ended, then renewals, then offers. A batch that moves and
+offers nothing commits relaxed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskE
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.moves import moves, requests
 from holdfast.moves.registration import lost_event
-from holdfast.moves.reports import Draft, apply_reports, find_stuck, group_syncs, order_preempt, recovered_event
+from holdfast.moves.reports import (
+    Draft,
+    apply_reports,
+    find_stuck,
+    group_syncs,
+    order_preempt,
+    recovered_event,
+)
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, Seat, TaskOffer
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
@@ -38,31 +46,46 @@ class SyncPart:
 
     session: Session
 
-    async def sync_hosts(self, syncs: Sequence[HostSync], *, now: datetime | None = None) -> list[HostSynced]:
+    async def sync_hosts(
+        self, syncs: Sequence[HostSync], *, now: datetime | None = None
+    ) -> list[HostSynced]:
         """See `Store.sync_hosts`."""
         answers: list[HostSynced | None] = [None] * len(syncs)
-        for group in group_syncs(syncs):  # a host that is there twice gets its syncs taken one after the other
+        for group in group_syncs(
+            syncs
+        ):  # a host that is there twice gets its syncs taken one after the other
             batch = [syncs[i] for i in group]
             for i, answer in zip(group, await self._sync_batch(batch, now), strict=True):
                 answers[i] = answer
         return [answer for answer in answers if answer is not None]
 
-    async def _sync_batch(self, syncs: Sequence[HostSync], now: datetime | None) -> list[HostSynced]:
-        # Anything that moves state or offers a task is committed for good before it is answered (`_give_orders`).
+    async def _sync_batch(
+        self, syncs: Sequence[HostSync], now: datetime | None
+    ) -> list[HostSynced]:
+        # Anything that moves state or offers a task is committed for good before it is answered
+        # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        # A kept plan saves a millisecond of planning and is made for a handful of rows: for the claims of a large gang, and for
-        # batches of hundreds of tasks, one that knows their number is several times quicker.
+        # A kept plan saves a millisecond of planning and is made for a handful of rows: for the
+        # claims of a large gang, and for batches of hundreds of tasks, one that knows their number
+        # is several times quicker.
         size = sum(len(s.live) + len(s.ended) + len(s.started) for s in syncs)
         few = size <= PLANNED_TASKS and not any(s.claimed for s in syncs)
-        drafts = await self.session.transact(lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=few)
+        drafts = await self.session.transact(
+            lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=few
+        )
         return [d.answer() for d in drafts]
 
-    async def lapse_leases(self, leading_since: datetime, *, now: datetime | None = None) -> list[str]:
+    async def lapse_leases(
+        self, leading_since: datetime, *, now: datetime | None = None
+    ) -> list[str]:
         """See `Store.lapse_leases`."""
 
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
-            ids = [r["job_id"] for r in await tx.rows("find_lapsed", {"now": at, "leading_since": leading_since})]
+            ids = [
+                r["job_id"]
+                for r in await tx.rows("find_lapsed", {"now": at, "leading_since": leading_since})
+            ]
             if not ids:
                 return []
             m = await load_moves(tx, ids, at)
@@ -89,14 +112,20 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
         "touch_hosts",
         {
             # Cleaned, so that one host's rotten word is stale instead of failing everybody's batch.
-            "ids": list(by_host), "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
-            "leaving": [s.leaving for s in by_host.values()], "now": now,
+            "ids": list(by_host),
+            "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
+            "leaving": [s.leaving for s in by_host.values()],
+            "now": now,
         },
-    )  # fmt: skip
+    )
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     drafts = [
-        Draft(s, "unknown" if s.host_id not in found else "ok" if found[s.host_id]["fresh"] else "stale") for s in syncs
+        Draft(
+            s,
+            "unknown" if s.host_id not in found else "ok" if found[s.host_id]["fresh"] else "stale",
+        )
+        for s in syncs
     ]
     fresh = [d for d in drafts if d.status == "ok"]
     if not fresh or at is None:
@@ -105,8 +134,13 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
         d.name, d.orders = found[d.sync.host_id]["name"], found[d.sync.host_id]["orders"]
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
-        await tx.run("commit_for_good")  # an event that somebody may have read must not be lost by a crash (STORE-4)
-        back = [recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at) for d in flagged]
+        await tx.run(
+            "commit_for_good"
+        )  # an event that somebody may have read must not be lost by a crash (STORE-4)
+        back = [
+            recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at)
+            for d in flagged
+        ]
         await write_events(tx, back, at)
     moved = await _take_moves(tx, fresh, at)
     for d in fresh:
@@ -140,7 +174,11 @@ async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
     if good:
         taken = await _finish_fast(tx, good, at)
     left = [(d, key) for d, key, _ in ended if key not in taken]
-    ids = full | {key.job_id for _, key in left} | {k.job_id for d in drafts for k in d.started() if k not in taken}
+    ids = (
+        full
+        | {key.job_id for _, key in left}
+        | {k.job_id for d in drafts for k in d.started() if k not in taken}
+    )
     if ids:
         m = await load_moves(tx, ids, at)
         repeats = apply_reports(m, drafts, taken)
@@ -150,7 +188,9 @@ async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
     return True
 
 
-async def _take_claims(tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime) -> set[str]:
+async def _take_claims(
+    tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime
+) -> set[str]:
     """Note the places. Returns the jobs all of whose ranks have one now."""
     params = {
         "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
@@ -160,17 +200,33 @@ async def _take_claims(tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at:
     return {row["job_id"] for row in await tx.rows("claim_tasks", params)}
 
 
-async def _finish_fast(tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]], at: datetime) -> set[TaskKey]:
+async def _finish_fast(
+    tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]], at: datetime
+) -> set[TaskKey]:
     rows = [
         {
-            "n": n, "job_id": key.job_id, "rank": key.rank, "epoch": key.epoch, "host_id": d.sync.host_id, "host_name": d.name,
-            "incarnation": d.sync.incarnation, "runtime": min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS),
-            "facts": facts, **_last_words(d, key),
+            "n": n,
+            "job_id": key.job_id,
+            "rank": key.rank,
+            "epoch": key.epoch,
+            "host_id": d.sync.host_id,
+            "host_name": d.name,
+            "incarnation": d.sync.incarnation,
+            "runtime": min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS),
+            "facts": facts,
+            **_last_words(d, key),
         }
         for n, (d, key, facts) in enumerate(good)
-    ]  # fmt: skip
-    params = {"rows": to_json(rows), "now": at, "succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
-    taken = {TaskKey(r["job_id"], r["rank"], r["epoch"]) for r in await tx.rows("finish_jobs", params)}
+    ]
+    params = {
+        "rows": to_json(rows),
+        "now": at,
+        "succeed_from": SUCCEED_FROM,
+        "finish_from": FINISH_FROM,
+    }
+    taken = {
+        TaskKey(r["job_id"], r["rank"], r["epoch"]) for r in await tx.rows("finish_jobs", params)
+    }
     for d, key, _ in good:
         if key in taken:
             d.acked.append(key)
@@ -180,18 +236,25 @@ async def _finish_fast(tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]],
 
 def _last_words(draft: Draft, key: TaskKey) -> dict[str, float | int | None]:
     beat = draft.beats().get(key)
-    return {} if beat is None else {"step": beat.step, "total": beat.total, "beat_age": beat.age_seconds}
+    return (
+        {}
+        if beat is None
+        else {"step": beat.step, "total": beat.total, "beat_age": beat.age_seconds}
+    )
 
 
 async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:
-    """Ends of tasks that are gone: acknowledged where their own host had reported them, else refused."""
+    """Ends of tasks that are gone: acknowledged where their own host had reported them, else
+    refused."""
     rows = await tx.rows(
         "find_ended",
         {
-            "jobs": [k.job_id for _, k in repeats], "ranks": [k.rank for _, k in repeats],
-            "epochs": [k.epoch for _, k in repeats], "hosts": [d.sync.host_id for d, _ in repeats],
+            "jobs": [k.job_id for _, k in repeats],
+            "ranks": [k.rank for _, k in repeats],
+            "epochs": [k.epoch for _, k in repeats],
+            "hosts": [d.sync.host_id for d, _ in repeats],
         },
-    )  # fmt: skip
+    )
     known = {(r["host_id"], TaskKey(r["job_id"], r["rank"], r["epoch"])) for r in rows}
     for d, key in repeats:
         (d.acked if (d.sync.host_id, key) in known else d.refused).append(key)
@@ -204,15 +267,19 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
     rows = await tx.rows(
         "renew_tasks",
         {
-            "jobs": [k.job_id for _, k, _ in given], "ranks": [k.rank for _, k, _ in given],
-            "epochs": [k.epoch for _, k, _ in given], "hosts": [d.sync.host_id for d, _, _ in given],
-            "incarnations": [d.sync.incarnation for d, _, _ in given], "beats": [b is not None for _, _, b in given],
+            "jobs": [k.job_id for _, k, _ in given],
+            "ranks": [k.rank for _, k, _ in given],
+            "epochs": [k.epoch for _, k, _ in given],
+            "hosts": [d.sync.host_id for d, _, _ in given],
+            "incarnations": [d.sync.incarnation for d, _, _ in given],
+            "beats": [b is not None for _, _, b in given],
             "steps": [None if b is None else b.step for _, _, b in given],
             "totals": [None if b is None else b.total for _, _, b in given],
             "ages": [0.0 if b is None else b.age_seconds for _, _, b in given],
-            "sections": [None if b is None else b.section for _, _, b in given], "now": at,
+            "sections": [None if b is None else b.section for _, _, b in given],
+            "now": at,
         },
-    )  # fmt: skip
+    )
     renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
     for d, key, _ in given:
         if key in renewed:
@@ -229,7 +296,9 @@ async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
     if before is HostState.TERMINATED:
         return
     state = step(HOST, before, HostEvent.TERMINATE)
-    await set_host_state(tx, d.sync.host_id, d.name, before, state, "terminate", "its agent left", at)
+    await set_host_state(
+        tx, d.sync.host_id, d.name, before, state, "terminate", "its agent left", at
+    )
     lost = await lose_host_tasks(tx, d.sync.host_id, "host_gone", at)
     await write_events(tx, lost_event(d.sync.host_id, d.name, "host_gone", lost), at)
     d.draining.extend(lost)
@@ -248,19 +317,27 @@ async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
     }  # fmt: skip
     here = {"hosts": hosts, "incarnations": incarnations}
     _, rows, preempts, found, secrets, seats = await tx.last(
-        ("commit_for_good", None), ("offer_tasks", offers), ("read_preempts", here), ("read_offered_jobs", here),
-        ("read_offered_secrets", here), ("read_offered_seats", here),
-    )  # fmt: skip
+        ("commit_for_good", None),
+        ("offer_tasks", offers),
+        ("read_preempts", here),
+        ("read_offered_jobs", here),
+        ("read_offered_secrets", here),
+        ("read_offered_seats", here),
+    )
     for row in [row for row in rows if not row["barrier"]]:
         key = TaskKey(row["job_id"], row["rank"], row["epoch"])
-        claim = ClaimRow(key=key, attempt=row["attempt"], lease_ttl_seconds=row["lease_ttl_seconds"])
+        claim = ClaimRow(
+            key=key, attempt=row["attempt"], lease_ttl_seconds=row["lease_ttl_seconds"]
+        )
         by_host[row["host_id"]].claims.append(claim)
     _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
     for row in preempts:
         by_host[row["host_id"]].preempts.append(_preempt(row))
 
 
-def _give_offers(rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]) -> None:
+def _give_offers(
+    rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]
+) -> None:
     """After the commit: what is made of the rows holds up nobody who waits for their locks."""
     offered = {row["job_id"] for row in rows}
     jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found if row["id"] in offered}
@@ -273,7 +350,10 @@ def _give_offers(rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_ho
         d = by_host[row["host_id"]]
         task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)
         offer = TaskOffer(
-            task=task, job=jobs[task.job_id], secrets=secrets.get(task.job_id, {}), seats=seats.get(task.job_id, ())
+            task=task,
+            job=jobs[task.job_id],
+            secrets=secrets.get(task.job_id, {}),
+            seats=seats.get(task.job_id, ()),
         )
         d.offers.append(offer)
 
@@ -281,6 +361,9 @@ def _give_offers(rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_ho
 def _preempt(row: dict[str, Any]) -> PreemptRow:
     return order_preempt(
         TaskKey(row["job_id"], row["rank"], row["epoch"]),
-        cause=Cause(row["drain_cause"]), reason=row["drain_reason"] or "", hard=row["drain_hard"],
-        operator_stop=row["drain_operator_stop"], trigger_rank=row["trigger_rank"],
-    )  # fmt: skip
+        cause=Cause(row["drain_cause"]),
+        reason=row["drain_reason"] or "",
+        hard=row["drain_hard"],
+        operator_stop=row["drain_operator_stop"],
+        trigger_rank=row["trigger_rank"],
+    )

@@ -28,34 +28,51 @@ from holdfast.store.postgres.moves import write_events
 
 
 class WebhooksPart:
-    """The part of the store that keeps webhooks and their deliveries. Hooks are locked in id order, before deliveries."""
+    """The part of the store that keeps webhooks and their deliveries. Hooks are locked in id order,
+    before deliveries."""
 
     session: Session
 
-    async def create_webhook(self, new: NewWebhook, *, now: datetime | None = None) -> WebhookRecord:
+    async def create_webhook(
+        self, new: NewWebhook, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """See `WebhookStore.create_webhook`."""
 
         async def work(tx: Tx) -> WebhookRecord:
             at = await tx.now(now)
-            params = {"id": new.id, "name": new.name, "url": new.url, "secret": new.secret, "events": list(new.events),
-                      "project": new.project, "now": at}  # fmt: skip
+            params = {
+                "id": new.id,
+                "name": new.name,
+                "url": new.url,
+                "secret": new.secret,
+                "events": list(new.events),
+                "project": new.project,
+                "now": at,
+            }
             made = await tx.one("insert_webhook", params)
             hook = await _read(tx, new.id)
             if made is not None:
-                await write_events(tx, [hook_event("created", hook, "was created", events=list(new.events))], at)
+                await write_events(
+                    tx, [hook_event("created", hook, "was created", events=list(new.events))], at
+                )
             return hook
 
         return await self.session.transact(work)
 
     async def list_webhooks(self) -> list[WebhookRecord]:
         """See `WebhookStore.list_webhooks`."""
-        return [msgspec.convert(row, WebhookRecord) for row in await self.session.rows("list_webhooks", {"id": None})]
+        return [
+            msgspec.convert(row, WebhookRecord)
+            for row in await self.session.rows("list_webhooks", {"id": None})
+        ]
 
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
         """See `WebhookStore.get_webhook`."""
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
-    async def get_webhook_target(self, webhook_id: str, *, now: datetime | None = None) -> WebhookTarget:
+    async def get_webhook_target(
+        self, webhook_id: str, *, now: datetime | None = None
+    ) -> WebhookTarget:
         """See `WebhookStore.get_webhook_target`."""
         rows = await self.session.rows("read_webhook_target", {"id": webhook_id, "now": now})
         if not rows:
@@ -69,13 +86,29 @@ class WebhooksPart:
 
         async def work(tx: Tx) -> WebhookRecord:
             before = await _lock(tx, webhook_id)
-            fields = {n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET}
+            fields = {
+                n: v
+                for n in change.__struct_fields__
+                if (v := getattr(change, n)) is not msgspec.UNSET
+            }
             after = msgspec.structs.replace(before, **fields)
             if after != before:
-                await tx.run("write_webhook", {"id": webhook_id, "name": after.name, "url": after.url,
-                                               "events": list(after.events), "project": after.project})  # fmt: skip
+                await tx.run(
+                    "write_webhook",
+                    {
+                        "id": webhook_id,
+                        "name": after.name,
+                        "url": after.url,
+                        "events": list(after.events),
+                        "project": after.project,
+                    },
+                )
                 text = f"was changed: {', '.join(sorted(fields))}"
-                await write_events(tx, [hook_event("changed", after, text, changed=sorted(fields))], await tx.now(now))
+                await write_events(
+                    tx,
+                    [hook_event("changed", after, text, changed=sorted(fields))],
+                    await tx.now(now),
+                )
             return await _read(tx, webhook_id)
 
         return await self.session.transact(work)
@@ -88,14 +121,21 @@ class WebhooksPart:
         async def work(tx: Tx) -> WebhookRecord:
             at = await tx.now(now)
             hook = await _lock(tx, webhook_id)
-            await tx.run("rotate_webhook", {"id": webhook_id, "secret": secret, "grace": grace_seconds, "now": at})
-            event = hook_event("changed", hook, "has a new secret", changed=["secret"], grace_seconds=grace_seconds)
+            await tx.run(
+                "rotate_webhook",
+                {"id": webhook_id, "secret": secret, "grace": grace_seconds, "now": at},
+            )
+            event = hook_event(
+                "changed", hook, "has a new secret", changed=["secret"], grace_seconds=grace_seconds
+            )
             await write_events(tx, [event], at)
             return await _read(tx, webhook_id)
 
         return await self.session.transact(work)
 
-    async def pause_webhook(self, webhook_id: str, reason: str, *, now: datetime | None = None) -> WebhookRecord:
+    async def pause_webhook(
+        self, webhook_id: str, reason: str, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """See `WebhookStore.pause_webhook`."""
 
         async def work(tx: Tx) -> WebhookRecord:
@@ -106,7 +146,9 @@ class WebhooksPart:
 
         return await self.session.transact(work)
 
-    async def resume_webhook(self, webhook_id: str, *, now: datetime | None = None) -> WebhookRecord:
+    async def resume_webhook(
+        self, webhook_id: str, *, now: datetime | None = None
+    ) -> WebhookRecord:
         """See `WebhookStore.resume_webhook`."""
 
         async def work(tx: Tx) -> WebhookRecord:
@@ -144,9 +186,13 @@ class WebhooksPart:
         rows = await self.session.rows("summarize_jobs", {"ids": sorted(job_ids)})
         return {row["id"]: msgspec.convert(row, JobSummary) for row in rows}
 
-    async def write_deliveries(self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None) -> list[str]:
+    async def write_deliveries(
+        self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
+    ) -> list[str]:
         """See `WebhookStore.write_deliveries`."""
-        steps = [{"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches]
+        steps = [
+            {"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches
+        ]
         if not steps:
             return []
 
@@ -154,8 +200,10 @@ class WebhooksPart:
             moved = {row["id"] for row in await tx.rows("move_cursors", {"rows": to_json(steps)})}
             rows = [
                 {"webhook_id": b.webhook_id, **{n: getattr(d, n) for n in d.__struct_fields__}}
-                for b in batches if b.webhook_id in moved for d in b.deliveries
-            ]  # fmt: skip
+                for b in batches
+                if b.webhook_id in moved
+                for d in b.deliveries
+            ]
             if rows:
                 at = await tx.now(now)
                 made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
@@ -170,7 +218,9 @@ class WebhooksPart:
         self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
     ) -> list[DueDelivery]:
         """See `WebhookStore.list_due`."""
-        rows = await self.session.rows("list_due", {"per_hook": per_hook, "flying": list(flying), "now": now})
+        rows = await self.session.rows(
+            "list_due", {"per_hook": per_hook, "flying": list(flying), "now": now}
+        )
         found = []
         for row in rows:
             secrets = _secrets(row)
@@ -178,7 +228,9 @@ class WebhooksPart:
             found.append(DueDelivery(secrets=secrets, **row))
         return found
 
-    async def record_tries(self, tries: Sequence[Tried], *, now: datetime | None = None) -> list[str]:
+    async def record_tries(
+        self, tries: Sequence[Tried], *, now: datetime | None = None
+    ) -> list[str]:
         """See `WebhookStore.record_tries`."""
         if not tries:
             return []
@@ -192,12 +244,19 @@ class WebhooksPart:
             if over:
                 await tx.run("promote_lanes", {**_lanes(over), "now": at})
             events = [
-                dead_letter_event(hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"])
+                dead_letter_event(
+                    hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"]
+                )
                 for row in applied
-                if row["state"] == DeliveryState.DEAD and not row["event_kind"].startswith(ABOUT_HOOKS)  # HOOK-3
+                if row["state"] == DeliveryState.DEAD
+                and not row["event_kind"].startswith(ABOUT_HOOKS)  # HOOK-3
             ]
             done = {row["id"] for row in applied}
-            reasons = {t.webhook_id: t.pause for t in tries if t.pause is not None and t.delivery_id in done}
+            reasons = {
+                t.webhook_id: t.pause
+                for t in tries
+                if t.pause is not None and t.delivery_id in done
+            }
             for hook_id, reason in sorted(reasons.items()):
                 events += await _pause(tx, hooks[hook_id], reason)
             await write_events(tx, events, at)
@@ -225,19 +284,26 @@ class WebhooksPart:
 
         async def work(tx: Tx) -> list[DeliveryRecord]:
             await _read(tx, webhook_id)
-            return [msgspec.convert(row, DeliveryRecord) for row in await tx.rows("list_deliveries", params)]
+            return [
+                msgspec.convert(row, DeliveryRecord)
+                for row in await tx.rows("list_deliveries", params)
+            ]
 
         return await self.session.single(work)
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
         """See `WebhookStore.get_delivery`."""
-        rows = await self.session.rows("get_delivery", {"webhook_id": webhook_id, "id": delivery_id})
+        rows = await self.session.rows(
+            "get_delivery", {"webhook_id": webhook_id, "id": delivery_id}
+        )
         if not rows:
             raise no_delivery(webhook_id, delivery_id)
         body = rows[0].pop("body")
         return msgspec.convert(rows[0], DeliveryRecord), body
 
-    async def redeliver(self, webhook_id: str, delivery_id: str, *, now: datetime | None = None) -> DeliveryRecord:
+    async def redeliver(
+        self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
+    ) -> DeliveryRecord:
         """See `WebhookStore.redeliver`."""
 
         async def work(tx: Tx) -> DeliveryRecord:
@@ -271,7 +337,9 @@ class WebhooksPart:
         (row,) = await self.session.rows("count_deliveries")
         return row
 
-    async def prune_deliveries(self, history_days: float, *, limit: int = 1000, now: datetime | None = None) -> int:
+    async def prune_deliveries(
+        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+    ) -> int:
         """See `WebhookStore.prune_deliveries`."""
 
         async def work(tx: Tx) -> int:

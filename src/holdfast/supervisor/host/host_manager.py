@@ -1,7 +1,8 @@
-"""The host manager: one per machine of a supervised run. It dials the supervisor, and nothing outlives it.
+"""The host manager: one per machine of a supervised run. It dials the supervisor, and nothing
+outlives it.
 
-The process that is started here talks (ZeroMQ, the Unix socket of the processes); its child, the warden, forks, watches and
-kills. Each is a sub-reaper and ends everything should the other die.
+The process that is started here talks (ZeroMQ, the Unix socket of the processes); its child, the
+warden, forks, watches and kills. Each is a sub-reaper and ends everything should the other die.
 """
 
 from __future__ import annotations
@@ -26,12 +27,30 @@ from holdfast.supervisor.host.leftovers import end_leftovers, hold_folder
 from holdfast.supervisor.host.local_line import LocalLine, make_line_folder
 from holdfast.supervisor.host.processes import TendedProcesses
 from holdfast.supervisor.host.simulated import SimulatedProcesses
-from holdfast.supervisor.host.warden import FROZEN_SECONDS, KILL_LIMIT_SECONDS, fork_warden, kill_children, write_line
+from holdfast.supervisor.host.warden import (
+    FROZEN_SECONDS,
+    KILL_LIMIT_SECONDS,
+    fork_warden,
+    kill_children,
+    write_line,
+)
 from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
 from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_host import HostSession
-from holdfast.wire.bus import Down, End, Forget, HostFacts, Launch, Send, Signal, Stop, Up, Usage, encode_message
+from holdfast.wire.bus import (
+    Down,
+    End,
+    Forget,
+    HostFacts,
+    Launch,
+    Send,
+    Signal,
+    Stop,
+    Up,
+    Usage,
+    encode_message,
+)
 from holdfast.wire.bus_local import Alive, WardenRequest, decode_warden_answer, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
@@ -58,13 +77,16 @@ _LONGEST_SEARCH_NOTE_SECONDS = 600.0
 class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to run.
 
-    url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP. key_file: where it was read,
-    to be read again until the supervisor is met. name: the machine's name as the script sees it. address: this machine's as
-    others reach it; found out when None. patience_seconds: how long to look for the supervisor at first. usage_seconds: between
-    samples; 0 is never. log_file: JSON lines of every start, end and sample; standard error when None. term_grace_seconds: for
-    where a TERM of this manager comes to all its processes, too, as at a drain of Holdfast: they have so long, and no second
-    TERM. When None they get one, and the supervisor's grace.
-    search_note_seconds: where no supervisor answers, this is said after so long, and then ever more rarely.
+    url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP.
+    key_file: where it was read, to be read again until the supervisor is met. name: the machine's
+    name as the script sees it. address: this machine's as others reach it; found out when None.
+    patience_seconds: how long to look for the supervisor at first. usage_seconds: between samples;
+    0 is never. log_file: JSON lines of every start, end and sample; standard error when None.
+    term_grace_seconds: for
+    where a TERM of this manager comes to all its processes, too, as at a drain of Holdfast: they
+    have so long, and no second TERM. When None they get one, and the supervisor's grace.
+    search_note_seconds: where no supervisor answers, this is said after so long, and then ever more
+    rarely.
     """
 
     url: str
@@ -81,7 +103,9 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     search_note_seconds: float = 30.0
 
 
-def dial(context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None) -> zmq.Socket[bytes]:
+def dial(
+    context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None
+) -> zmq.Socket[bytes]:
     """A DEALER with an identity of its own that keeps trying to reach the supervisor.
 
     Raises Unavailable for an address that can never be dialled.
@@ -105,28 +129,35 @@ def dial(context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | No
         dealer.connect(url)
     except zmq.ZMQError as error:
         dealer.close()
-        raise Unavailable(f"{url!r} cannot be dialled ({error.strerror}); it should read tcp://ADDRESS:PORT") from error
+        raise Unavailable(
+            f"{url!r} cannot be dialled ({error.strerror}); it should read tcp://ADDRESS:PORT"
+        ) from error
     return dealer
 
 
 def run_host_manager(config: ManagerConfig) -> int:
     """Serve until told to end. Returns the exit code.
 
-    The calling process becomes the manager: it must be single-threaded and have no children of its own.
+    The calling process becomes the manager: it must be single-threaded and have no children of its
+    own.
     """
     become_subreaper()
     mark = f"supervised-{os.urandom(16).hex()}"
     facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
     dead = end_leftovers(KILL_LIMIT_SECONDS)
     folder = make_line_folder()
-    with contextlib.suppress(OSError):  # no lock to be had there: then nobody ends what both of us leave
+    with contextlib.suppress(
+        OSError
+    ):  # no lock to be had there: then nobody ends what both of us leave
         hold_folder(folder, mark)
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
     prefer_this_thread()  # after the fork: what runs here has the priority it would have without us
     try:
         manager = _HostManager(config, facts, mark, line, folder, warden_pid)
         if dead:
-            manager.note("what managers had left that died with their wardens was ended", managers=dead)
+            manager.note(
+                "what managers had left that died with their wardens was ended", managers=dead
+            )
         try:
             return manager.run()
         finally:
@@ -138,8 +169,8 @@ def run_host_manager(config: ManagerConfig) -> int:
 
 
 def _bury_warden(pid: int) -> None:
-    """Wait for the warden, which ends everything now; one that does not end itself in time (WARDEN-4) is ended, and what it had
-    parented with it.
+    """Wait for the warden, which ends everything now; one that does not end itself in time
+    (WARDEN-4) is ended, and what it had parented with it.
     """
     give_up_at = time.monotonic() + _WARDEN_SECONDS
     with contextlib.suppress(ChildProcessError):
@@ -174,7 +205,11 @@ class _HostManager:
         self._unwritten = 0
         self._unsent = bytearray()
         self._reader = FrameReader()
-        self._log = os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if config.log_file else 2
+        self._log = (
+            os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            if config.log_file
+            else 2
+        )
         self._wake_fd = self._take_signals()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key = config.key
@@ -207,7 +242,12 @@ class _HostManager:
         words = {key: value for key, value in fields.items() if value is not None}
         if self._unwritten:
             words["lines_lost_before"] = self._unwritten
-        line = msgspec.json.encode({"at": time.time(), "from": "host-manager", "message": sentence, **words}) + b"\n"
+        line = (
+            msgspec.json.encode(
+                {"at": time.time(), "from": "host-manager", "message": sentence, **words}
+            )
+            + b"\n"
+        )
         self._unwritten = 0 if write_line(self._log, line) else self._unwritten + 1
 
     # ---- the loop
@@ -282,7 +322,8 @@ class _HostManager:
             self._warden_judge_at = float("inf")
 
     def _look_for_key(self, poller: zmq.Poller) -> None:
-        """A file that was there before the script may have been another run's: dial anew with what it holds now."""
+        """A file that was there before the script may have been another run's: dial anew with what
+        it holds now."""
         self._key_at = time.monotonic() + _KEY_SECONDS
         path, key = self._config.key_file, self._key
         if path is None:
@@ -308,20 +349,25 @@ class _HostManager:
         return min(due)
 
     def _tell_of_search(self, now: float) -> None:
-        """Who waits for a supervisor, under Holdfast for as long as the job lasts, must not look as if all were well."""
+        """Who waits for a supervisor, under Holdfast for as long as the job lasts, must not look as
+        if all were well."""
         waited = now - self._began_at
         self._search_note_at = now + min(max(waited, 1.0), _LONGEST_SEARCH_NOTE_SECONDS)
         if self._session.rules is not None or self._session.ending is not None:
             self._search_note_at = math.inf
             return
-        self.note("no supervisor has answered yet", url=self._config.url, waited_seconds=round(waited))
+        self.note(
+            "no supervisor has answered yet", url=self._config.url, waited_seconds=round(waited)
+        )
 
     def _is_full(self) -> bool:
         link = self._session.link
         return link is not None and link.queued_bytes > _OUTBOX_BYTES
 
     def _begin_end(self, order: End, now: float) -> None:
-        self.note("told to end", reason=order.reason, code=order.code, processes=len(self._tended.living))
+        self.note(
+            "told to end", reason=order.reason, code=order.code, processes=len(self._tended.living)
+        )
         self._end_at = now + order.grace_seconds + KILL_LIMIT_SECONDS + _GOODBYE_SECONDS
         if order.code == 128 + signal.SIGTERM and self._config.term_grace_seconds is not None:
             self._kill_at = now + order.grace_seconds
@@ -331,7 +377,8 @@ class _HostManager:
             self._say(up)
 
     def _is_over(self, now: float) -> bool:
-        """Everything has ended, the supervisor knows it (or cannot be told), nothing is left to do."""
+        """Everything has ended, the supervisor knows it (or cannot be told), nothing is left to
+        do."""
         if self._end_at is None:
             return False
         if self._bye_at is None:
@@ -383,14 +430,18 @@ class _HostManager:
             self._session.end(message)
 
     def _sample(self) -> None:
-        load, free, uses = read_usage([(p.group, p.rank, p.pid) for p in self._tended.living if p.pid])
+        load, free, uses = read_usage(
+            [(p.group, p.rank, p.pid) for p in self._tended.living if p.pid]
+        )
         self._session.push(encode_message(Usage(time.time(), load, free, uses)))
         if uses:
             self.note(
                 "usage",
                 load=load,
                 free_bytes=free,
-                processes=[[use.group, use.rank, round(use.cpu_seconds, 1), use.rss_bytes] for use in uses],
+                processes=[
+                    [use.group, use.rank, round(use.cpu_seconds, 1), use.rss_bytes] for use in uses
+                ],
             )
 
     # ---- the warden
@@ -434,7 +485,9 @@ class _HostManager:
         kill_children(KILL_LIMIT_SECONDS)
         self.note("the warden died; its processes were ended", survivors=survivors or None)
         self._tended.write_off()
-        self._session.end(End(self._session.run, EXIT_WARDEN_DIED, "the warden of the host manager died", 0.0))
+        self._session.end(
+            End(self._session.run, EXIT_WARDEN_DIED, "the warden of the host manager died", 0.0)
+        )
 
     # ---- signals and the end
 
@@ -452,7 +505,12 @@ class _HostManager:
                 if self._session.ending is not None:
                     self._tended.stop_all(0.0)  # asked twice: at once
                 self._session.end(
-                    End(self._session.run, 128 + number, f"the host manager got {name}", self._find_term_grace())
+                    End(
+                        self._session.run,
+                        128 + number,
+                        f"the host manager got {name}",
+                        self._find_term_grace(),
+                    )
                 )
 
     def _find_term_grace(self) -> float:

@@ -1,7 +1,9 @@
-"""Inside a job of Holdfast: the agent is told when a host manager has nothing to run, so that silence is not taken for a stall.
+"""Inside a job of Holdfast: the agent is told when a host manager has nothing to run, so that
+silence is not taken for a stall.
 
-IDLE-1  When the last process of a host has ended, its task enters a section that lasts until the next beat. So neither a
-        host that waits for its script, nor a new group that loads before its first beat, is held to the beats of an earlier one.
+IDLE-1  When the last process of a host has ended, its task enters a section that lasts until the
+        next beat. So neither a host that waits for its script, nor a new group that loads before
+        its first beat, is held to the beats of an earlier one.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ _FOREVER_SECONDS = 30 * 86_400.0  # the longest that a section may ask for
 
 
 class IdleWord:
-    """Says it once for each time, as soon as the agent's socket takes it. Outside of a job of Holdfast it says nothing."""
+    """Says it once for each time, as soon as the agent's socket takes it. Outside of a job of
+    Holdfast it says nothing."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         task, self._path = environ.get(TASK_VARIABLE, ""), environ.get("HOLDFAST_BEAT_SOCKET", "")
         self._datagram = encode_beat(Beat(task=task, section=SECTION, timeout=_FOREVER_SECONDS))
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if task and self._path else None
+        self._socket = (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if task and self._path else None
+        )
         if self._socket is not None:
             self._socket.setblocking(False)
         self._was_busy = False

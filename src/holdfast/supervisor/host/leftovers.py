@@ -1,12 +1,15 @@
-"""What is left of a manager that was killed in the same instant as its warden, ended by the next manager on the machine.
+"""What is left of a manager that was killed in the same instant as its warden, ended by the next
+manager on the machine.
 
-Their processes die of the parent-death signal; descendants in sessions of their own become the machine's init's, and nobody below
-that is left to end them. They still carry the manager's marks and brand (`process.brand`).
+Their processes die of the parent-death signal; descendants in sessions of their own become the
+machine's init's, and nobody below that is left to end them. They still carry the manager's marks
+and brand (`process.brand`).
 
-LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket, which exists with its content before it
-        has its name. The kernel lets go of it when both are dead, and only then: whoever can take it may end what they left.
-LEFT-2  Only this user's folders are looked at, and only those of this namespace of pids: in another nothing can be seen, so
-        nothing is known.
+LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket, which exists with
+        its content before it has its name. The kernel lets go of it when both are dead, and only
+        then: whoever can take it may end what they left.
+LEFT-2  Only this user's folders are looked at, and only those of this namespace of pids: in another
+        nothing can be seen, so nothing is known.
 """
 
 from __future__ import annotations
@@ -27,14 +30,16 @@ _OWNER_FILE = "owner"
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """mark: what the processes carry. namespace: of the pids of whoever wrote it, and the boot it belongs to."""
+    """mark: what the processes carry. namespace: of the pids of whoever wrote it, and the boot it
+    belongs to."""
 
     mark: str
     namespace: str
 
 
 def hold_folder(folder: str, mark: str) -> None:
-    """Lock the folder for this process and its forked children, for as long as one of them lives (LEFT-1).
+    """Lock the folder for this process and its forked children, for as long as one of them lives
+    (LEFT-1).
 
     Raises OSError.
     """
@@ -46,7 +51,8 @@ def hold_folder(folder: str, mark: str) -> None:
 
 
 def end_leftovers(kill_limit_seconds: float) -> int:
-    """End what dead managers of this user left on this machine, and remove their folders. Returns of how many there was one.
+    """End what dead managers of this user left on this machine, and remove their folders. Returns
+    of how many there was one.
 
     What cannot be read, or survives, is left to the next who asks.
     """
@@ -65,7 +71,9 @@ def _end_one(path: str, kill_limit_seconds: float) -> bool:
             return False
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: one of them lives
         owner = msgspec.json.decode(os.read(fd, 4096), type=_Owner)
-        if owner.namespace != _read_namespace() or sweep(owner.mark, kill_limit_seconds=kill_limit_seconds):
+        if owner.namespace != _read_namespace() or sweep(
+            owner.mark, kill_limit_seconds=kill_limit_seconds
+        ):
             return False
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)
         return True

@@ -1,7 +1,9 @@
-"""The manager's Unix socket: user processes dial it, name themselves, and exchange messages with the script.
+"""The manager's Unix socket: user processes dial it, name themselves, and exchange messages with
+the script.
 
 LOCAL-1  A process is believed to be who its secret says; the folder is this user's alone.
-LOCAL-2  What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped, counted and reported.
+LOCAL-2  What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped,
+         counted and reported.
 LOCAL-3  What a process sent before it ended is read before its end is told.
 """
 
@@ -28,7 +30,8 @@ _MAX_FOLDER_BYTES = 96  # the kernel takes 107 for the whole address
 
 
 def make_line_folder() -> str:
-    """A folder (0700) for the socket, in /tmp where the usual place has a name too long for a socket's address."""
+    """A folder (0700) for the socket, in /tmp where the usual place has a name too long for a
+    socket's address."""
     folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
     if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         os.rmdir(folder)
@@ -125,7 +128,8 @@ class _Caller:
 
 
 class LocalLine:
-    """The listening socket and everyone who called. `epoll` is the one of this module; nest `fileno()` in any poll."""
+    """The listening socket and everyone who called. `epoll` is the one of this module; nest
+    `fileno()` in any poll."""
 
     def __init__(self, folder: str, deliver: Callable[[Mailbox, Part], None]) -> None:
         self.deliver = deliver

@@ -1,7 +1,8 @@
 """A host manager's processes: from the supervisor's orders to the warden's line, and back.
 
 MANAGE-1  A rank of a group is started once, whatever is said again.
-MANAGE-2  How a process ended is kept until the script lets go of its group, so that a script that was dead learns it.
+MANAGE-2  How a process ended is kept until the script lets go of its group, so that a script that
+          was dead learns it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,11 @@ class TendedProcesses:
             if log is not None:
                 log = name_process(log.replace("{name}", name), rank, launch.world_size)
                 log = log.replace("{hostname}", self.hostname)
-            env = {**_inherited(os.environ), **launch.env, **_describe_rank(launch, rank, local, name)}
+            env = {
+                **_inherited(os.environ),
+                **launch.env,
+                **_describe_rank(launch, rank, local, name),
+            }
             env |= {SOCKET_VARIABLE: self._line.path, TOKEN_VARIABLE: token}
             words = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
             self._ask(Start(process.key, launch.args, words, launch.cwd, log))
@@ -152,7 +157,9 @@ class TendedProcesses:
 
     def _meant(self, group: int, ranks: list[int] | None) -> list[TendedProcess]:
         found = self._groups.get(group, {})
-        chosen = found.values() if ranks is None else [found[rank] for rank in ranks if rank in found]
+        chosen = (
+            found.values() if ranks is None else [found[rank] for rank in ranks if rank in found]
+        )
         return [process for process in chosen if not process.over]
 
     @property
@@ -174,7 +181,9 @@ class TendedProcesses:
             return
         if isinstance(answer, Started):
             process.pid, process.started_at = answer.pid, time.time()
-            self._say(Launched(process.group, [Running(process.rank, answer.pid, process.started_at)]))
+            self._say(
+                Launched(process.group, [Running(process.rank, answer.pid, process.started_at)])
+            )
             self._note("process started", process=process.name, pid=answer.pid)
         elif isinstance(answer, NotStarted):
             process.unstarted = Unstarted(process.rank, answer.reason)
@@ -186,7 +195,11 @@ class TendedProcesses:
 
     def _take_end(self, process: TendedProcess, answer: TreeEnded) -> None:
         process.ended = Ending(
-            process.rank, answer.exit_code, answer.signal, answer.runtime_seconds, answer.max_rss_bytes
+            process.rank,
+            answer.exit_code,
+            answer.signal,
+            answer.runtime_seconds,
+            answer.max_rss_bytes,
         )
         self._line.drain(process.box)  # LOCAL-3
         self._close(process)
@@ -232,8 +245,11 @@ class TendedProcesses:
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """The manager's environment without what is the manager's or the script's alone: no process needs the keys of the run."""
-    return {name: value for name, value in environ.items() if name not in (KEY_VARIABLE, RUN_VARIABLE)}
+    """The manager's environment without what is the manager's or the script's alone: no process
+    needs the keys of the run."""
+    return {
+        name: value for name, value in environ.items() if name not in (KEY_VARIABLE, RUN_VARIABLE)
+    }
 
 
 def _describe_rank(launch: Launch, rank: int, local: int, name: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Processes that are only pretended, for tests of scale: no fork, no pid, the real messages.
 
-What one does is said by the first word of its command: `echo` sends every message back, `exit CODE` ends at once, `sleep
-SECONDS` ends with 0 after that time; anything else runs until it is signalled. TERM, INT, HUP and KILL end it.
+What one does is said by the first word of its command: `echo` sends every message back, `exit CODE`
+ends at once, `sleep SECONDS` ends with 0 after that time; anything else runs until it is signalled.
+TERM, INT, HUP and KILL end it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,11 @@ class SimulatedProcesses:
             return None if group is None else self._signal(group, message)
         if isinstance(message, Stop):
             group = self._groups.get(message.group)
-            return None if group is None else self._end(message.group, self._meant(group, message.ranks), -15)
+            return (
+                None
+                if group is None
+                else self._end(message.group, self._meant(group, message.ranks), -15)
+            )
         if isinstance(message, Forget):
             for number in message.groups:
                 self._groups.pop(number, None)
@@ -71,7 +76,11 @@ class SimulatedProcesses:
         number, data, part, last = message.group, message.data, message.part, message.last
         if message.rank is None:
             return [Deliver(number, rank, data, part, last) for rank in sorted(group.living)]
-        return [Deliver(number, message.rank, data, part, last)] if message.rank in group.living else []
+        return (
+            [Deliver(number, message.rank, data, part, last)]
+            if message.rank in group.living
+            else []
+        )
 
     def _launch(self, launch: Launch, now: float) -> list[Up]:
         if launch.group in self._groups:
@@ -79,7 +88,10 @@ class SimulatedProcesses:
         group = self._groups[launch.group] = _Group(launch)
         first = launch.first_rank
         started: list[Up] = [
-            Launched(launch.group, [Running(rank, rank + 1, now) for rank in range(first, first + launch.count)])
+            Launched(
+                launch.group,
+                [Running(rank, rank + 1, now) for rank in range(first, first + launch.count)],
+            )
         ]
         verb = launch.args[0] if launch.args else ""
         if verb == "exit":
@@ -92,7 +104,9 @@ class SimulatedProcesses:
 
     def _signal(self, group: _Group, message: Signal) -> list[Up]:
         ranks = self._meant(group, message.ranks)
-        ended = self._end(message.group, ranks, -message.number) if message.number in _DEADLY else []
+        ended = (
+            self._end(message.group, ranks, -message.number) if message.number in _DEADLY else []
+        )
         return [Signalled(message.request, len(ranks)), *ended]
 
     def _meant(self, group: _Group, ranks: list[int] | None) -> list[int]:
@@ -100,14 +114,20 @@ class SimulatedProcesses:
 
     def _end(self, number: int, ranks: list[int], code: int) -> list[Up]:
         group = self._groups[number]
-        endings = [Ending(rank, code if code >= 0 else None, -code if code < 0 else None) for rank in ranks]
+        endings = [
+            Ending(rank, code if code >= 0 else None, -code if code < 0 else None) for rank in ranks
+        ]
         group.living.difference_update(ranks)
         group.ended += endings
         return [Exited(number, endings)] if endings else []
 
     def end_all(self) -> list[Up]:
         """End what still runs."""
-        return [up for number, group in self._groups.items() for up in self._end(number, sorted(group.living), -15)]
+        return [
+            up
+            for number, group in self._groups.items()
+            for up in self._end(number, sorted(group.living), -15)
+        ]
 
     def tick(self, now: float) -> list[Up]:
         """End those whose time is over."""
@@ -127,7 +147,9 @@ class SimulatedProcesses:
         """Everything known, for `Hello`."""
         return [
             GroupReport(
-                group=number, running=[Running(rank, rank + 1, 0.0) for rank in sorted(group.living)], ended=group.ended
+                group=number,
+                running=[Running(rank, rank + 1, 0.0) for rank in sorted(group.living)],
+                ended=group.ended,
             )
             for number, group in self._groups.items()
         ]

@@ -1,7 +1,9 @@
-"""Many simulated hosts in one process, over the real wire: each has its own connection, session and heartbeat.
+"""Many simulated hosts in one process, over the real wire: each has its own connection, session and
+heartbeat.
 
-A thousand real managers would need a thousand processes. Here every host is a DEALER and a `HostSession`; only what runs on
-it is pretended (`simulated.py`). Used by tests and benchmarks of scale.
+A thousand real managers would need a thousand processes. Here every host is a DEALER and a
+`HostSession`; only what runs on it is pretended (`simulated.py`). Used by tests and benchmarks of
+scale.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _POLLIN = int(zmq.POLLIN)  # the enum's own `&` takes longer than all else that 
 class _SimulatedHost:
     __slots__ = ("bye_at", "dealer", "due", "fd", "processes", "session")
 
-    def __init__(self, dealer: zmq.Socket[bytes], session: HostSession, processes: SimulatedProcesses) -> None:
+    def __init__(
+        self, dealer: zmq.Socket[bytes], session: HostSession, processes: SimulatedProcesses
+    ) -> None:
         self.dealer = dealer
         fd = dealer.get(zmq.FD)
         assert isinstance(fd, int)
@@ -112,7 +116,9 @@ def _has_input(dealer: zmq.Socket[bytes]) -> bool:
 class SimulatedFleet:
     """The loop over all of them."""
 
-    def __init__(self, url: str, key: ManagerKey | None, count: int, name: str, patience: float) -> None:
+    def __init__(
+        self, url: str, key: ManagerKey | None, count: int, name: str, patience: float
+    ) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         raise_descriptor_limit()  # each host takes two
@@ -127,8 +133,11 @@ class SimulatedFleet:
         self._unmet: set[int] = set()
 
     def _dial_some(self, now: float) -> None:
-        """Dial the next few. All at once would be a storm of handshakes in which heartbeats drown."""
-        self._unmet = {fd for fd in self._unmet if fd in self._hosts and self._hosts[fd].session.link is None}
+        """Dial the next few. All at once would be a storm of handshakes in which heartbeats
+        drown."""
+        self._unmet = {
+            fd for fd in self._unmet if fd in self._hosts and self._hosts[fd].session.link is None
+        }
         while self._made < self._count and len(self._unmet) < _DIALLING:
             processes = SimulatedProcesses()
             session = HostSession(
@@ -213,6 +222,9 @@ class SimulatedFleet:
             heapq.heappush(self._heap, (now, host.fd))
 
 
-def run_simulated_fleet(url: str, key: ManagerKey | None, count: int, name: str, patience: float) -> int:
-    """Be `count` simulated hosts until the supervisor ends them. Returns an exit code as a manager's would be."""
+def run_simulated_fleet(
+    url: str, key: ManagerKey | None, count: int, name: str, patience: float
+) -> int:
+    """Be `count` simulated hosts until the supervisor ends them. Returns an exit code as a
+    manager's would be."""
     return SimulatedFleet(url, key, count, name, patience).run()

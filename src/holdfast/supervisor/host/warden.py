@@ -1,17 +1,23 @@
-"""The warden: the process that parents a host manager's user processes, so that nothing outlives the manager.
+"""The warden: the process that parents a host manager's user processes, so that nothing outlives
+the manager.
 
-It is forked by the manager before that opens any socket. One poll loop, no threads, no ZeroMQ: what forks must be
-single-threaded, and what guards must not be held up by messages.
+It is forked by the manager before that opens any socket. One poll loop, no threads, no ZeroMQ: what
+forks must be single-threaded, and what guards must not be held up by messages.
 
-WARDEN-1  The manager's end (its side of the line closes, however it died) kills every tree at once, processes that called
-          `setsid` included: they have become children of the warden, the sub-reaper.
-WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its host was given up long before, and its ranks
-          may run elsewhere already. TERM, grace, KILL; then KILL for the manager too: what is stopped never exits, and no
-          scheduler brings another machine for what does not exit.
-WARDEN-3  `TreeEnded` is said when the whole tree is gone, or what is left of it survived SIGKILL for the kill limit.
-WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a sub-reaper too, inherits
-          and kills the rest. A warden that is frozen for as long is killed by its manager: it cannot end anything any more.
-WARDEN-5  What cannot be read is unknown (TABLE-1): a scan that fails is made again, and no child is taken for gone on it.
+WARDEN-1  The manager's end (its side of the line closes, however it died) kills every tree at once,
+          processes that called `setsid` included: they have become children of the warden, the
+          sub-reaper.
+WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its host was given up
+          long before, and its ranks may run elsewhere already. TERM, grace, KILL; then KILL for the
+          manager too: what is stopped never exits, and no scheduler brings another machine for what
+          does not exit.
+WARDEN-3  `TreeEnded` is said when the whole tree is gone, or what is left of it survived SIGKILL
+          for the kill limit.
+WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a
+          sub-reaper too, inherits and kills the rest. A warden that is frozen for as long is killed
+          by its manager: it cannot end anything any more.
+WARDEN-5  What cannot be read is unknown (TABLE-1): a scan that fails is made again, and no child is
+          taken for gone on it.
 """
 
 from __future__ import annotations
@@ -83,7 +89,9 @@ class _Tended:
 class Warden:
     """The loop and what it holds."""
 
-    def __init__(self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float) -> None:
+    def __init__(
+        self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float
+    ) -> None:
         self._line = line
         self._manager = os.getppid()
         self._frozen_seconds = frozen_seconds
@@ -128,7 +136,8 @@ class Warden:
                 self._step(tended, now)
         self._check_manager(now)
         if self._tended and now >= self._scan_at:
-            # A runaway that cleared its environment is only known if it was seen while its parents lived.
+            # A runaway that cleared its environment is only known if it was seen while its parents
+            # lived.
             try:
                 self._forest.find_members()
                 self._scan_at = now + _SCAN_SECONDS
@@ -136,12 +145,16 @@ class Warden:
                 self._scan_at = now + _BLIND_SECONDS
         if self._asked:
             return 0.0
-        due = [tended.ending.next_at - now for tended in self._endings.values() if tended.ending is not None]
+        due = [
+            tended.ending.next_at - now
+            for tended in self._endings.values()
+            if tended.ending is not None
+        ]
         return max(0.0, min([_BUSY_SECONDS, *due]))
 
     def _check_manager(self, now: float) -> None:
-        """WARDEN-2. What the manager said while the warden had no core is read before it is judged; and where both were away (a
-        suspended machine), it has time to speak first.
+        """WARDEN-2. What the manager said while the warden had no core is read before it is judged;
+        and where both were away (a suspended machine), it has time to speak first.
         """
         gap, self._turned_at = now - self._turned_at, now
         if gap > _AWAY_SECONDS:
@@ -156,8 +169,15 @@ class Warden:
                 os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
         elif not self._given_up:
             self._given_up = True
-            sentence = "the host manager is frozen; its warden ends its processes, and then the manager"
-            line = {"at": time.time(), "from": "warden", "message": sentence, "processes": len(self._tended)}
+            sentence = (
+                "the host manager is frozen; its warden ends its processes, and then the manager"
+            )
+            line = {
+                "at": time.time(),
+                "from": "warden",
+                "message": sentence,
+                "processes": len(self._tended),
+            }
             write_line(2, json.dumps(line).encode() + b"\n")
             for tended in list(self._tended.values()):
                 self._end(tended, self._kill_grace_seconds)
@@ -215,7 +235,9 @@ class Warden:
         if isinstance(request, Start):
             self._start(request)
         elif isinstance(request, SignalTree):
-            reached = sum(self._signal(key, request.number, request.whole_group) for key in request.keys)
+            reached = sum(
+                self._signal(key, request.number, request.whole_group) for key in request.keys
+            )
             self._tell(SignalDone(request.request, reached))
         elif isinstance(request, StopTree):
             for key in request.keys:
@@ -226,13 +248,19 @@ class Warden:
     def _start(self, order: Start) -> None:
         mark = Mark(str(order.key), self._forest.host)
         env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
-        # Inside a job of Holdfast marks and brand are the agent's, and beats go by them; session and parentage must do.
+        # Inside a job of Holdfast marks and brand are the agent's, and beats go by them; session
+        # and parentage must do.
         brand = None
         if TASK_VARIABLE not in env:
             brand = self._forest.make_brand()
             env |= mark.as_env()
         request = SpawnRequest(
-            argv=tuple(order.argv), env=env, cwd=order.cwd, stdout=order.output, stderr=order.output, brand=brand
+            argv=tuple(order.argv),
+            env=env,
+            cwd=order.cwd,
+            stdout=order.output,
+            stderr=order.output,
+            brand=brand,
         )
         try:
             if order.output is not None:
@@ -361,10 +389,12 @@ class Warden:
 
 
 def kill_children(limit_seconds: float) -> None:
-    """Kill and reap every child of this process, and those that become ours by it, until there is none.
+    """Kill and reap every child of this process, and those that become ours by it, until there is
+    none.
 
-    What hid from every other evidence (another session, a cleared environment, its parents dead) is a child of the
-    sub-reaper all the same. That there is none left is the kernel's own word, which needs no descriptor (WARDEN-5).
+    What hid from every other evidence (another session, a cleared environment, its parents dead) is
+    a child of the sub-reaper all the same. That there is none left is the kernel's own word, which
+    needs no descriptor (WARDEN-5).
     """
     give_up_at = read_boottime() + limit_seconds
     while True:
@@ -392,7 +422,8 @@ def _list_children() -> list[int]:
 
 
 def write_line(fd: int, line: bytes) -> bool:
-    """Write a line to a log, unless that would have to wait (a paused terminal, a pipe that nobody reads), or fails."""
+    """Write a line to a log, unless that would have to wait (a paused terminal, a pipe that nobody
+    reads), or fails."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     try:
@@ -404,7 +435,8 @@ def write_line(fd: int, line: bytes) -> bool:
 def fork_warden(
     mark: str, kill_grace_seconds: float, folder: str, frozen_seconds: float = FROZEN_SECONDS
 ) -> tuple[int, socket.socket]:
-    """Fork the warden of this process, which must still be single-threaded. Returns its pid and the line to it.
+    """Fork the warden of this process, which must still be single-threaded. Returns its pid and the
+    line to it.
 
     The warden removes `folder` when all is over: the manager may be killed before it can.
     """
@@ -428,7 +460,8 @@ def fork_warden(
 
 
 def _settle_in() -> None:
-    """A session of its own: neither the terminal's Ctrl-C nor a signal to the manager's group may end it first."""
+    """A session of its own: neither the terminal's Ctrl-C nor a signal to the manager's group may
+    end it first."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

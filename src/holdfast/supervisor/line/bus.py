@@ -1,11 +1,13 @@
 """The bus: every socket of the supervisor, in one thread.
 
-Other threads hand it work with `call`; it hands what comes in to the roster. What waits in the socket, in the queue of calls
-and in the outboxes of the sessions is taken in batches, so a turn's fixed price is paid once for many messages.
+Other threads hand it work with `call`; it hands what comes in to the roster. What waits in the
+socket, in the queue of calls and in the outboxes of the sessions is taken in batches, so a turn's
+fixed price is paid once for many messages.
 
-BUS-1  Nothing a peer can send ends the thread: what cannot be taken is refused and counted, what raises is logged.
-BUS-2  Silence is judged only after everything was read that came before the judgement: from the socket, and from what
-       ZeroMQ's own thread has not handed to it yet (`lag`).
+BUS-1  Nothing a peer can send ends the thread: what cannot be taken is refused and counted, what
+       raises is logged.
+BUS-2  Silence is judged only after everything was read that came before the judgement: from the
+       socket, and from what ZeroMQ's own thread has not handed to it yet (`lag`).
 """
 
 from __future__ import annotations
@@ -40,14 +42,16 @@ _MAX_SOCKETS = 65_000
 _TCP_TIMEOUT_MS = 10_000
 _IDLE_SECONDS = 1.0
 _DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be judged
-# Where several frames a turn come in, more are on their way: a turn for each few would cost more than the messages.
+# Where several frames a turn come in, more are on their way: a turn for each few would cost more
+# than the messages.
 _GATHER_SECONDS = 0.0002
 _FEW_FRAMES, _MANY_FRAMES = 3, 128
 IDENTITY_BYTES = 16
 
 
 class Roster(Protocol):
-    """What the bus needs of whoever knows hosts and processes. All of it is called in the bus's thread."""
+    """What the bus needs of whoever knows hosts and processes. All of it is called in the bus's
+    thread."""
 
     def take_came(self, peer: Peer, hello: Hello) -> None:
         """A manager was welcomed."""
@@ -65,7 +69,15 @@ class Roster(Protocol):
 class Load:
     """What the thread had to do, since it began. The status line takes differences."""
 
-    __slots__ = ("busy_seconds", "frames_in", "frames_out", "messages_in", "turns", "unreachable", "worst_seconds")
+    __slots__ = (
+        "busy_seconds",
+        "frames_in",
+        "frames_out",
+        "messages_in",
+        "turns",
+        "unreachable",
+        "worst_seconds",
+    )
 
     def __init__(self) -> None:
         self.frames_in = self.frames_out = self.messages_in = self.turns = self.unreachable = 0
@@ -114,7 +126,9 @@ class Bus:
         router.linger = _LINGER_MS
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a manager that reconnects takes its own place
-        router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES * 2)  # what is between is counted by us, beyond by the socket
+        router.setsockopt(
+            zmq.MAXMSGSIZE, MAX_FRAME_BYTES * 2
+        )  # what is between is counted by us, beyond by the socket
         router.setsockopt(zmq.BACKLOG, _BACKLOG)
         router.setsockopt(zmq.TCP_MAXRT, _TCP_TIMEOUT_MS)
         router.setsockopt(zmq.IPV6, int(":" in bind))
@@ -124,7 +138,8 @@ class Bus:
         self._thread.start()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have `function(*arguments)` run in the bus's thread, after everything that was asked before."""
+        """Have `function(*arguments)` run in the bus's thread, after everything that was asked
+        before."""
         self._calls.append((function, arguments))
         if self._sleeping:
             self._sleeping = False
@@ -206,7 +221,9 @@ class Bus:
             for peer in fleet.tick(now, probe.read_until(now)):
                 self._roster.take_silent(peer)
         silent_at = fleet.silent_at
-        judge_at = silent_at if silent_at > now else now + _DOUBT_SECONDS  # the probe that comes back wakes us before
+        judge_at = (
+            silent_at if silent_at > now else now + _DOUBT_SECONDS
+        )  # the probe that comes back wakes us before
         next_at = min(self._roster.turn(now), fleet.speak_at, probe.next_at, judge_at)
         self._send(fleet.take_outgoing(now))
         return more or bool(self._calls) or fleet.has_more, next_at
@@ -245,7 +262,8 @@ class Bus:
         return True
 
     def _skip_parts(self) -> None:
-        """A message of ours is one part; the rest of another's is thrown away so that the next begins at its start."""
+        """A message of ours is one part; the rest of another's is thrown away so that the next
+        begins at its start."""
         self.fleet.refused["malformed"] += 1
         while self._router.get(zmq.RCVMORE):
             self._router.recv(zmq.NOBLOCK)
@@ -268,7 +286,9 @@ class Bus:
                 send(identity, first)
                 send(frame, zmq.NOBLOCK)
             except zmq.ZMQError:
-                self.load.unreachable += 1  # not connected, or its queue is full: the session sends it again
+                self.load.unreachable += (
+                    1  # not connected, or its queue is full: the session sends it again
+                )
         self.load.frames_out += len(outgoing)
 
     def _close(self) -> None:

@@ -1,4 +1,5 @@
-"""Who may come in: CURVE keys judged by ZAP, and a count of those who were turned away below our own frames."""
+"""Who may come in: CURVE keys judged by ZAP, and a count of those who were turned away below our
+own frames."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ _EVENTS_PER_TURN = 1000
 class Gate:
     """The ZAP handler and the monitor of one ROUTER, both polled by the bus's thread."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: RunKeys) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: RunKeys
+    ) -> None:
         self.refused: Counter[str] = Counter()
         self.disconnects = 0
         self.zap: zmq.Socket[bytes] | None = None
@@ -53,15 +56,22 @@ class Gate:
                 request = self.zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            version, number, mechanism = request[0], request[1], request[5] if len(request) > 5 else b""
+            version, number, mechanism = (
+                request[0],
+                request[1],
+                request[5] if len(request) > 5 else b"",
+            )
             known = mechanism == b"CURVE" and len(request) > 6 and request[6] == self._allowed
             if not known:
                 self.refused["unknown key"] += 1
             status, text = (b"200", b"OK") if known else (b"400", b"unknown key")
-            self.zap.send_multipart([version, number, status, text, b"manager" if known else b"", b""])
+            self.zap.send_multipart(
+                [version, number, status, text, b"manager" if known else b"", b""]
+            )
 
     def read_monitor(self) -> None:
-        """Count the handshakes that failed, the connections that went and those that could not be taken."""
+        """Count the handshakes that failed, the connections that went and those that could not be
+        taken."""
         for _ in range(_EVENTS_PER_TURN):
             try:
                 found = recv_monitor_message(self.monitor, zmq.NOBLOCK)
@@ -71,7 +81,9 @@ class Gate:
                 self.disconnects += 1
             elif found["event"] == zmq.EVENT_ACCEPT_FAILED:
                 self._count_unaccepted(found["value"])
-            elif found["event"] != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # that one is ZAP's refusal, counted there
+            elif (
+                found["event"] != zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            ):  # that one is ZAP's refusal, counted there
                 self.refused["handshake"] += 1
 
     def _count_unaccepted(self, error: int) -> None:
@@ -79,7 +91,8 @@ class Gate:
         if why == "no descriptor" and not self.refused[why]:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             logger.error(
-                "managers wait outside: each takes a descriptor, and of the %d this process may have (ulimit -n) none is left",
+                "managers wait outside: each takes a descriptor, and of the %d this process may "
+                "have (ulimit -n) none is left",
                 limit,
             )
         self.refused[why] += 1

@@ -1,6 +1,7 @@
 """The keys of one run: made afresh for it, handed to managers by file (0600) or environment.
 
-The supervisor has a key pair, all managers of the run share another. A manager's file holds no secret of the supervisor's.
+The supervisor has a key pair, all managers of the run share another. A manager's file holds no
+secret of the supervisor's.
 Under Holdfast nobody hands keys over: each rank of an attempt derives them from the job's seed.
 """
 
@@ -64,10 +65,12 @@ def make_keys(run: str, encrypt: bool) -> RunKeys:
 
 
 def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
-    """The keys of one attempt of a supervised job: the same for all who have the seed, others for each attempt and job.
+    """The keys of one attempt of a supervised job: the same for all who have the seed, others for
+    each attempt and job.
 
-    HKDF (RFC 5869) with SHA-256; what it yields are Curve25519 secrets, which any 32 bytes are. The run's name is derived as
-    well, so that a manager of an earlier attempt is a stranger to this one.
+    HKDF (RFC 5869) with SHA-256; what it yields are Curve25519 secrets, which any 32 bytes are. The
+    run's name is derived as well, so that a manager of an earlier attempt is a stranger to this
+    one.
     """
     import zmq
     from zmq.utils import z85
@@ -89,7 +92,8 @@ def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all, on disk before it has its name."""
+    """Write a file that only its owner may read, whole or not at all, on disk before it has its
+    name."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -108,7 +112,9 @@ def write_manager_key(path: Path, keys: RunKeys) -> None:
     try:
         write_private(path, msgspec.json.encode(keys.for_managers()) + b"\n")
     except OSError as error:
-        raise ValidationError(f"the key file {path} cannot be written: {error.strerror}", field="key_file") from error
+        raise ValidationError(
+            f"the key file {path} cannot be written: {error.strerror}", field="key_file"
+        ) from error
 
 
 def parse_manager_key(text: str | bytes) -> ManagerKey:

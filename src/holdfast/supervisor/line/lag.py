@@ -1,9 +1,11 @@
 """How far behind the reading of the bus is: a frame to oneself, over the same road as everybody's.
 
-What a host said may wait in the kernel while ZeroMQ's own thread waits for a core. The ROUTER then has nothing to give, and
-nothing to give looks like silence: of the whole fleet, all at once. So before somebody is called silent the bus sends itself
-a frame over the same port, the same encryption and the same thread. Once it is back, all that came before it was sent has been
-read, however long that took. An idle fleet pays for one such frame a second, which also tells the status how the reading fares.
+What a host said may wait in the kernel while ZeroMQ's own thread waits for a core. The ROUTER then
+has nothing to give, and
+nothing to give looks like silence: of the whole fleet, all at once. So before somebody is called
+silent the bus sends itself a frame over the same port, the same encryption and the same thread.
+Once it is back, all that came before it was sent has been read, however long that took. An idle
+fleet pays for one such frame a second, which also tells the status how the reading fares.
 """
 
 from __future__ import annotations
@@ -18,16 +20,20 @@ from holdfast.supervisor.line.keys import RunKeys
 
 _STAMP = struct.Struct("!Qd")
 _INTERVAL_SECONDS = 1.0
-# A frame that takes longer is lost, or its road is closed: it proves nothing any more, and losses must still be seen.
+# A frame that takes longer is lost, or its road is closed: it proves nothing any more, and losses
+# must still be seen.
 LONGEST_LAG_SECONDS = 30.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _INF = float("inf")
 
 
 class LagProbe:
-    """One DEALER that talks to the ROUTER of its own context. All of it belongs to the bus's thread."""
+    """One DEALER that talks to the ROUTER of its own context. All of it belongs to the bus's
+    thread."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys
+    ) -> None:
         self.identity = os.urandom(16)
         self.seconds = 0.0  # of the last one, or of the one on its way where that is longer already
         self._number = 0
@@ -56,7 +62,8 @@ class LagProbe:
             self._asked_at = now
 
     def take(self, frame: bytes, now: float) -> None:
-        """One came back. Whoever knows the identity could send one too: only the one on its way counts."""
+        """One came back. Whoever knows the identity could send one too: only the one on its way
+        counts."""
         if self._asked_at is None or frame != _STAMP.pack(self._number, self._asked_at):
             return
         self.seconds = now - self._asked_at

@@ -18,7 +18,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def read_facts(
-    url: str, name: str | None, labels: Mapping[str, str], gpus: int | None, address: str | None = None
+    url: str,
+    name: str | None,
+    labels: Mapping[str, str],
+    gpus: int | None,
+    address: str | None = None,
 ) -> HostFacts:
     """What this machine tells of itself. No GPU library is loaded: device files are counted."""
     return HostFacts(
@@ -32,8 +36,8 @@ def read_facts(
 
 
 def read_machine_name() -> str:
-    """What this machine is called: by Slurm where Slurm started this process, so that the script, `squeue` and `scontrol`
-    speak of the same node; else by itself.
+    """What this machine is called: by Slurm where Slurm started this process, so that the script,
+    `squeue` and `scontrol` speak of the same node; else by itself.
     """
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -50,7 +54,8 @@ def _count_gpus() -> int:
 
 
 def find_address(url: str) -> str:
-    """This machine's address on the way to `url`, or to the outside where `url` is empty; of IPv4 where there are both."""
+    """This machine's address on the way to `url`, or to the outside where `url` is empty; of IPv4
+    where there are both."""
     for target in (
         [url] if url else ["tcp://192.0.2.1:9", "tcp://[2001:db8::1]:9"]
     ):  # documentation's addresses: nobody's
@@ -75,7 +80,9 @@ def _resolve(url: str) -> list[tuple[int, Any]]:
         found = socket.getaddrinfo(parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
         return []
-    return sorted(((entry[0], entry[4]) for entry in found), key=lambda pair: pair[0] != socket.AF_INET)
+    return sorted(
+        ((entry[0], entry[4]) for entry in found), key=lambda pair: pair[0] != socket.AF_INET
+    )
 
 
 def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, list[ProcessUse]]:

@@ -1,11 +1,13 @@
 """The supervisor's side of the bus, sans I/O: every manager's session, its liveness and its loss.
 
-FLEET-1  A host is lost when nothing of it was heard for `loss_seconds`; it is given up for good, and told to end whenever
-         it speaks again.
-FLEET-2  Expiry looks only at who was heard longest ago: all share one limit, so the order of hearing is the order of
-         expiry, and a healthy fleet costs nothing.
-FLEET-3  After a stall of the supervisor itself nobody is judged before they had time to be heard again.
-FLEET-4  A frame of another run, an unknown session, or nobody's making changes nothing and is counted.
+FLEET-1  A host is lost when nothing of it was heard for `loss_seconds`; it is given up for good,
+         and told to end whenever it speaks again.
+FLEET-2  Expiry looks only at who was heard longest ago: all share one limit, so the order of
+         hearing is the order of expiry, and a healthy fleet costs nothing.
+FLEET-3  After a stall of the supervisor itself nobody is judged before they had time to be heard
+         again.
+FLEET-4  A frame of another run, an unknown session, or nobody's making changes nothing and is
+         counted.
 FLEET-5  Silence ends where the reading does: what may have come and was not read yet is no silence.
 """
 
@@ -39,11 +41,13 @@ from holdfast.wire.bus import (
 
 HEARTBEAT_SECONDS = 1.0
 MISSES = 3
-# The last of the missed heartbeats is due exactly at the limit; a loop's jitter must not decide between life and death.
+# The last of the missed heartbeats is due exactly at the limit; a loop's jitter must not decide
+# between life and death.
 SLACK_SECONDS = 0.25
 KILL_GRACE_SECONDS = 5.0
 _MAX_GIVEN_UP = 100_000
-# Managers spoken to in one turn: a word to all of a large fleet must not keep those waiting who have something to say.
+# Managers spoken to in one turn: a word to all of a large fleet must not keep those waiting who
+# have something to say.
 _BURST = 2048
 _INF = float("inf")
 _STALL_SECONDS = 2.0  # more than the loop ever sleeps
@@ -61,9 +65,22 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 class Peer:
     """One manager that was welcomed. `host` is the shell's: the handle it was given to."""
 
-    __slots__ = ("beat", "dirty", "facts", "heard_at", "host", "identity", "link", "pid", "spoke_at", "welcome")
+    __slots__ = (
+        "beat",
+        "dirty",
+        "facts",
+        "heard_at",
+        "host",
+        "identity",
+        "link",
+        "pid",
+        "spoke_at",
+        "welcome",
+    )
 
-    def __init__(self, identity: bytes, link: Link, welcome: bytes, hello: Hello, now: float) -> None:
+    def __init__(
+        self, identity: bytes, link: Link, welcome: bytes, hello: Hello, now: float
+    ) -> None:
         self.identity = identity
         self.link = link
         self.welcome = welcome
@@ -79,7 +96,9 @@ class Peer:
 class Fleet:
     """All managers of one context. One thread owns it."""
 
-    def __init__(self, run: str, epoch: int, rules: Rules, make_session: Callable[[], int], now: float) -> None:
+    def __init__(
+        self, run: str, epoch: int, rules: Rules, make_session: Callable[[], int], now: float
+    ) -> None:
         self.run = run
         self.epoch = epoch
         self.rules = rules
@@ -87,7 +106,9 @@ class Fleet:
         self.peers: OrderedDict[bytes, Peer] = OrderedDict()  # the one heard longest ago first
         self.out: list[tuple[bytes, bytes]] = []
         self.came: list[tuple[Peer, Hello]] = []  # welcomed since the shell looked last
-        self.left: list[bytes] = []  # given up, came back, and said goodbye since the shell looked last
+        self.left: list[
+            bytes
+        ] = []  # given up, came back, and said goodbye since the shell looked last
         self.resent = 0
         self._spoken: OrderedDict[bytes, Peer] = OrderedDict()
         self._given_up: OrderedDict[bytes, bytes] = OrderedDict()
@@ -99,7 +120,8 @@ class Fleet:
     # ---- what comes in
 
     def take_beat(self, identity: bytes, frame: bytes, now: float) -> bool:
-        """Take a heartbeat that is the same as the one before, at the price of a comparison. False for all else."""
+        """Take a heartbeat that is the same as the one before, at the price of a comparison. False
+        for all else."""
         peer = self.peers.get(identity)
         if peer is None or frame != peer.beat:
             return False
@@ -108,7 +130,8 @@ class Fleet:
         return True
 
     def receive(self, identity: bytes, frame: bytes, now: float) -> tuple[Peer, list[Up]] | None:
-        """Take a frame; the messages to act on, each for the first and only time, and whose they are."""
+        """Take a frame; the messages to act on, each for the first and only time, and whose they
+        are."""
         try:
             header = decode_header(frame)
             peer = self.peers.get(identity)
@@ -247,7 +270,8 @@ class Fleet:
     # ---- time
 
     def tick(self, now: float, read_until: float | None = None) -> list[Peer]:
-        """Send what is due and return who fell silent (not given up yet). Read everything there is to read first.
+        """Send what is due and return who fell silent (not given up yet). Read everything there is
+        to read first.
 
         read_until: everything that had come by then was read; None is now.
         """
@@ -257,7 +281,9 @@ class Fleet:
         self._send_heartbeats(now)
         lost: list[Peer] = []
         if now >= self._judge_at:
-            limit = (now if read_until is None else min(now, read_until)) - self.rules.loss_seconds  # FLEET-5
+            limit = (
+                now if read_until is None else min(now, read_until)
+            ) - self.rules.loss_seconds  # FLEET-5
             for peer in self.peers.values():  # FLEET-2
                 if peer.heard_at > limit:
                     break
@@ -286,7 +312,10 @@ class Fleet:
 
     @property
     def silent_at(self) -> float:
-        """When the one heard longest ago has been silent for too long; infinity when there is nobody."""
+        """When the one heard longest ago has been silent for too long; infinity when there is
+        nobody."""
         if not self.peers:
             return _INF
-        return max(next(iter(self.peers.values())).heard_at + self.rules.loss_seconds, self._judge_at)
+        return max(
+            next(iter(self.peers.values())).heard_at + self.rules.loss_seconds, self._judge_at
+        )

@@ -1,13 +1,18 @@
-"""The host manager's side of the bus, sans I/O: finds its supervisor, keeps the session, notices its silence.
+"""The host manager's side of the bus, sans I/O: finds its supervisor, keeps the session, notices
+its silence.
 
-MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of any other are refused.
+MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of
+        any other are refused.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
-SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be heard again.
-OUTBOX-1  What was not acknowledged is said again in the next session, so that a script that was dead learns it.
+SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
+           heard again.
+OUTBOX-1  What was not acknowledged is said again in the next session, so that a script that was
+          dead learns it.
 
-The shell hands in frames and the time, carries out the messages `receive` returns, sends what `take_frames` returns, and
-calls `tick` at `next_at` at the latest, having read all there is to read before: whoever was frozen must not take its own
-sleep for the other's silence. Once `ending` is set the shell ends its processes, calls `say_bye` and goes.
+The shell hands in frames and the time, carries out the messages `receive` returns, sends what
+`take_frames` returns, and calls `tick` at `next_at` at the latest, having read all there is to read
+before: whoever was frozen must not take its own sleep for the other's silence. Once `ending` is set
+the shell ends its processes, calls `say_bye` and goes.
 """
 
 from __future__ import annotations
@@ -73,7 +78,9 @@ class HostSession:
         self._spoke_at = now - HELLO_SECONDS
         self._hello_at: float | None = now  # when to say it next; None while a session lasts
         self._hello_seconds = _FIRST_HELLO_SECONDS
-        self._beat: bytes | None = None  # the last heartbeat of this session: the next is most likely the same bytes
+        self._beat: bytes | None = (
+            None  # the last heartbeat of this session: the next is most likely the same bytes
+        )
         self._early: list[bytes] = []
         self._out: list[bytes] = []
 
@@ -195,11 +202,15 @@ class HostSession:
                 self.end(End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
             return
         gap, self._ticked_at = now - self._ticked_at, now
-        if gap > 2 * rules.heartbeat_seconds:  # SILENCE-2: what was sent meanwhile is not in our hands yet
+        if (
+            gap > 2 * rules.heartbeat_seconds
+        ):  # SILENCE-2: what was sent meanwhile is not in our hands yet
             self._judge_at = now + rules.heartbeat_seconds + _SLACK_SECONDS
         if now >= self._judge_at and now - self._heard_at >= rules.silence_seconds:
             self.orphaned = True
-            if now - self._heard_at >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
+            if (
+                now - self._heard_at >= rules.silence_seconds + rules.orphan_grace_seconds
+            ):  # SILENCE-1
                 silence = f"the supervisor was silent for {now - self._heard_at:.1f} s"
                 self.end(End(self.run, EXIT_ORPHANED, silence, rules.kill_grace_seconds))
         if self.link is not None and now - self._spoke_at >= rules.heartbeat_seconds:
@@ -215,7 +226,9 @@ class HostSession:
             due = self._spoke_at + rules.heartbeat_seconds
             if self.ending is None:
                 silent_at = self._heard_at + rules.silence_seconds
-                due = min(due, max(self._judge_at, silent_at + rules.orphan_grace_seconds * self.orphaned))
+                due = min(
+                    due, max(self._judge_at, silent_at + rules.orphan_grace_seconds * self.orphaned)
+                )
         return due if self._hello_at is None else min(due, self._hello_at)
 
     def may_be_silent(self, now: float) -> bool:

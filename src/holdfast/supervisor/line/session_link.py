@@ -1,12 +1,15 @@
-"""A reliable, ordered channel over frames that may be lost, doubled or swapped, sans I/O. Both ends use it.
+"""A reliable, ordered channel over frames that may be lost, doubled or swapped, sans I/O. Both ends
+use it.
 
-LINK-1  Every message pushed is taken by the peer once, in the order of its lane, as long as the session lasts.
-LINK-2  No more than `WINDOW_BYTES` are on their way unacknowledged, so a heartbeat never waits behind more than that.
+LINK-1  Every message pushed is taken by the peer once, in the order of its lane, as long as the
+        session lasts.
+LINK-2  No more than `WINDOW_BYTES` are on their way unacknowledged, so a heartbeat never waits
+        behind more than that.
 LINK-3  What is short overtakes what is bulky, but user messages never overtake each other.
 
-Frames are numbered; the peer acknowledges the last one taken in order, on every frame it sends. A frame beyond a gap is
-not taken; the peer asks for the missing ones, or the sender sends them again when acknowledgements stand still for
-`RESEND_SECONDS`. Time is an argument.
+Frames are numbered; the peer acknowledges the last one taken in order, on every frame it sends. A
+frame beyond a gap is not taken; the peer asks for the missing ones, or the sender sends them again
+when acknowledgements stand still for `RESEND_SECONDS`. Time is an argument.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ _BULKY_BYTES = 64 << 10
 _ASK_SECONDS = 1.0
 
 
-# The messages of a frame: encoded one by one, or one by itself. What was sent and not acknowledged: its number, bytes, messages.
+# The messages of a frame: encoded one by one, or one by itself. What was sent and not acknowledged:
+# its number, bytes, messages.
 _Batch = bytes | tuple[bytes, ...]
 _Sent = tuple[int, int, _Batch]
 
@@ -63,8 +67,9 @@ class Link:
         self._inflight = 0
         self._progress_at = 0.0
         self._asked_at = -1e9
-        # One by itself where it is one: there are thousands of links, most with one message in one frame on its way at most, and
-        # every list is one more thing that the garbage collector looks at.
+        # One by itself where it is one: there are thousands of links, most with one message in one
+        # frame on its way at most, and every list is one more thing that the garbage collector
+        # looks at.
         self._quick: bytes | list[bytes] | None = None
         self._bulk: list[bytes] | None = None
         self._unacked: _Sent | list[_Sent] | None = None
@@ -111,7 +116,9 @@ class Link:
             body = _encode_batch(batch)
             size = len(body)
             sent = (self._next, size, batch)
-            self.queued_bytes = 0 if self._quick is None and self._bulk is None else self.queued_bytes - size
+            self.queued_bytes = (
+                0 if self._quick is None and self._bulk is None else self.queued_bytes - size
+            )
             unacked = self._unacked
             if unacked is None:
                 self._unacked = sent
@@ -122,7 +129,9 @@ class Link:
                 self._unacked = [unacked, sent]
             self._inflight += size
             self._untold_bytes = 0
-            frames.append(encode_header(self.session, self._next, self._taken, self._direction) + body)
+            frames.append(
+                encode_header(self.session, self._next, self._taken, self._direction) + body
+            )
             self._next += 1
         return frames
 
@@ -151,7 +160,8 @@ class Link:
         return tuple(batch)
 
     def take_back(self) -> list[bytes]:
-        """Everything that was not acknowledged, in order, for the next session. This one is over."""
+        """Everything that was not acknowledged, in order, for the next session. This one is
+        over."""
         messages: list[bytes] = []
         for _, _, batch in self._list_unacked():
             messages += [batch] if isinstance(batch, bytes) else batch
@@ -205,7 +215,9 @@ class Link:
             return True, replies
         if header.sequence > self._taken + 1 and now - self._asked_at >= _ASK_SECONDS:
             self._asked_at = now
-            replies.append(encode_header(self.session, 0, self._taken, self._direction | FLAG_RESEND))
+            replies.append(
+                encode_header(self.session, 0, self._taken, self._direction | FLAG_RESEND)
+            )
         return False, replies
 
     def _acknowledge(self, sequence: int, now: float) -> None:

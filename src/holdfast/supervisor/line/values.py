@@ -1,6 +1,7 @@
 """Values in messages: msgpack, a closed set. Nothing is unpickled, here or anywhere.
 
-None, booleans, whole numbers of 64 bits, floats, text, bytes, lists, maps, and numpy arrays of plain numbers, which travel as
+None, booleans, whole numbers of 64 bits, floats, text, bytes, lists, maps, and numpy arrays of
+plain numbers, which travel as
 extension 1: a msgpack list of (dtype, shape, C-ordered bytes).
 """
 
@@ -26,7 +27,8 @@ def _encode_other(value: Any) -> Any:
         if isinstance(value, numpy.ndarray) and value.dtype.kind in _PLAIN_KINDS:
             flat = numpy.ascontiguousarray(value)
             return msgspec.msgpack.Ext(
-                ARRAY_EXTENSION, msgspec.msgpack.encode((flat.dtype.str, list(value.shape), flat.tobytes()))
+                ARRAY_EXTENSION,
+                msgspec.msgpack.encode((flat.dtype.str, list(value.shape), flat.tobytes())),
             )
         if isinstance(value, numpy.generic) and value.dtype.kind in _PLAIN_KINDS:
             return value.item()
@@ -39,7 +41,9 @@ def _decode_extension(code: int, data: memoryview) -> Any:
     try:
         import numpy
     except ImportError:
-        raise ValidationError("a message holds a numpy array, and numpy is not installed here") from None
+        raise ValidationError(
+            "a message holds a numpy array, and numpy is not installed here"
+        ) from None
     kind, shape, flat = msgspec.msgpack.decode(data, type=tuple[str, list[int], bytes])
     dtype = numpy.dtype(kind)
     if dtype.kind not in _PLAIN_KINDS:
@@ -68,7 +72,8 @@ def encode_value(value: Any) -> bytes:
 
 
 def _check(value: Any, depth: int) -> None:
-    """msgspec would also take dates, sets, enums and dataclasses, and hand back something else: refuse them."""
+    """msgspec would also take dates, sets, enums and dataclasses, and hand back something else:
+    refuse them."""
     kind = type(value)
     if kind in _ATOMS:
         return
@@ -77,7 +82,9 @@ def _check(value: Any, depth: int) -> None:
     if kind is dict:
         for key, item in value.items():
             if type(key) not in _ATOMS:
-                raise ValidationError(f"a {type(key).__name__} cannot be the key of a map in a message")
+                raise ValidationError(
+                    f"a {type(key).__name__} cannot be the key of a map in a message"
+                )
             if type(item) not in _ATOMS:
                 _check(item, depth - 1)
     elif kind is list or kind is tuple:
@@ -100,5 +107,11 @@ def decode_value(data: bytes) -> Any:
     """
     try:
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, RecursionError) as error:
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise ValidationError(f"a message cannot be read: {error}") from error

@@ -1,14 +1,18 @@
-"""Rank 0 of a supervised job: the parent of the policy script and of the host manager of the script's own machine.
+"""Rank 0 of a supervised job: the parent of the policy script and of the host manager of the
+script's own machine.
 
-FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n. Whatever the host manager still runs is ended
-         before, and soon: the other managers take the script's silence for its death after a few seconds, and an end that
-         came later than theirs would look as if they had failed by themselves.
-FIRST-2  While the script lives its own machine cannot be replaced, so its host manager is started again, however it ended,
-         unless the script gave the host back (exit 0) or the job is being stopped.
-FIRST-3  A TERM is the drain's, whose sender has told every process here already: nothing is passed on, and the manager's
-         processes have their whole grace.
-FIRST-4  Neither child outlives this process, not even where its guardian died with it and nobody is left to clear the tree:
-         a script that went on would meet the next attempt.
+FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n. Whatever the host
+         manager still runs is ended
+         before, and soon: the other managers take the script's silence for its death after a few
+         seconds, and an end that came later than theirs would look as if they had failed by
+         themselves.
+FIRST-2  While the script lives its own machine cannot be replaced, so its host manager is started
+         again, however it ended, unless the script gave the host back (exit 0) or the job is being
+         stopped.
+FIRST-3  A TERM is the drain's, whose sender has told every process here already: nothing is passed
+         on, and the manager's processes have their whole grace.
+FIRST-4  Neither child outlives this process, not even where its guardian died with it and nobody is
+         left to clear the tree: a script that went on would meet the next attempt.
 """
 
 from __future__ import annotations
@@ -40,24 +44,39 @@ _KILL_SECONDS = 2.0
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 LOG_FILE = "host-manager.jsonl"
-_ENDINGS = {70: "the script was silent", 72: "it was replaced", 73: "it had been given up", 74: "its warden died"}
+_ENDINGS = {
+    70: "the script was silent",
+    72: "it was replaced",
+    73: "it had been given up",
+    74: "its warden died",
+}
 
 
 def run_first_rank(
-    member: Member, command: Sequence[str], environ: Mapping[str, str], *, gpus: int, metrics: str = ""
+    member: Member,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    gpus: int,
+    metrics: str = "",
 ) -> int:
     """Run the script and a host manager until the script has ended. Returns the exit code.
 
-    environ: what both inherit. metrics: where the script's context serves metrics, `PORT` or `ADDRESS:PORT`.
+    environ: what both inherit. metrics: where the script's context serves metrics, `PORT` or
+    `ADDRESS:PORT`.
     """
     work = environ.get("HOLDFAST_WORK") or None
     folder = Path(tempfile.mkdtemp(prefix=".supervise-", dir=work))
     try:
         keys = member.make_keys()
         given = GivenRun(
-            keys=keys, port=member.port, address=member.address, hosts=member.hosts, metrics=metrics,
+            keys=keys,
+            port=member.port,
+            address=member.address,
+            hosts=member.hosts,
+            metrics=metrics,
             term_grace_seconds=member.term_grace_seconds or 0.0,
-        )  # fmt: skip
+        )
         write_given(folder / "run.json", given)
         manager = [
             sys.executable,
@@ -108,7 +127,9 @@ class _FirstRank:
         self._manager_environ = manager_environ
         self._manager: subprocess.Popen[bytes] | None = None
         self._began = 0.0
-        self._again_at: float | None = 0.0  # when to start the manager; None while it runs, or is not wanted
+        self._again_at: float | None = (
+            0.0  # when to start the manager; None while it runs, or is not wanted
+        )
         self._delay = AGAIN_SECONDS
         self._stopping = False
         self._wake_fd = self._take_signals()
@@ -127,7 +148,9 @@ class _FirstRank:
             self._look_after_manager()
             waits = self._again_at is not None and not self._stopping
             self._wait((self._again_at or 0.0) - time.monotonic() if waits else None)
-        shutil.rmtree(self._folder, ignore_errors=True)  # at once: of the rest a drain's KILL may be the end
+        shutil.rmtree(
+            self._folder, ignore_errors=True
+        )  # at once: of the rest a drain's KILL may be the end
         self._end_manager()
         code = script.returncode
         return code if code >= 0 else 128 - code
@@ -135,12 +158,16 @@ class _FirstRank:
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         parent = os.getpid()
 
-        def die_with_parent() -> None:  # FIRST-4; this process has one thread, so code may run between fork and exec
+        def die_with_parent() -> (
+            None
+        ):  # FIRST-4; this process has one thread, so code may run between fork and exec
             set_parent_death_signal(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(EXIT_NOT_EXECUTABLE)
 
-        return subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        return subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+        )
 
     # ---- the host manager
 
@@ -155,8 +182,10 @@ class _FirstRank:
                 self._again_at = now + self._delay
                 why = _ENDINGS.get(code, f"signal {-code}" if code < 0 else "")
                 _say(
-                    f"the host manager of the script's own machine ended with {code}{f' ({why})' if why else ''}; the "
-                    f"script runs here, so the machine stays and another is started in {self._delay:g} s"
+                    "the host manager of the script's own machine ended with "
+                    f"{code}{f' ({why})' if why else ''}; the "
+                    "script runs here, so the machine stays and another is started in "
+                    f"{self._delay:g} s"
                 )
                 self._delay = min(self._delay * 2, LONGEST_AGAIN_SECONDS)
         if self._again_at is not None and now >= self._again_at and not self._stopping:
@@ -165,8 +194,13 @@ class _FirstRank:
             self._manager = self._start(self._manager_command, self._manager_environ)
 
     def _end_manager(self) -> None:
-        """FIRST-1. A drain's KILL comes from whoever drains. INT, not TERM: nobody has told the processes (FIRST-3)."""
-        steps = ((None, _FAREWELL_SECONDS), (signal.SIGINT, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS))
+        """FIRST-1. A drain's KILL comes from whoever drains. INT, not TERM: nobody has told the
+        processes (FIRST-3)."""
+        steps = (
+            (None, _FAREWELL_SECONDS),
+            (signal.SIGINT, _TERM_SECONDS),
+            (signal.SIGKILL, _KILL_SECONDS),
+        )
         for number, seconds in steps:
             if self._manager is None or self._manager.poll() is not None:
                 return
@@ -187,8 +221,14 @@ class _FirstRank:
 
     def _wait(self, seconds: float | None) -> None:
         """Until a child ended, a signal came, or the time is over."""
-        ready, _, _ = select.select([self._wake_fd], [], [], None if seconds is None else max(0.0, seconds))
-        if ready and set(os.read(self._wake_fd, 4096)) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        ready, _, _ = select.select(
+            [self._wake_fd], [], [], None if seconds is None else max(0.0, seconds)
+        )
+        if ready and set(os.read(self._wake_fd, 4096)) & {
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGHUP,
+        }:
             self._stopping = True  # FIRST-3
 
 

@@ -1,7 +1,9 @@
-"""One rank of a job that `holdfast supervise` submitted: what its agent tells it, and what it becomes.
+"""One rank of a job that `holdfast supervise` submitted: what its agent tells it, and what it
+becomes.
 
-SEED-1  Every rank derives the keys of its attempt from the job's seed; the seed, and the words meant for the rank itself
-          (its rank, the rendezvous, which is the supervisor's port), are in no environment that anything below it inherits.
+SEED-1  Every rank derives the keys of its attempt from the job's seed; the seed, and the words
+          meant for the rank itself (its rank, the rendezvous, which is the supervisor's port), are
+          in no environment that anything below it inherits.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ class _Peer(msgspec.Struct, frozen=True):
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one attempt.
 
-    hosts: how many ranks there are. address, port: where rank 0's script listens. machine, own_address, labels: the host's, as
-    Holdfast knows it. grace_seconds: what the job has between TERM and KILL.
+    hosts: how many ranks there are. address, port: where rank 0's script listens. machine,
+    own_address, labels: the host's, as Holdfast knows it. grace_seconds: what the job has between
+    TERM and KILL.
     """
 
     rank: int
@@ -53,8 +56,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """What its host manager dials: on rank 0's own machine loopback, since an advertised address may lead here only from
-        elsewhere.
+        """What its host manager dials: on rank 0's own machine loopback, since an advertised
+        address may lead here only from elsewhere.
         """
         where = self.address
         if self.rank == 0 and not is_loopback(where):
@@ -63,7 +66,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def term_grace_seconds(self) -> float | None:
-        """What processes have between TERM and KILL at a drain: nearly all of the job's grace, so that they can save."""
+        """What processes have between TERM and KILL at a drain: nearly all of the job's grace, so
+        that they can save."""
         grace = self.grace_seconds
         return None if grace is None else max(grace - TERM_MARGIN_SECONDS, grace / 2)
 
@@ -89,12 +93,17 @@ def read_member(environ: Mapping[str, str]) -> Member:
             port=int(environ["MASTER_PORT"]),
             machine=environ.get("HOLDFAST_HOST_NAME") or None,
             own_address=_find_address(environ),
-            labels=msgspec.convert(json.loads(environ.get("HOLDFAST_HOST_LABELS") or "{}"), dict[str, str]),
-            grace_seconds=float(environ["HOLDFAST_GRACE"]) if environ.get("HOLDFAST_GRACE") else None,
+            labels=msgspec.convert(
+                json.loads(environ.get("HOLDFAST_HOST_LABELS") or "{}"), dict[str, str]
+            ),
+            grace_seconds=float(environ["HOLDFAST_GRACE"])
+            if environ.get("HOLDFAST_GRACE")
+            else None,
         )
     except KeyError as error:
         raise ValidationError(
-            f"{error.args[0]} is not set: `supervised-member` is what the ranks of a job run that was submitted by "
+            f"{error.args[0]} is not set: `supervised-member` is what the ranks of a job run that "
+            "was submitted by "
             "`holdfast supervise`",
             field=str(error.args[0]),
         ) from None
@@ -106,7 +115,8 @@ def read_member(environ: Mapping[str, str]) -> Member:
 
 
 def _find_address(environ: Mapping[str, str]) -> str | None:
-    """This rank's host as the others reach it: as its agent advertises it, which it cannot find out by itself."""
+    """This rank's host as the others reach it: as its agent advertises it, which it cannot find out
+    by itself."""
     rank = int(environ["RANK"])
     if rank == 0:
         return environ["MASTER_ADDR"]
@@ -118,10 +128,11 @@ def _find_address(environ: Mapping[str, str]) -> str | None:
 
 
 def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """What the script, the host managers and their processes inherit (SEED-1). `gpus`: of each rank.
+    """What the script, the host managers and their processes inherit (SEED-1). `gpus`: of each
+    rank.
 
-    A rank with one device sees those of all ranks on its host, for scripts that take device LOCAL_RANK; its host manager
-    offers its own alone.
+    A rank with one device sees those of all ranks on its host, for scripts that take device
+    LOCAL_RANK; its host manager offers its own alone.
     """
     kept = {name: value for name, value in environ.items() if name not in _FOR_THE_RANK}
     for name in _DEVICES:

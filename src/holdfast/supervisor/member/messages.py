@@ -6,8 +6,8 @@
     queue.send({"step": 12})
     order = queue.recv(timeout=60)          # or: order = await queue.recv_async()
 
-Values are those of `holdfast.supervisor.line.values`: msgpack, nothing unpickled. No key and no network are needed: the host
-manager beside the process passes everything on.
+Values are those of `holdfast.supervisor.line.values`: msgpack, nothing unpickled. No key and no
+network are needed: the host manager beside the process passes everything on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _READ_BYTES = 1 << 20
 class MessageQueue:
     """The process's end. Any thread and any event loop may use it; a forked child makes its own.
 
-    Messages wait in memory here once they arrived, up to the limits of `inbox`; a warning tells of those dropped beyond.
+    Messages wait in memory here once they arrived, up to the limits of `inbox`; a warning tells of
+    those dropped beyond.
     """
 
     def __init__(self, path: str, token: str) -> None:
@@ -54,14 +55,17 @@ class MessageQueue:
             self._talk.sendall(encode_frame(encode_local(Enter(token))))
         except OSError as error:
             self._talk.close()
-            raise Unavailable(f"the host manager cannot be reached at {path}: {error.strerror}") from error
+            raise Unavailable(
+                f"the host manager cannot be reached at {path}: {error.strerror}"
+            ) from error
         self._inbox = Inbox()
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="holdfast-messages", daemon=True)
         self._thread.start()
 
     def send(self, message: Any) -> None:
-        """Send a value to the script, where `Process.recv` takes it. Waits while the manager cannot take more.
+        """Send a value to the script, where `Process.recv` takes it. Waits while the manager cannot
+        take more.
 
         Raises:
             ValidationError: the value holds something that cannot be sent.
@@ -80,7 +84,8 @@ class MessageQueue:
         return receive_one(self._inbox, filter, "a message", "the script")
 
     def recv(self, filter: Filter | None = None, timeout: float | None = None) -> Any:
-        """Wait for the next message. Raises TimeoutError, and ProcessEnded when the manager is gone."""
+        """Wait for the next message. Raises TimeoutError, and ProcessEnded when the manager is
+        gone."""
         future = self.recv_future(filter)
         try:
             return future.result(timeout)
@@ -114,7 +119,8 @@ class MessageQueue:
                 self._inbox.add_part(part.data, part.part, part.last)
                 if has_doubled(before, self._inbox.dropped):
                     logger.warning(
-                        "%d messages were dropped so far: this process does not receive them", self._inbox.dropped
+                        "%d messages were dropped so far: this process does not receive them",
+                        self._inbox.dropped,
                     )
         self._inbox.end(ProcessEnded("the host manager hung up; no more messages come"))
 
@@ -144,7 +150,8 @@ def get_message_queue() -> MessageQueue:
             path, token = os.environ.get(SOCKET_VARIABLE), os.environ.get(TOKEN_VARIABLE)
             if not path or not token:
                 raise Unavailable(
-                    "this process was not started by a host manager: there is no script to talk to. "
+                    "this process was not started by a host manager: there is no script to talk "
+                    "to. "
                     "Start it with Context.create_process_group"
                 )
             _queue, _queue_pid = MessageQueue(path, token), os.getpid()

@@ -21,16 +21,33 @@ from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.line.bus import Bus
 from holdfast.supervisor.line.keys import RunKeys, make_keys, write_manager_key
 from holdfast.supervisor.line.machine import find_address
-from holdfast.supervisor.line.session_fleet import HEARTBEAT_SECONDS, MISSES, SLACK_SECONDS, Fleet, Rules
+from holdfast.supervisor.line.session_fleet import (
+    HEARTBEAT_SECONDS,
+    MISSES,
+    SLACK_SECONDS,
+    Fleet,
+    Rules,
+)
 from holdfast.supervisor.script.events import Event, EventLog
 from holdfast.supervisor.script.forked import close_ports, watch_forks
 from holdfast.supervisor.script.futures import Future
-from holdfast.supervisor.script.groups import DEFAULT_GRACE_SECONDS, GroupSpec, Process, ProcessGroup
+from holdfast.supervisor.script.groups import (
+    DEFAULT_GRACE_SECONDS,
+    GroupSpec,
+    Process,
+    ProcessGroup,
+)
 from holdfast.supervisor.script.hosts import Demand, Host
 from holdfast.supervisor.script.local import LocalManagers
 from holdfast.supervisor.script.roster import EXIT_REPLACED, EXIT_RETURNED, HostRoster
 from holdfast.supervisor.script.roster_crew import CLOSED, CrewRoster
-from holdfast.supervisor.script.run_config import ANYWHERE, RUN_VARIABLE, GivenRun, parse_listen, read_given
+from holdfast.supervisor.script.run_config import (
+    ANYWHERE,
+    RUN_VARIABLE,
+    GivenRun,
+    parse_listen,
+    read_given,
+)
 from holdfast.supervisor.script.state import REATTACH_SECONDS, RunState, StateFolder
 from holdfast.supervisor.script.status import Status, StatusLine, read_status, render_metrics
 
@@ -40,9 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.supervisor")
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_HEARD_SECONDS = (
-    0.25  # managers have so long to read that their goodbyes were heard: of a closed connection nothing is read
-)
+_HEARD_SECONDS = 0.25  # managers have so long to read that their goodbyes were heard: of a closed connection nothing is read
 _GOODBYE_SECONDS = 3.0
 _NUMBERS_PER_EPOCH = 1 << 24
 
@@ -50,25 +65,33 @@ _NUMBERS_PER_EPOCH = 1 << 24
 class Context:
     """One policy script over any number of hosts. A context manager; `shutdown` ends everything.
 
-    bind, port: where managers dial; port 0 takes a free one (the same again with a state folder). advertise: this machine's
-    address as managers reach it; found out when None.
-    log_format: where a process's output goes, with `{name}`, `{rank}` and `{hostname}`; None is the manager's own output.
+    bind, port: where managers dial; port 0 takes a free one (the same again with a state folder).
+    advertise: this machine's address as managers reach it; found out when None.
+    log_format: where a process's output goes, with `{name}`, `{rank}` and `{hostname}`; None is the
+    manager's own output.
     log_interval: seconds between status lines in the log "holdfast.supervisor"; None is none.
-    state_dir: a folder of this run. A script started again with it finds its hosts and running groups.
-    orphan_grace: seconds for which managers keep their processes when the script is gone; needs a state folder.
-    heartbeat: seconds between two, each way; three missed in a row are a loss. A large fleet on few cores may want longer.
+    state_dir: a folder of this run. A script started again with it finds its hosts and running
+    groups.
+    orphan_grace: seconds for which managers keep their processes when the script is gone; needs a
+    state folder.
+    heartbeat: seconds between two, each way; three missed in a row are a loss. A large fleet on few
+    cores may want longer.
     encrypt: False speaks plain TCP, on loopback only unless `allow_plain_network`.
-    key_file: where managers' key is written (0600); in the state folder, or a temporary one, when None.
+    key_file: where managers' key is written (0600); in the state folder, or a temporary one, when
+    None.
     event_file: JSON lines of everything that happens.
-    metrics_port: serve `render_metrics()` at http://metrics_bind:metrics_port/metrics; 0 takes a free port, None serves nothing.
+    metrics_port: serve `render_metrics()` at http://metrics_bind:metrics_port/metrics; 0 takes a
+    free port, None serves nothing.
 
-    In a script that `holdfast supervise` runs, port, address and keys are Holdfast's, whatever is said here, and Holdfast
-    decides which machines come back.
+    In a script that `holdfast supervise` runs, port, address and keys are Holdfast's, whatever is
+    said here, and Holdfast decides which machines come back.
 
-    A child that is forked from the script has no part in its context: whatever it asks of it raises ContextClosed.
+    A child that is forked from the script has no part in its context: whatever it asks of it raises
+    ContextClosed.
 
     Raises:
-        ValidationError: settings that do not go together, or a file or folder that cannot be read or written.
+        ValidationError: settings that do not go together, or a file or folder that cannot be read
+        or written.
         Unavailable: the port cannot be had.
         Conflict: another script uses the state folder.
     """
@@ -93,8 +116,15 @@ class Context:
     ) -> None:
         self._given = read_given(os.environ)
         if self._given is not None:
-            port, bind, advertise, encrypt = _take_given(self._given, port, bind, advertise, encrypt)
-        _check_asked(bool(orphan_grace) and state_dir is None, encrypt or allow_plain_network, bind, heartbeat)
+            port, bind, advertise, encrypt = _take_given(
+                self._given, port, bind, advertise, encrypt
+            )
+        _check_asked(
+            bool(orphan_grace) and state_dir is None,
+            encrypt or allow_plain_network,
+            bind,
+            heartbeat,
+        )
         self.log_format = os.path.abspath(log_format) if log_format is not None else None
         self._local = LocalManagers()
         self._closed = False
@@ -105,7 +135,9 @@ class Context:
         try:
             self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
             self._scratch = None if key_file or self._folder or self._given else _make_scratch()
-            self._state = self._load_state(encrypt) or RunState.begin(self._make_keys(encrypt), port)
+            self._state = self._load_state(encrypt) or RunState.begin(
+                self._make_keys(encrypt), port
+            )
             self._state.epoch += 1
             rules = Rules(
                 heartbeat_seconds=heartbeat,
@@ -142,21 +174,30 @@ class Context:
         """What an earlier script left, where its hosts can still be there."""
         earlier = self._folder.load() if self._folder is not None else None
         if earlier is not None and self._given is not None and earlier.run != self._given.keys.run:
-            logger.warning("the run in the state folder ended with an earlier attempt of this job; another begins")
+            logger.warning(
+                "the run in the state folder ended with an earlier attempt of this job; another "
+                "begins"
+            )
             return None
         if earlier is not None and encrypt and not earlier.keys.server_secret:
             raise ValidationError(
-                "the run in the state folder speaks plain TCP, which encrypt=True forbids: go on with it by encrypt=False, "
+                "the run in the state folder speaks plain TCP, which encrypt=True forbids: go on "
+                "with it by encrypt=False, "
                 "or begin another one in another folder",
                 field="encrypt",
             )
         return earlier
 
     def _make_keys(self, encrypt: bool) -> RunKeys:
-        return self._given.keys if self._given is not None else make_keys(secrets.token_hex(16), encrypt)
+        return (
+            self._given.keys
+            if self._given is not None
+            else make_keys(secrets.token_hex(16), encrypt)
+        )
 
     def _serve_metrics(self, address: str, port: int | None) -> None:
-        """Where the script asked for it; else where `holdfast supervise` did, whose job must not fail of a taken port."""
+        """Where the script asked for it; else where `holdfast supervise` did, whose job must not
+        fail of a taken port."""
         asked = port is not None
         if not asked and self._given is not None and self._given.metrics:
             address, port = parse_listen(self._given.metrics)
@@ -185,7 +226,11 @@ class Context:
         self._crew.bus = self._bus
         state.port = self._bus.port
         self._advertise = advertise or (find_address("") if bind in ANYWHERE else bind)
-        home = folder.path if folder is not None else self._scratch or Path(os.environ.get(RUN_VARIABLE, "")).parent
+        home = (
+            folder.path
+            if folder is not None
+            else self._scratch or Path(os.environ.get(RUN_VARIABLE, "")).parent
+        )
         self.key_file = Path(key_file or home / "manager-key").absolute()
         write_manager_key(self.key_file, state.keys)
         if folder is not None:
@@ -222,7 +267,8 @@ class Context:
         labels: Mapping[str, str] | None = None,
         exclude: Iterable[str] = (),
     ) -> list[Host]:
-        """Ask for `n` hosts: handles at once, attached first come, first served as managers check in.
+        """Ask for `n` hosts: handles at once, attached first come, first served as managers check
+        in.
 
         gpus: at least that many each. labels: all of them. exclude: machine names not wanted.
         """
@@ -234,19 +280,24 @@ class Context:
         return hosts
 
     def return_hosts(self, hosts: Iterable[Host], error: str | None = None) -> None:
-        """Give hosts back: their processes end, their managers exit with 0, or, with an `error`, not with 0.
+        """Give hosts back: their processes end, their managers exit with 0, or, with an `error`,
+        not with 0.
 
         Returning a host that is lost, or was returned, does nothing.
         """
         code = EXIT_RETURNED if error is None else EXIT_REPLACED
         self._roster.give_back(list(hosts), code, error or "it was given back by the script", False)
 
-    def replace_hosts(self, hosts: Iterable[Host], reason: str = "it was replaced by the script") -> list[Host]:
-        """Give hosts up for others: their managers exit with `EXIT_REPLACED` (72), whatever the reason, so that a cluster
-        scheduler replaces the machine. Returns as many new handles, with the same demands.
+    def replace_hosts(
+        self, hosts: Iterable[Host], reason: str = "it was replaced by the script"
+    ) -> list[Host]:
+        """Give hosts up for others: their managers exit with `EXIT_REPLACED` (72), whatever the
+        reason, so that a cluster scheduler replaces the machine. Returns as many new handles, with
+        the same demands.
 
-        The machines are not handed out again, should a new manager check in from one (`forgive_machine` lifts that); a
-        machine that runs several managers of this run, and the script's own, are not barred.
+        The machines are not handed out again, should a new manager check in from one
+        (`forgive_machine` lifts that); a machine that runs several managers of this run, and the
+        script's own, are not barred.
         """
         old = list(hosts)
         self._roster.give_back(old, EXIT_REPLACED, reason, True)
@@ -259,7 +310,8 @@ class Context:
         self._roster.forgive(hostname)
 
     def hosts(self) -> list[Host]:
-        """Every handle that is not lost, those of an earlier script with the same state folder included."""
+        """Every handle that is not lost, those of an earlier script with the same state folder
+        included."""
         return [host for host in list(self._roster.hosts.values()) if not host.connection_lost()]
 
     # ---- processes
@@ -274,10 +326,12 @@ class Context:
         name: str = "p{rank}",
         simulate: bool = False,
     ) -> ProcessGroup:
-        """Start `len(hosts) × processes_per_host` processes; rank = index of the host × processes per host + local rank.
+        """Start `len(hosts) × processes_per_host` processes; rank = index of the host × processes
+        per host + local rank.
 
-        Hosts need not be attached yet: each starts its part when it is. Each process has the manager's environment, `env`,
-        and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE. `{rank}` in `name` is padded with zeros.
+        Hosts need not be attached yet: each starts its part when it is. Each process has the
+        manager's environment, `env`, and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
+        `{rank}` in `name` is padded with zeros.
         simulate: managers only pretend (see `holdfast.supervisor.host.simulated`).
         """
         chosen = list(hosts)
@@ -285,9 +339,13 @@ class Context:
             if self._roster.hosts.get(host.number) is not host:
                 raise ValidationError(f"{host} is a host of another context", field="hosts")
         if len(set(chosen)) != len(chosen):
-            raise ValidationError("a host is named twice; say processes_per_host instead", field="hosts")
+            raise ValidationError(
+                "a host is named twice; say processes_per_host instead", field="hosts"
+            )
         if processes_per_host < 1:
-            raise ValidationError("processes_per_host must be 1 or more", field="processes_per_host")
+            raise ValidationError(
+                "processes_per_host must be 1 or more", field="processes_per_host"
+            )
         if isinstance(args, str) or not args:
             raise ValidationError("args is a list: the program, then its arguments", field="args")
         spec = GroupSpec(
@@ -302,14 +360,18 @@ class Context:
         return self._crew.create_group(next(self._group_numbers), chosen, spec)
 
     def groups(self) -> list[ProcessGroup]:
-        """Every group not forgotten, those of an earlier script with the same state folder included."""
+        """Every group not forgotten, those of an earlier script with the same state folder
+        included."""
         return list(self._crew.groups.values())
 
     def signal(self, processes: Iterable[Process], sig: int, group: bool = True) -> Future[int]:
-        """Send a signal to any processes in one call; the value is how many were there to get it."""
+        """Send a signal to any processes in one call; the value is how many were there to get
+        it."""
         return self._crew.signal(list(processes), int(sig), group)
 
-    def end(self, processes: Iterable[Process], grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
+    def end(
+        self, processes: Iterable[Process], grace_seconds: float = DEFAULT_GRACE_SECONDS
+    ) -> list[Future[int]]:
         """TERM to whole trees, KILL after the grace, in one call. Returns every `returncode()`."""
         chosen = list(processes)
         self._crew.stop(chosen, grace_seconds)
@@ -334,15 +396,28 @@ class Context:
         return f"tcp://{where}:{self.port}"
 
     def manager_command(self, address: str | None = None) -> list[str]:
-        """The command that starts a host manager for this context, by hand, `srun`, ssh or anything.
+        """The command that starts a host manager for this context, by hand, `srun`, ssh or
+        anything.
 
-        The key file it names must be readable there; else hand its content over in HOLDFAST_SUPERVISOR_KEY.
+        The key file it names must be readable there; else hand its content over in
+        HOLDFAST_SUPERVISOR_KEY.
         """
         url = address or self.address
-        return [sys.executable, "-m", "holdfast", "host-manager", url, "--key-file", str(self.key_file)]
+        return [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "host-manager",
+            url,
+            "--key-file",
+            str(self.key_file),
+        ]
 
-    def start_local_managers(self, n: int, *, gpus: int = 0, labels: Mapping[str, str] | None = None) -> list[int]:
-        """Start `n` managers on this machine, named local-0 and so on, for laptops and tests. Returns their pids."""
+    def start_local_managers(
+        self, n: int, *, gpus: int = 0, labels: Mapping[str, str] | None = None
+    ) -> list[int]:
+        """Start `n` managers on this machine, named local-0 and so on, for laptops and tests.
+        Returns their pids."""
         more = ["--gpus", str(gpus)]
         for key, value in (labels or {}).items():
             more += ["--label", f"{key}={value}"]
@@ -373,20 +448,28 @@ class Context:
         return render_metrics(self.status(), self._roster, self._bus)
 
     def on_event(self, listener: Callable[[Event], object]) -> None:
-        """Call `listener(event)` for everything that happens from now on, in a thread of its own."""
+        """Call `listener(event)` for everything that happens from now on, in a thread of its
+        own."""
         self._events.listen(listener)
 
     # ---- the end
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """End every process (TERM, 5 s, KILL) and every manager, and wait for them. True if all said goodbye in time.
+        """End every process (TERM, 5 s, KILL) and every manager, and wait for them. True if all
+        said goodbye in time.
 
-        Every handle is lost, every pending future fails; what is asked afterwards raises ContextClosed. A state folder
-        is emptied: the run is over. Returns at once where the context was shut down, or detached, before.
+        Every handle is lost, every pending future fails; what is asked afterwards raises
+        ContextClosed. A state folder
+        is emptied: the run is over. Returns at once where the context was shut down, or detached,
+        before.
         """
         if self._closed:
             return True
-        limit = self._roster.fleet.rules.kill_grace_seconds + _GOODBYE_SECONDS if timeout is None else timeout
+        limit = (
+            self._roster.fleet.rules.kill_grace_seconds + _GOODBYE_SECONDS
+            if timeout is None
+            else timeout
+        )
         self._close_doors()
         leave_when = self._bus.gate.disconnects + len(self._roster.fleet.peers)
         self._bus.call(self._roster.end_all, EXIT_RETURNED, "the script is done")
@@ -408,8 +491,9 @@ class Context:
         return complete
 
     def detach(self) -> None:
-        """Leave without ending anything: managers keep their processes for `orphan_grace`, and the next script with the
-        same state folder goes on. Without a grace they end by themselves when they notice. Pending futures fail with ContextClosed.
+        """Leave without ending anything: managers keep their processes for `orphan_grace`, and the
+        next script with the same state folder goes on. Without a grace they end by themselves when
+        they notice. Pending futures fail with ContextClosed.
         """
         if self._closed:
             return
@@ -454,7 +538,10 @@ class Context:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if error is not None and self._may_come_back:
             self.detach()
@@ -465,7 +552,8 @@ class Context:
 def _take_given(
     given: GivenRun, port: int, bind: str, advertise: str | None, encrypt: bool
 ) -> tuple[int, str, str, bool]:
-    """(port, bind, advertise, encrypt): what Holdfast gives over what the script says, and a word where that differs."""
+    """(port, bind, advertise, encrypt): what Holdfast gives over what the script says, and a word
+    where that differs."""
     chosen = given.choose_bind(bind)
     changed = [f"port {given.port}"] if port not in (0, given.port) else []
     changed += [f"address {given.address}"] if advertise not in (None, given.address) else []
@@ -473,23 +561,30 @@ def _take_given(
     changed += [] if encrypt else ["encrypted"]
     if changed:
         logger.warning(
-            "under Holdfast this run's hosts are told where to dial: %s, not as the script says", ", ".join(changed)
+            "under Holdfast this run's hosts are told where to dial: %s, not as the script says",
+            ", ".join(changed),
         )
     return given.port, chosen, given.address, True
 
 
 def _check_asked(homeless: bool, private: bool, bind: str, heartbeat: float) -> None:
-    """Refuse what cannot be, before anything is made. homeless: orphans are to be kept, and nothing says for whom."""
+    """Refuse what cannot be, before anything is made. homeless: orphans are to be kept, and nothing
+    says for whom."""
     if homeless:
-        raise ValidationError("orphan_grace needs a state_dir: without one no script can come back", field="state_dir")
+        raise ValidationError(
+            "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"
+        )
     if not private and bind not in _LOOPBACK:
         raise ValidationError(
-            f"plain TCP on {bind} would let anybody on the network run programs: keep encrypt=True, "
+            f"plain TCP on {bind} would let anybody on the network run programs: keep "
+            "encrypt=True, "
             "bind to 127.0.0.1, or say allow_plain_network=True",
             field="encrypt",
         )
     if not 0.1 <= heartbeat <= 60:
-        raise ValidationError(f"a heartbeat every {heartbeat:g} s is outside of 0.1 to 60", field="heartbeat")
+        raise ValidationError(
+            f"a heartbeat every {heartbeat:g} s is outside of 0.1 to 60", field="heartbeat"
+        )
 
 
 def _make_scratch() -> Path:

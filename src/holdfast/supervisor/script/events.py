@@ -1,4 +1,5 @@
-"""What happened, as structured events: to the log, to listeners, and to a file of JSON lines where one is named."""
+"""What happened, as structured events: to the log, to listeners, and to a file of JSON lines where
+one is named."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 class EventLog:
     """Where events go. `say` never blocks and never raises: the bus's thread calls it.
 
-    EVENT-1  A terminal that is paused, a pipe that nobody reads, a full disk or a slow listener holds up no heartbeat: whatever
-             writes is another thread's.
+    EVENT-1  A terminal that is paused, a pipe that nobody reads, a full disk or a slow listener
+             holds up no heartbeat: whatever writes is another thread's.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -57,11 +58,18 @@ class EventLog:
         self.count += 1
         level = logging.WARNING if kind in _LOSSES else logging.INFO
         if self._file is not None or self._listeners or logger.isEnabledFor(level):
-            self._callbacks.run_soon(self._pass_on, (level, Event(at=time.time(), kind=kind, facts=facts)))
+            self._callbacks.run_soon(
+                self._pass_on, (level, Event(at=time.time(), kind=kind, facts=facts))
+            )
 
     def _pass_on(self, said: tuple[int, Event]) -> None:
         level, event = said
-        logger.log(level, "%s: %s", event.kind, " ".join(f"{name}={value}" for name, value in event.facts.items()))
+        logger.log(
+            level,
+            "%s: %s",
+            event.kind,
+            " ".join(f"{name}={value}" for name, value in event.facts.items()),
+        )
         if self._file is not None and not self._file.closed:
             try:
                 self._file.write(_encode(event) + b"\n")
@@ -76,7 +84,8 @@ class EventLog:
                 logger.exception("a listener for events raised")
 
     def close(self) -> None:
-        """Close the file, once what was said before is written; whoever cannot write in a second is not waited for."""
+        """Close the file, once what was said before is written; whoever cannot write in a second is
+        not waited for."""
         written = threading.Event()
         self._callbacks.run_soon(self._finish, written)
         written.wait(_CLOSE_SECONDS)

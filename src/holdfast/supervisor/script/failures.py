@@ -17,7 +17,8 @@ class HostLost(Unavailable):
 
 
 class ProcessFailedToStart(HoldfastError):
-    """The program never ran. `reason` is the kernel's, in words: no such program, permission denied, no such folder."""
+    """The program never ran. `reason` is the kernel's, in words: no such program, permission
+    denied, no such folder."""
 
     code = "process_failed_to_start"
 

@@ -1,7 +1,10 @@
-"""What a forked child of the script must not keep: it is a copy of the context without the thread that turns it.
+"""What a forked child of the script must not keep: it is a copy of the context without the thread
+that turns it.
 
-FORK-1  The child of a script ends nothing and says nothing in its name. It keeps neither the lock of the state folder nor a
-        connection: held by a worker that outlives the script, they would keep its successor out and its managers waiting.
+FORK-1  The child of a script ends nothing and says nothing in its name. It keeps neither the lock
+        of the state folder nor a
+        connection: held by a worker that outlives the script, they would keep its successor out and
+        its managers waiting.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ def _leave_to_parent() -> None:
 
 
 def close_ports(ports: Collection[int]) -> None:
-    """Close every TCP socket of this process with such a local port: those that listen and those that were taken."""
+    """Close every TCP socket of this process with such a local port: those that listen and those
+    that were taken."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with contextlib.suppress(OSError):
@@ -44,7 +48,9 @@ def close_ports(ports: Collection[int]) -> None:
                 continue
             talk = socket.socket(fileno=fd)
             try:
-                found = talk.getsockname() if talk.family in (socket.AF_INET, socket.AF_INET6) else ()
+                found = (
+                    talk.getsockname() if talk.family in (socket.AF_INET, socket.AF_INET6) else ()
+                )
             finally:
                 talk.detach()
             if found and found[1] in ports:

@@ -1,7 +1,9 @@
-"""Futures that any thread may wait for and any event loop may await, and the two ways to wait for many.
+"""Futures that any thread may wait for and any event loop may await, and the two ways to wait for
+many.
 
-A future is settled by the bus's thread. What is put on it by this library runs there, so it must be short; callbacks of the
-script run in a thread of their own (`Callbacks`), so that a slow one never holds up a heartbeat.
+A future is settled by the bus's thread. What is put on it by this library runs there, so it must be
+short; callbacks of the script run in a thread of their own (`Callbacks`), so that a slow one never
+holds up a heartbeat.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 logger = logging.getLogger("holdfast.supervisor")
 
 T = TypeVar("T")
-# One lock for all futures: it is held for a few instructions, and a lock each would cost more to make than to share.
+# One lock for all futures: it is held for a few instructions, and a lock each would cost more to
+# make than to share.
 _lock = threading.Lock()
 _PENDING, _DONE, _FAILED, _CANCELLED = range(4)
 LOG_SECONDS = 10.0
@@ -29,8 +32,9 @@ LOG_SECONDS = 10.0
 class Callbacks:
     """One thread that runs the script's callbacks, in order.
 
-    `begin` starts it, and belongs where somebody asks to be called: a Python that is ending may refuse to start a thread (3.12 does,
-    while it runs what was registered at exit), and that is when the last futures are told.
+    `begin` starts it, and belongs where somebody asks to be called: a Python that is ending may
+    refuse to start a thread (3.12 does, while it runs what was registered at exit), and that is
+    when the last futures are told.
     """
 
     def __init__(self) -> None:
@@ -39,7 +43,8 @@ class Callbacks:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread, if it does not run yet. RuntimeError where Python starts none any more."""
+        """Start the thread, if it does not run yet. RuntimeError where Python starts none any
+        more."""
         with self._wake:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True)
@@ -81,18 +86,21 @@ class Source(Protocol):
         """Nobody waits for it any more."""
 
     def give_back(self, value: Any, turn: int = 0) -> None:
-        """It came when whoever awaited it had just stopped waiting. turn: its place among others that go back."""
+        """It came when whoever awaited it had just stopped waiting. turn: its place among others
+        that go back."""
 
 
-# Futures of a source that somebody listens to. All others are the script's alone: a source forgets those it has dropped.
+# Futures of a source that somebody listens to. All others are the script's alone: a source forgets
+# those it has dropped.
 _listened: set[Future[Any]] = set()
 
 
 class Future(Generic[T]):
     """A value that comes later.
 
-    `about` says what it is and `whom` on whose part, for the lines that say what is being waited for. `shared`: everybody who
-    asks gets this same one (a returncode), so nobody may cancel it for the others.
+    `about` says what it is and `whom` on whose part, for the lines that say what is being waited
+    for. `shared`: everybody who asks gets this same one (a returncode), so nobody may cancel it for
+    the others.
     """
 
     __slots__ = ("__weakref__", "_hooks", "_shared", "_source", "_state", "_value", "about", "whom")
@@ -152,7 +160,8 @@ class Future(Generic[T]):
         raise error.with_traceback(None)  # else it grows with everybody who raises it
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return what went wrong, or None. Raises as `result` does for a timeout and a cancel."""
+        """Wait; return what went wrong, or None. Raises as `result` does for a timeout and a
+        cancel."""
         self._wait(timeout)
         if self._state == _CANCELLED:
             raise CancelledError
@@ -160,14 +169,16 @@ class Future(Generic[T]):
         return error
 
     def add_done_callback(self, function: Callable[[Future[T]], Any]) -> None:
-        """Call `function(self)` once it is done: in the library's callback thread, in order. Errors are logged."""
+        """Call `function(self)` once it is done: in the library's callback thread, in order. Errors
+        are logged."""
         _callbacks.begin()
         self.add_hook(lambda future: _callbacks.run_soon(function, future))
 
     def cancel(self) -> bool:
         """Stop waiting for it. What was asked for is not undone.
 
-        False when it was done already, and for what others may be waiting for too: pid, returncode, hostname, the loss.
+        False when it was done already, and for what others may be waiting for too: pid, returncode,
+        hostname, the loss.
         """
         if self._shared:
             return False
@@ -188,13 +199,15 @@ class Future(Generic[T]):
             self._abandon()
             raise
         except BaseException:
-            # Also where it came in the last instant: whoever awaits a message and is cancelled must not swallow it.
+            # Also where it came in the last instant: whoever awaits a message and is cancelled must
+            # not swallow it.
             self._stop_waiting()
             raise
         return self._claim()
 
     def _abandon(self) -> None:
-        """The coroutine that awaited it was closed, maybe by the garbage collector: whoever that was may have any lock."""
+        """The coroutine that awaited it was closed, maybe by the garbage collector: whoever that
+        was may have any lock."""
         with contextlib.suppress(RuntimeError):  # Python is ending and starts no thread any more
             run_soon(Future._stop_waiting, self)
 
@@ -263,7 +276,8 @@ class Future(Generic[T]):
         return True
 
     def add_hook(self, hook: Callable[[Future[T]], Any]) -> None:
-        """Call `hook(self)` when it is done, in whichever thread settles it: short, and never raising."""
+        """Call `hook(self)` when it is done, in whichever thread settles it: short, and never
+        raising."""
         with _lock:
             if self._state == _PENDING:
                 if self._source is not None:
@@ -283,7 +297,9 @@ class Future(Generic[T]):
                 if not self._hooks:
                     _listened.discard(self)
 
-    def _settle(self, state: int, value: Any) -> list[Callable[[Future[T]], Any]] | tuple[()] | None:
+    def _settle(
+        self, state: int, value: Any
+    ) -> list[Callable[[Future[T]], Any]] | tuple[()] | None:
         with _lock:
             if self._state != _PENDING:
                 return None
@@ -326,14 +342,19 @@ def wait(
     return_when: ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION.
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
-        raise ValueError(f"return_when={return_when!r} is none of ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION")
+        raise ValueError(
+            f"return_when={return_when!r} is none of ALL_COMPLETED, FIRST_COMPLETED, "
+            "FIRST_EXCEPTION"
+        )
     all_futures = set(futures)
     stream = as_completed(all_futures, timeout, log_interval)
     done: set[Future[Any]] = set()
     try:
         for future in stream:
             done.add(future)
-            if return_when == FIRST_COMPLETED or (return_when == FIRST_EXCEPTION and future._state == _FAILED):
+            if return_when == FIRST_COMPLETED or (
+                return_when == FIRST_EXCEPTION and future._state == _FAILED
+            ):
                 break
     except TimeoutError:
         pass  # the partial result is the result
@@ -346,8 +367,9 @@ def wait(
 class as_completed:
     """Iterate over futures as they are done; `add` takes more on the way. Also `async for`.
 
-    Raises TimeoutError from the iteration when `timeout` seconds from the start have passed and some are not done. While it
-    waits it logs, every `log_interval` seconds (None: never), what for and on whom.
+    Raises TimeoutError from the iteration when `timeout` seconds from the start have passed and
+    some are not done. While it waits it logs, every `log_interval` seconds (None: never), what for
+    and on whom.
     """
 
     def __init__(
@@ -397,7 +419,9 @@ class as_completed:
                 return future
             if not self._pending:
                 raise StopIteration
-            seconds = self._check_time()  # it logs, which may take long: not while the bus's thread may want the lock
+            seconds = (
+                self._check_time()
+            )  # it logs, which may take long: not while the bus's thread may want the lock
             with self._wake:
                 if not self._ready:
                     self._wake.wait(seconds)
@@ -437,7 +461,8 @@ class as_completed:
                 pass  # that loop is closed
 
     def _check_time(self) -> float | None:
-        """How long to sleep at most. Raises TimeoutError past the deadline; logs when that is due."""
+        """How long to sleep at most. Raises TimeoutError past the deadline; logs when that is
+        due."""
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
             raise TimeoutError(f"after {self._timeout:g} s: {self._describe()}")
@@ -455,12 +480,15 @@ class as_completed:
         parts = []
         for about, whom in by_kind.items():
             named = ", ".join(sorted(whom)[:5])
-            parts.append(f"{about} of {named}" + (f" and {len(whom) - 5} more" if len(whom) > 5 else ""))
+            parts.append(
+                f"{about} of {named}" + (f" and {len(whom) - 5} more" if len(whom) > 5 else "")
+            )
         return f"{len(left)} not done: " + ("; ".join(parts) or "none")
 
 
 def _begin_anew() -> None:
-    """In a forked child, where no other thread is: one may have held the lock, another was to run the callbacks."""
+    """In a forked child, where no other thread is: one may have held the lock, another was to run
+    the callbacks."""
     global _lock, _callbacks
     _lock = threading.Lock()
     _callbacks = Callbacks()

@@ -20,7 +20,8 @@ DEFAULT_GRACE_SECONDS = 5.0
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group runs: kept with the state, so that a script that comes back can start the same again."""
+    """What a group runs: kept with the state, so that a script that comes back can start the same
+    again."""
 
     args: list[str]
     processes_per_host: int = 1
@@ -39,7 +40,16 @@ def name_process(pattern: str, rank: int, world_size: int) -> str:
 class Process:
     """One rank of a group. Its futures fail with `HostLost` when its host goes."""
 
-    __slots__ = ("__weakref__", "_inbox", "_pid", "_returncode", "group", "host", "local_rank", "rank")
+    __slots__ = (
+        "__weakref__",
+        "_inbox",
+        "_pid",
+        "_returncode",
+        "group",
+        "host",
+        "local_rank",
+        "rank",
+    )
 
     def __init__(self, group: ProcessGroup, host: Host, rank: int, local_rank: int) -> None:
         self.group = group
@@ -67,33 +77,41 @@ class Process:
 
     @property
     def logfile(self) -> str | None:
-        """Where its output goes, on its host (`{hostname}` in it is known once a manager has come); None is the manager's own output."""
+        """Where its output goes, on its host (`{hostname}` in it is known once a manager has come);
+        None is the manager's own output."""
         log = self.group.spec.log
         if log is None:
             return None
         log = name_process(log.replace("{name}", self.name), self.rank, self.group.world_size)
-        return log if self.host.facts is None else log.replace("{hostname}", self.host.facts.hostname)
+        return (
+            log if self.host.facts is None else log.replace("{hostname}", self.host.facts.hostname)
+        )
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"
 
     def __repr__(self) -> str:
-        return f"<Process {self.name} rank {self.rank}/{self.group.world_size} {self._returncode!r}>"
+        return (
+            f"<Process {self.name} rank {self.rank}/{self.group.world_size} {self._returncode!r}>"
+        )
 
     def pid(self) -> Future[int]:
-        """Its pid on its host. Fails with `ProcessFailedToStart` where the program could not be run."""
+        """Its pid on its host. Fails with `ProcessFailedToStart` where the program could not be
+        run."""
         return self._pid
 
     def returncode(self) -> Future[int]:
-        """How it ended, once its whole tree is gone: the exit code, or minus the signal that ended it.
+        """How it ended, once its whole tree is gone: the exit code, or minus the signal that ended
+        it.
 
-        What the first process leaves running when it exits gets TERM at once and KILL 2 s later. Fails with
-        `ProcessFailedToStart`, and with `HostLost` when nobody can know any more.
+        What the first process leaves running when it exits gets TERM at once and KILL 2 s later.
+        Fails with `ProcessFailedToStart`, and with `HostLost` when nobody can know any more.
         """
         return self._returncode
 
     def send(self, message: Any) -> None:
-        """Send a value (see `encode_value` for what may be in it); it waits there until the process takes it.
+        """Send a value (see `encode_value` for what may be in it); it waits there until the process
+        takes it.
 
         Raises:
             HostLost: at once, when the host is lost already.
@@ -104,10 +122,11 @@ class Process:
         self.group._roster.post_send(self.group, self, cut_parts(encode_value(message)))
 
     def recv(self, filter: Filter | None = None) -> Future[Any]:
-        """A future for the next message that `filter` takes (any, when None); others wait for another `recv`.
+        """A future for the next message that `filter` takes (any, when None); others wait for
+        another `recv`.
 
-        The filter may be called in the bus's thread: it must be short and must not wait. Fails with `ProcessEnded` or
-        `HostLost` when the process is over and no such message came.
+        The filter may be called in the bus's thread: it must be short and must not wait. Fails with
+        `ProcessEnded` or `HostLost` when the process is over and no such message came.
         """
         return receive_one(self._inbox, filter, "a message", self)
 
@@ -125,9 +144,12 @@ class Process:
 
 
 class ProcessGroup(Sequence[Process]):
-    """Processes started together, rank by rank: rank = index of the host × processes per host + local rank."""
+    """Processes started together, rank by rank: rank = index of the host × processes per host +
+    local rank."""
 
-    def __init__(self, roster: CrewRoster, number: int, hosts: Sequence[Host], spec: GroupSpec) -> None:
+    def __init__(
+        self, roster: CrewRoster, number: int, hosts: Sequence[Host], spec: GroupSpec
+    ) -> None:
         self._roster = roster
         self.number = number
         self.hosts = tuple(hosts)
@@ -177,19 +199,25 @@ class ProcessGroup(Sequence[Process]):
         return [process._returncode for process in self._processes]
 
     def broadcast(self, message: Any) -> None:
-        """Send a value to every process: encoded once, one message per host. Hosts that are lost are passed over."""
+        """Send a value to every process: encoded once, one message per host. Hosts that are lost
+        are passed over."""
         self._roster.post_broadcast(self, cut_parts(encode_value(message)))
 
     def gather(self, filter: Filter | None = None) -> Future[list[Any]]:
-        """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot come.
+        """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot
+        come.
 
-        Where it fails, is cancelled, or times out and is dropped, what it had taken of the others waits for the next `recv`.
+        Where it fails, is cancelled, or times out and is dropped, what it had taken of the others
+        waits for the next `recv`.
         """
-        return Gather([process._inbox for process in self._processes], filter).begin("a message each", self)
+        return Gather([process._inbox for process in self._processes], filter).begin(
+            "a message each", self
+        )
 
     def forget(self) -> None:
         """Let go of a group that is over: managers and state stop remembering how it ended.
 
-        What still runs of it is killed, without a grace, and its pending futures fail with `ProcessEnded`.
+        What still runs of it is killed, without a grace, and its pending futures fail with
+        `ProcessEnded`.
         """
         self._roster.forget(self)

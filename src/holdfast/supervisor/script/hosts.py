@@ -46,7 +46,8 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Host:
-    """A handle: there at once, attached to a machine when a manager checks in, lost for good when that one is.
+    """A handle: there at once, attached to a machine when a manager checks in, lost for good when
+    that one is.
 
     Nothing on it is changed by any thread but the bus's.
     """
@@ -69,7 +70,13 @@ class Host:
         return self._facts.hostname if self._facts is not None else f"host {self.number} (waiting)"
 
     def __repr__(self) -> str:
-        state = f"lost: {self._reason}" if self._reason else "attached" if self._peer is not None else "waiting"
+        state = (
+            f"lost: {self._reason}"
+            if self._reason
+            else "attached"
+            if self._peer is not None
+            else "waiting"
+        )
         return f"<Host {self.number} {self._facts.hostname if self._facts else ''} {state}>"
 
     def hostname(self) -> Future[str]:
@@ -81,14 +88,16 @@ class Host:
         return self._lost
 
     def time_cleared(self) -> Future[float]:
-        """When nothing of this run can run there any more (Unix time), which is later than the loss: its manager said
-        goodbye, or the time is over in which manager and warden end everything by themselves (25 s after a loss, or `orphan_grace`
-        and 14 s). Wait for it before starting ranks that must never overlap with those of the lost host.
+        """When nothing of this run can run there any more (Unix time), which is later than the
+        loss: its manager said goodbye, or the time is over in which manager and warden end
+        everything by themselves (25 s after a loss, or `orphan_grace` and 14 s). Wait for it before
+        starting ranks that must never overlap with those of the lost host.
         """
         return self._cleared
 
     def connection_lost(self) -> bool:
-        """True once the host is lost, was given back or was replaced. It never comes back; ask for another."""
+        """True once the host is lost, was given back or was replaced. It never comes back; ask for
+        another."""
         return self._reason is not None
 
     @property

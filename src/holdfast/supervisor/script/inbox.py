@@ -38,7 +38,8 @@ class Target(Protocol):
         """Nobody waits for it any more: the script has dropped the future, or it is done."""
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take it, from the process of that index; False when it is not wanted any more. turn: of one that had come back."""
+        """Take it, from the process of that index; False when it is not wanted any more. turn: of
+        one that had come back."""
 
     def fail(self, error: BaseException) -> None:
         """It will not come."""
@@ -72,9 +73,11 @@ class _One:
 
 
 class Gather:
-    """One message from each of many; the future's value is the list of them, in the order of the processes.
+    """One message from each of many; the future's value is the list of them, in the order of the
+    processes.
 
-    Where it fails, is cancelled or dropped, what it had taken goes back to the front of the buffers it came from.
+    Where it fails, is cancelled or dropped, what it had taken goes back to the front of the buffers
+    it came from.
     """
 
     def __init__(self, inboxes: Sequence[Inbox], accept: Filter | None) -> None:
@@ -98,7 +101,8 @@ class Gather:
         return future
 
     def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
-        """Most have neither a message nor another wait: those are told of at the price of a look each."""
+        """Most have neither a message nor another wait: those are told of at the price of a look
+        each."""
         alone = (self,)
         with _lock:
             others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]
@@ -118,7 +122,9 @@ class Gather:
             return False
         self._values[index] = value
         self._left -= 1
-        if self._left == 0 and future.set_result([self._values[at] for at in range(len(self._inboxes))]):
+        if self._left == 0 and future.set_result(
+            [self._values[at] for at in range(len(self._inboxes))]
+        ):
             self._values = {}
         return True
 
@@ -147,23 +153,37 @@ class Gather:
 class Inbox:
     """A bounded buffer with filters. Any thread may wait; the bus's thread fills it.
 
-    INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to two, never to none.
-    INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never silently.
+    INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to
+             two, never to none.
+    INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never
+             silently.
     INBOX-3  A wait whose future nobody has any more (it timed out, say) takes nothing.
-    INBOX-4  Messages that waits had taken and nobody looked at are the first again, in the order in which they had come.
+    INBOX-4  Messages that waits had taken and nobody looked at are the first again, in the order in
+             which they had come.
     """
 
-    __slots__ = ("_assembler", "_bytes", "_end", "_index", "_messages", "_returned", "_waits", "dropped")
+    __slots__ = (
+        "_assembler",
+        "_bytes",
+        "_end",
+        "_index",
+        "_messages",
+        "_returned",
+        "_waits",
+        "dropped",
+    )
 
     def __init__(self, index: int = 0) -> None:
         """`index`: whose messages they are, among those of one gather."""
         self._index = index
         self._assembler: Assembler | None = None
         self._messages: deque[bytes] | None = None
-        self._returned: list[int] | None = None  # the turns of those that came back: the first ones in the buffer
+        self._returned: list[int] | None = (
+            None  # the turns of those that came back: the first ones in the buffer
+        )
         self._bytes = 0
-        # A script waits for thousands of processes at once, mostly with one wait for each: they share one tuple. What is made for
-        # each is looked at by the garbage collector as well.
+        # A script waits for thousands of processes at once, mostly with one wait for each: they
+        # share one tuple. What is made for each is looked at by the garbage collector as well.
         self._waits: tuple[Target, ...] = ()
         self._end: BaseException | None = None
         self.dropped = 0
@@ -172,7 +192,8 @@ class Inbox:
         return len(self._messages) if self._messages is not None else 0
 
     def wait(self, target: Target) -> None:
-        """Give `target` the first message that it accepts, one that waits already before one that comes."""
+        """Give `target` the first message that it accepts, one that waits already before one that
+        comes."""
         take_returns()
         with _lock:
             if self._messages is not None and self._take_waiting(target, self._messages):
@@ -187,7 +208,8 @@ class Inbox:
         target.fail(end)
 
     def wait_alone(self, alone: tuple[Target]) -> bool:
-        """Have one wait where nothing is there to be taken and nobody else waits. The caller has the lock."""
+        """Have one wait where nothing is there to be taken and nobody else waits. The caller has
+        the lock."""
         if self._messages is not None or self._waits or self._end is not None:
             return False
         self._waits = alone
@@ -208,7 +230,11 @@ class Inbox:
                 target.fail(error)
                 return True
             if wanted:
-                turn = self._returned[at] if self._returned is not None and at < len(self._returned) else 0
+                turn = (
+                    self._returned[at]
+                    if self._returned is not None and at < len(self._returned)
+                    else 0
+                )
                 # Where it was cancelled, or failed as a whole, the message stays.
                 if target.settle(self._index, value, turn):
                     self._remove(at)

@@ -13,7 +13,8 @@ _PATIENCE = ("--wait", "120")
 
 
 class LocalManagers:
-    """Managers that are children of this process. They have the limit of descriptors that it had when this was made."""
+    """Managers that are children of this process. They have the limit of descriptors that it had
+    when this was made."""
 
     def __init__(self) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
@@ -31,10 +32,15 @@ class LocalManagers:
     def start_simulated(self, command: list[str], n: int, processes: int) -> list[int]:
         """Start `n` simulated hosts, spread over `processes`; the pids of these."""
         shares = [n // processes + (index < n % processes) for index in range(processes)]
-        return [self._start([*command, *_PATIENCE, "--simulate", str(share)]) for share in shares if share]
+        return [
+            self._start([*command, *_PATIENCE, "--simulate", str(share)])
+            for share in shares
+            if share
+        ]
 
     def _start(self, command: list[str]) -> int:
-        # A session of its own: the terminal's Ctrl-C is for the script, which then ends them in order.
+        # A session of its own: the terminal's Ctrl-C is for the script, which then ends them in
+        # order.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.running.append(process)
         with contextlib.suppress(OSError):  # it is gone already

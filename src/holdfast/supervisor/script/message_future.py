@@ -1,4 +1,5 @@
-"""Futures for messages: what comes when nobody has, or looks at, the future any more goes back to where it came from."""
+"""Futures for messages: what comes when nobody has, or looks at, the future any more goes back to
+where it came from."""
 
 from __future__ import annotations
 
@@ -12,16 +13,19 @@ from typing import Any
 from holdfast.supervisor.script import futures
 from holdfast.supervisor.script.futures import Future, Source
 
-# What goes back. Whoever drops a future may have any lock, so the work is another thread's, or the next reader's, who must not
-# find a later message first.
+# What goes back. Whoever drops a future may have any lock, so the work is another thread's, or the
+# next reader's, who must not find a later message first.
 _returns: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 _returning = threading.Lock()
 
 
 def return_soon(function: Callable[..., Any], *arguments: Any) -> None:
-    """Have `function(*arguments)` put something back, before anybody reads the next message. Never blocks and never raises."""
+    """Have `function(*arguments)` put something back, before anybody reads the next message. Never
+    blocks and never raises."""
     _returns.append((function, arguments))
-    with contextlib.suppress(RuntimeError):  # Python is ending and starts no thread any more: nobody reads either
+    with contextlib.suppress(
+        RuntimeError
+    ):  # Python is ending and starts no thread any more: nobody reads either
         futures.run_soon(take_returns, None)
 
 

@@ -49,7 +49,9 @@ class MetricsServer:
             ) from error
         self.address: str = address
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="holdfast-metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="holdfast-metrics", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

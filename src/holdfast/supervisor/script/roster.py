@@ -1,15 +1,20 @@
-"""Who is there and what runs where: the handles of the script joined with the sessions of the fleet.
+"""Who is there and what runs where: the handles of the script joined with the sessions of the
+fleet.
 
-Public functions may be called by any thread; they hand their work to the bus's thread, which alone changes anything.
+Public functions may be called by any thread; they hand their work to the bus's thread, which alone
+changes anything.
 
 ROSTER-1  A handle is given a manager once; when that is lost the handle is lost.
-ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the reason.
-ROSTER-4  A lost host counts as cleared on evidence, a goodbye, or after the longest time that its manager, or the warden of
-          one that is frozen, may take to end everything.
-ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the machine of a replaced one
-          (unless others decide which machines come back: `bars_machines` False).
-ROSTER-5  An earlier script may have met a manager in its last instant, after what the state tells: a handle that waits, and has a
-          group, is for whoever reports its processes, and for others once that one had its time to come back.
+ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the
+          reason.
+ROSTER-4  A lost host counts as cleared on evidence, a goodbye, or after the longest time that its
+          manager, or the warden of one that is frozen, may take to end everything.
+ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the
+          machine of a replaced one (unless others decide which machines come back: `bars_machines`
+          False).
+ROSTER-5  An earlier script may have met a manager in its last instant, after what the state tells:
+          a handle that waits, and has a group, is for whoever reports its processes, and for others
+          once that one had its time to come back.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
 EXIT_GIVEN_UP = 73
 _FOREVER = float("inf")
 _MAX_REASON = 10_000
-_CLEAR_SLACK_SECONDS = 5.0  # a scan for descendants that fled, and turns of a machine that is overloaded
+_CLEAR_SLACK_SECONDS = (
+    5.0  # a scan for descendants that fled, and turns of a machine that is overloaded
+)
 
 
 class HostRoster:
@@ -47,14 +54,22 @@ class HostRoster:
         self.excluded: dict[str, str] = {}
         self.closing: dict[bytes, Peer] = {}  # told to end, goodbye awaited
         self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
-        self.unmet: list[Host] = []  # of an earlier script's groups, and of no manager that is known (ROSTER-5)
+        self.unmet: list[
+            Host
+        ] = []  # of an earlier script's groups, and of no manager that is known (ROSTER-5)
         self.expect_until = 0.0
         self.bars_machines = True
-        self.term_grace_seconds = 0.0  # what processes have of a manager that gets TERM, where that is known
+        self.term_grace_seconds = (
+            0.0  # what processes have of a manager that gets TERM, where that is known
+        )
         self.changed: Callable[[], None] = lambda: None  # the state file listens
         self.ending = False
-        self._given_back: dict[bytes, Host] = {}  # by manager, until it says goodbye or falls silent
-        self._uncleared: dict[Host, float] = {}  # lost, and when they count as cleared; the earliest first
+        self._given_back: dict[
+            bytes, Host
+        ] = {}  # by manager, until it says goodbye or falls silent
+        self._uncleared: dict[
+            Host, float
+        ] = {}  # lost, and when they count as cleared; the earliest first
         self._when_closed: list[Future[None]] = []
         self._events = events
         self._waiting: dict[Demand, deque[Host]] = {}
@@ -102,7 +117,11 @@ class HostRoster:
 
     def _offer(self, peer: Peer) -> None:
         """Give a manager to the longest waiting handle it fits, or keep it."""
-        fitting = [(queue[0].number, demand) for demand, queue in self._waiting.items() if self._may_have(peer, demand)]
+        fitting = [
+            (queue[0].number, demand)
+            for demand, queue in self._waiting.items()
+            if self._may_have(peer, demand)
+        ]
         if not fitting:
             self.idle[peer.identity] = peer
             return
@@ -146,11 +165,14 @@ class HostRoster:
         self.changed()
 
     def _exclude(self, host: Host, reason: str) -> None:
-        """ROSTER-3. Not where the name says nothing: several managers on one machine, or the script's own."""
+        """ROSTER-3. Not where the name says nothing: several managers on one machine, or the
+        script's own."""
         assert host._facts is not None
         name = host._facts.hostname
         others = any(
-            peer.facts.hostname == name and peer is not host._peer and peer.identity not in self.closing
+            peer.facts.hostname == name
+            and peer is not host._peer
+            and peer.identity not in self.closing
             for peer in self.fleet.peers.values()
         )
         if self.bars_machines and not others and name != read_machine_name():
@@ -170,7 +192,9 @@ class HostRoster:
         """Say it within the session; the manager says goodbye when nothing of it runs."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
-        order = End(self.fleet.run, code, _make_sayable(reason), self.fleet.rules.kill_grace_seconds)
+        order = End(
+            self.fleet.run, code, _make_sayable(reason), self.fleet.rules.kill_grace_seconds
+        )
         self.fleet.push(peer, encode_message(order))
 
     def end_all(self, code: int, reason: str) -> None:
@@ -191,7 +215,8 @@ class HostRoster:
             self._tell_end(peer, code, reason)
 
     def when_closed(self, future: Future[None]) -> None:
-        """Settle `future` once every manager told to end has said goodbye or fallen silent. In the bus's thread."""
+        """Settle `future` once every manager told to end has said goodbye or fallen silent. In the
+        bus's thread."""
         self._when_closed.append(future)
         self._check_closed()
 
@@ -202,7 +227,8 @@ class HostRoster:
                 future.set_result(None)
 
     def adopt(self, host: Host) -> None:
-        """Take a handle over from an earlier script, its groups before it. Before the bus starts."""
+        """Take a handle over from an earlier script, its groups before it. Before the bus
+        starts."""
         self.hosts[host.number] = host
         if host._reason is not None:
             self._await_clearing(host)
@@ -216,7 +242,8 @@ class HostRoster:
     # ---- what the bus says
 
     def take_came(self, peer: Peer, hello: Hello) -> None:
-        """A manager checked in: one of an earlier script goes on, another is offered to whoever waits."""
+        """A manager checked in: one of an earlier script goes on, another is offered to whoever
+        waits."""
         if self.ending:
             self._tell_end(peer, EXIT_RETURNED, "the script is done")
             return
@@ -238,14 +265,20 @@ class HostRoster:
         self._say_early(host, peer)  # after the launches that died with the earlier script
 
     def _find_by_processes(self, hello: Hello) -> Host | None:
-        """The handle of a manager that was attached in the instant before the script died: its processes tell."""
+        """The handle of a manager that was attached in the instant before the script died: its
+        processes tell."""
         for report in hello.groups:
             ranks = [entry.rank for entry in report.running]
             ranks += [entry.rank for entry in report.ended]
             ranks += [entry.rank for entry in report.unstarted]
             for rank in ranks:
                 host = self.crew.find_host(report.group, rank)
-                if host is not None and host._peer is None and host._reason is None and not host._identity:
+                if (
+                    host is not None
+                    and host._peer is None
+                    and host._reason is None
+                    and not host._identity
+                ):
                     self._unqueue(host)
                     return host
         return None
@@ -277,7 +310,8 @@ class HostRoster:
                 self.crew.refused["out of place"] += 1
 
     def _drop_peer(self, peer: Peer, reason: str) -> Host | None:
-        """A manager is gone. Returns the handle that it served, or had served when that was given back."""
+        """A manager is gone. Returns the handle that it served, or had served when that was given
+        back."""
         self.idle.pop(peer.identity, None)
         if self.closing.pop(peer.identity, None) is not None:
             self._check_closed()
@@ -301,7 +335,8 @@ class HostRoster:
             host._cleared.set_result(time.time())
 
     def close(self) -> None:
-        """No more is learned: whoever still waits for anything is told so. After the bus has ended."""
+        """No more is learned: whoever still waits for anything is told so. After the bus has
+        ended."""
         error = ContextClosed("the context was shut down: what still runs on the host is not known")
         for host in list(self.hosts.values()):
             for future in (host._hostname, host._lost, host._cleared):
@@ -344,5 +379,6 @@ class HostRoster:
 
 
 def _make_sayable(reason: str) -> str:
-    """A script's reason may be an error's text, with paths of odd bytes or a whole log in it; the order must get through."""
+    """A script's reason may be an error's text, with paths of odd bytes or a whole log in it; the
+    order must get through."""
     return reason[:_MAX_REASON].encode(errors="backslashreplace").decode()

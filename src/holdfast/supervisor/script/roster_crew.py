@@ -1,6 +1,7 @@
 """What runs where: groups and processes, joined with the sessions of their hosts.
 
-Public functions may be called by any thread; they hand their work to the bus's thread, which alone changes anything.
+Public functions may be called by any thread; they hand their work to the bus's thread, which alone
+changes anything.
 
 CREW-1  A manager speaks only for the processes of its own host.
 CREW-2  The first end of a process stands; what a manager says again changes nothing.
@@ -65,7 +66,9 @@ class CrewRoster:
         self.refused: Counter[str] = Counter()
         self.dropped = 0  # messages that nobody took
         self.changed: Callable[[], None] = lambda: None  # the state file listens
-        self.save: Callable[[], None] = lambda: None  # a group is in the state before it is anywhere else
+        self.save: Callable[[], None] = lambda: (
+            None
+        )  # a group is in the state before it is anywhere else
         self.closed = ""  # why nothing can be asked any more
         self._fleet = fleet
         self._events = events
@@ -98,7 +101,9 @@ class CrewRoster:
             self._take_launch_failed(host, LaunchFailed(report.group, report.unstarted))
             self._take_exited(host, Exited(report.group, report.ended))
         for number, (group, index) in host._groups.items():
-            if number not in known and not self._is_over(group, index):  # the order died with the script that gave it
+            if number not in known and not self._is_over(
+                group, index
+            ):  # the order died with the script that gave it
                 self._say(host, _make_launch(group, index))
 
     def _is_over(self, group: ProcessGroup, index: int) -> bool:
@@ -140,15 +145,20 @@ class CrewRoster:
     def find_host(self, number: int, rank: int) -> Host | None:
         """Whose a rank of a group is."""
         group = self.groups.get(number)
-        return group._processes[rank].host if group is not None and rank < group.world_size else None
+        return (
+            group._processes[rank].host if group is not None and rank < group.world_size else None
+        )
 
     def adopt_group(self, group: ProcessGroup) -> None:
-        """Take a group over from an earlier script, as its state tells of it. Before the bus starts."""
+        """Take a group over from an earlier script, as its state tells of it. Before the bus
+        starts."""
         self.groups[group.number] = group
         self.running += group.world_size
         for index, host in enumerate(group.hosts):
             host._groups[group.number] = (group, index)
-            if not host._identity and host._reason is None:  # no manager had come yet: the order is still to be given
+            if (
+                not host._identity and host._reason is None
+            ):  # no manager had come yet: the order is still to be given
                 host._early.append(_make_launch(group, index))
 
     def _launch(self, group: ProcessGroup) -> None:
@@ -159,7 +169,9 @@ class CrewRoster:
                 continue
             host._groups[group.number] = (group, index)
             self._say(host, _make_launch(group, index))
-        self._events.say("group created", group=group.name, processes=group.world_size, hosts=len(group.hosts))
+        self._events.say(
+            "group created", group=group.name, processes=group.world_size, hosts=len(group.hosts)
+        )
         self.changed()
 
     def _say(self, host: Host, message: bytes) -> None:
@@ -172,11 +184,15 @@ class CrewRoster:
         """Send a message that was cut into parts."""
         number, rank = group.number, process.rank
         # One call: parts of two messages that two threads send must not mix.
-        self.ask(self._say_all, process.host, [encode_message(Send(number, rank, *cut)) for cut in cuts])
+        self.ask(
+            self._say_all, process.host, [encode_message(Send(number, rank, *cut)) for cut in cuts]
+        )
 
     def post_broadcast(self, group: ProcessGroup, cuts: list[Cut]) -> None:
         """Send a message to all processes of a group."""
-        messages = [encode_message(Send(group.number, None, data, part, last)) for data, part, last in cuts]
+        messages = [
+            encode_message(Send(group.number, None, data, part, last)) for data, part, last in cuts
+        ]
         self.ask(self._broadcast, group, messages)
 
     def _broadcast(self, group: ProcessGroup, messages: list[bytes]) -> None:
@@ -194,7 +210,9 @@ class CrewRoster:
         self.ask(self._signal, future, list(processes), number, whole_group)
         return future
 
-    def _signal(self, future: Future[int], processes: list[Process], number: int, whole_group: bool) -> None:
+    def _signal(
+        self, future: Future[int], processes: list[Process], number: int, whole_group: bool
+    ) -> None:
         batches = _batch(processes)
         living = [batch for batch in batches if batch[0]._reason is None]
         if not living:
@@ -207,7 +225,10 @@ class CrewRoster:
         for host, group, ranks in living:
             self._request_number += 1
             self._requests[self._request_number] = (request, host)
-            self._say(host, encode_message(Signal(self._request_number, group, ranks, number, whole_group)))
+            self._say(
+                host,
+                encode_message(Signal(self._request_number, group, ranks, number, whole_group)),
+            )
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
         """TERM, grace, KILL for many at once."""
@@ -222,7 +243,8 @@ class CrewRoster:
         if self.closed:
             raise ContextClosed(self.closed)
         if self.groups.pop(group.number, None) is not None:
-            # Before the managers forget it: a script that came back to a state that names it would launch it again.
+            # Before the managers forget it: a script that came back to a state that names it would
+            # launch it again.
             try:
                 self.save()
             except BaseException:  # the script was told that nothing happened
@@ -231,7 +253,9 @@ class CrewRoster:
         self.ask(self._forget, group)
 
     def _forget(self, group: ProcessGroup) -> None:
-        error = ProcessEnded(f"the script let go of the group {group.name}, which ended what still ran of it")
+        error = ProcessEnded(
+            f"the script let go of the group {group.name}, which ended what still ran of it"
+        )
         for index, host in enumerate(group.hosts):
             if host._groups.pop(group.number, None) is not None:
                 self._fail_all(group, index, error)
@@ -249,7 +273,9 @@ class CrewRoster:
 
     # ---- what managers say of processes
 
-    def _find(self, host: Host, group_number: int, ranks: Iterable[Any]) -> Iterable[tuple[Process, Any]]:
+    def _find(
+        self, host: Host, group_number: int, ranks: Iterable[Any]
+    ) -> Iterable[tuple[Process, Any]]:
         """The processes meant; a manager speaks only for its own host's."""
         group, _ = host._groups.get(group_number, (None, 0))
         if group is None:
@@ -277,7 +303,9 @@ class CrewRoster:
             process._pid.set_exception(error)
             process._returncode.set_exception(error)
             process._inbox.end(error)
-            self._events.say("process failed to start", process=process.name, host=str(host), reason=item.reason)
+            self._events.say(
+                "process failed to start", process=process.name, host=str(host), reason=item.reason
+            )
 
     def _take_exited(self, host: Host, message: Exited) -> None:
         for process, item in self._find(host, message.group, message.processes):
@@ -286,9 +314,13 @@ class CrewRoster:
             code = item.exit_code if item.exit_code is not None else -(item.signal or 9)
             self._settle(process)
             process._returncode.set_result(code)
-            process._inbox.end(ProcessEnded(f"process {process.name} on host {host} ended with {code}"))
+            process._inbox.end(
+                ProcessEnded(f"process {process.name} on host {host} ended with {code}")
+            )
             if code:
-                self._events.say("process ended", process=process.name, host=str(host), returncode=code)
+                self._events.say(
+                    "process ended", process=process.name, host=str(host), returncode=code
+                )
         self.changed()
 
     def _take_signalled(self, host: Host, message: Signalled) -> None:
@@ -322,7 +354,9 @@ class CrewRoster:
         self.dropped += count - before
         if has_doubled(before, count):
             reason = f"nobody receives them; {count} so far"
-            self._events.say("messages dropped", process=process.name, host=str(host), reason=reason)
+            self._events.say(
+                "messages dropped", process=process.name, host=str(host), reason=reason
+            )
 
     def _take_dropped(self, host: Host, message: Dropped) -> None:
         self.dropped += message.count
@@ -354,17 +388,20 @@ def _make_launch(group: ProcessGroup, index: int) -> bytes:
 
 
 def _check_launch(group: ProcessGroup) -> None:
-    """Refuse what could not be sent, where it is asked for: in the bus's thread nobody would hear of it."""
+    """Refuse what could not be sent, where it is asked for: in the bus's thread nobody would hear
+    of it."""
     try:
         size = len(_make_launch(group, 0))
     except UnicodeEncodeError as error:
         raise ValidationError(
-            f"{error.object!r} cannot be sent: args, env, cwd and names are text, and this holds bytes that are none",
+            f"{error.object!r} cannot be sent: args, env, cwd and names are text, and this holds "
+            "bytes that are none",
             field="args",
         ) from None
     if size > MAX_LAUNCH_BYTES:
         raise TooLarge(
-            f"the arguments and the environment have {size} bytes, the limit is {MAX_LAUNCH_BYTES} (and the kernel's is about "
+            f"the arguments and the environment have {size} bytes, the limit is "
+            f"{MAX_LAUNCH_BYTES} (and the kernel's is about "
             "2 MB); put the input in a file"
         )
 

@@ -1,7 +1,8 @@
-"""What Holdfast gives a policy script that it runs: the port its managers dial, this attempt's keys, how many hosts there are.
+"""What Holdfast gives a policy script that it runs: the port its managers dial, this attempt's
+keys, how many hosts there are.
 
-`holdfast supervise` runs the script with a file named in the environment; `Context` takes what is in it over what the script
-says, so that a script written for another cluster runs unchanged.
+`holdfast supervise` runs the script with a file named in the environment; `Context` takes what is
+in it over what the script says, so that a script written for another cluster runs unchanged.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ ANYWHERE = ("*", "0.0.0.0", "::")
 class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a supervised job, as its script's context needs it.
 
-    port, address: where managers dial; the address is this machine's as the other hosts reach it. hosts: how many the job has.
-    term_grace_seconds: what processes have when their manager gets TERM. metrics: where to serve metrics, `PORT` or
-    `ADDRESS:PORT`; empty where not.
+    port, address: where managers dial; the address is this machine's as the other hosts reach it.
+    hosts: how many the job has.
+    term_grace_seconds: what processes have when their manager gets TERM. metrics: where to serve
+    metrics, `PORT` or `ADDRESS:PORT`; empty where not.
     """
 
     keys: RunKeys
@@ -35,9 +37,11 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = ""
 
     def choose_bind(self, bind: str) -> str:
-        """The address to listen on, which this machine's own manager reaches as well as the other hosts' do.
+        """The address to listen on, which this machine's own manager reaches as well as the other
+        hosts' do.
 
-        One that the script names is another machine's tomorrow, and the advertised one need not be any of this machine's own.
+        One that the script names is another machine's tomorrow, and the advertised one need not be
+        any of this machine's own.
         """
         if is_loopback(self.address) and bind not in ANYWHERE:
             return "127.0.0.1" if self.address == "localhost" else self.address
@@ -70,7 +74,8 @@ def read_given(environ: Mapping[str, str]) -> GivenRun | None:
         return msgspec.json.decode(Path(name).read_bytes(), type=GivenRun)
     except (OSError, msgspec.MsgspecError) as error:
         raise ValidationError(
-            f"{RUN_VARIABLE} names {name}, which cannot be read ({error}); `holdfast supervise` writes it for the script alone",
+            f"{RUN_VARIABLE} names {name}, which cannot be read ({error}); `holdfast supervise` "
+            "writes it for the script alone",
             field=RUN_VARIABLE,
         ) from error
 

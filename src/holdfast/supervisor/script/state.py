@@ -1,11 +1,14 @@
 """The state folder: what a script that is started again must know of the one before.
 
-STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle leaves the one before.
+STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle
+         leaves the one before.
 STATE-2  One script per folder: an flock, which the kernel lets go of however its holder dies.
-STATE-3  What could not be written is written as soon as it can be, whether anything changes meanwhile or not.
+STATE-3  What could not be written is written as soon as it can be, whether anything changes
+         meanwhile or not.
 
-What managers know (pids, returncodes) they tell again when they come back; the file holds the keys, the port, the handles
-and what groups are made of. A group that no manager got is launched again from it; a process that no file knows is ended.
+What managers know (pids, returncodes) they tell again when they come back; the file holds the keys,
+the port, the handles and what groups are made of. A group that no manager got is launched again
+from it; a process that no file knows is ended.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from holdfast.wire.bus import HostFacts
 
 logger = logging.getLogger("holdfast.supervisor")
 
-REATTACH_SECONDS = 10.0  # managers look for the script every second; one that was only slow must not be given up
+REATTACH_SECONDS = (
+    10.0  # managers look for the script every second; one that was only slow must not be given up
+)
 STATE_FILE = "run.json"
 LOCK_FILE = "run.lock"
 _SAVE_SECONDS = 0.1
@@ -74,14 +79,17 @@ class RunState(msgspec.Struct, kw_only=True):
         return RunState(run=keys.run, keys=keys, port=port)
 
     def check(self) -> None:
-        """Raises LookupError or ValueError where it contradicts itself: a file that somebody has edited."""
+        """Raises LookupError or ValueError where it contradicts itself: a file that somebody has
+        edited."""
         numbers = set()
         for host in self.hosts:
             bytes.fromhex(host.identity)
             numbers.add(host.number)
         for group in self.groups:
             size = len(group.hosts) * group.spec.processes_per_host
-            if not numbers.issuperset(group.hosts) or any(not 0 <= rank < size for rank in group.returncodes):
+            if not numbers.issuperset(group.hosts) or any(
+                not 0 <= rank < size for rank in group.returncodes
+            ):
                 raise LookupError(f"group {group.number} names hosts or ranks that are not there")
 
     def revive(self, roster: HostRoster, crew: CrewRoster) -> None:
@@ -112,15 +120,19 @@ class RunState(msgspec.Struct, kw_only=True):
             roster.adopt(host)
 
     def update(self, roster: HostRoster, crew: CrewRoster) -> None:
-        """Read the present from the handles. They change meanwhile: each is read once, copies are made first.
+        """Read the present from the handles. They change meanwhile: each is read once, copies are
+        made first.
 
-        Ends before hosts: what has ended had a manager, so the file never tells of an end on a host that still waits for one.
+        Ends before hosts: what has ended had a manager, so the file never tells of an end on a host
+        that still waits for one.
         """
         groups = list(crew.groups.values())
         self.groups = [_describe_group(group) for group in groups]
         used = {host.number for group in groups for host in group.hosts}
         hosts = list(roster.hosts.values())
-        self.hosts = [_describe_host(host) for host in hosts if host._reason is None or host.number in used]
+        self.hosts = [
+            _describe_host(host) for host in hosts if host._reason is None or host.number in used
+        ]
         self.next_host = max((host.number + 1 for host in hosts), default=self.next_host)
         self.excluded = dict(roster.excluded)
 
@@ -142,7 +154,10 @@ def _describe_group(group: ProcessGroup) -> GroupState:
         if future.done() and future.exception() is None:
             codes[process.rank] = future.result()
     return GroupState(
-        number=group.number, spec=group.spec, hosts=[host.number for host in group.hosts], returncodes=codes
+        number=group.number,
+        spec=group.spec,
+        hosts=[host.number for host in group.hosts],
+        returncodes=codes,
     )
 
 
@@ -154,7 +169,9 @@ class StateFolder:
         self.path = path.absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock_fd = os.open(
+                self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
             raise ValidationError(
                 f"the state folder {self.path} cannot be used: {error.strerror}", field="state_dir"
@@ -174,7 +191,8 @@ class StateFolder:
         self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
 
     def load(self) -> RunState | None:
-        """The run that was left here; None where there is none. Raises ValidationError where it cannot be read."""
+        """The run that was left here; None where there is none. Raises ValidationError where it
+        cannot be read."""
         try:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
@@ -189,7 +207,8 @@ class StateFolder:
             return state
         except (msgspec.MsgspecError, ValueError, LookupError) as error:
             raise ValidationError(
-                f"{self.path / STATE_FILE} cannot be read ({error}); remove it to begin a new run", field="state_dir"
+                f"{self.path / STATE_FILE} cannot be read ({error}); remove it to begin a new run",
+                field="state_dir",
             ) from error
 
     def keep(self, state: RunState, roster: HostRoster, crew: CrewRoster) -> None:
@@ -213,7 +232,9 @@ class StateFolder:
             try:
                 write_private(self.path / STATE_FILE, msgspec.json.encode(state))
             except OSError as error:
-                raise Unavailable(f"the state folder {self.path} cannot be written: {error.strerror}") from error
+                raise Unavailable(
+                    f"the state folder {self.path} cannot be written: {error.strerror}"
+                ) from error
 
     def _run(self) -> None:
         failed = False
@@ -227,7 +248,10 @@ class StateFolder:
                 failed = False
             except Exception as error:
                 if not failed:
-                    logger.error("%s; until it can, a script that is started again may not find its hosts", error)
+                    logger.error(
+                        "%s; until it can, a script that is started again may not find its hosts",
+                        error,
+                    )
                 failed = True
                 self._wake.set()  # STATE-3
             self._ended.wait(_RETRY_SECONDS if failed else _SAVE_SECONDS)
@@ -249,5 +273,6 @@ class StateFolder:
             os.close(self._lock_fd)
 
     def disown(self) -> None:
-        """In a forked child (FORK-1): the lock is of the file that parent and child have opened once, and lasts for both."""
+        """In a forked child (FORK-1): the lock is of the file that parent and child have opened
+        once, and lasts for both."""
         os.close(self._lock_fd)

@@ -1,4 +1,5 @@
-"""What is going on: one status line at an interval, the same as a value, and as Prometheus metrics."""
+"""What is going on: one status line at an interval, the same as a value, and as Prometheus
+metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ logger = logging.getLogger("holdfast.supervisor")
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Counts now; rates and times since the last status line (or the start).
 
-    busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that long at worst.
-    lag_seconds: how far the reading was behind what came when it was tried last, once a second. messages_dropped: since the start,
-    because nobody received them, in the script or in a process. disconnects: since the start; of managers that left or went,
-    and of whoever speaks no ZeroMQ or sends a frame so large that the connection is cut.
+    busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that
+    long at worst.
+    lag_seconds: how far the reading was behind what came when it was tried last, once a second.
+    messages_dropped: since the start, because nobody received them, in the script or in a process.
+    disconnects: since the start; of managers that left or went, and of whoever speaks no ZeroMQ or
+    sends a frame so large that the connection is cut.
     """
 
     hosts_attached: int
@@ -44,9 +47,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         text = (
-            f"hosts {self.hosts_attached} attached, {self.hosts_lost} lost, {self.hosts_waiting} waiting, "
+            f"hosts {self.hosts_attached} attached, {self.hosts_lost} lost, {self.hosts_waiting} "
+            "waiting, "
             f"{self.managers_idle} spare; processes {self.processes_running}; "
-            f"in {self.messages_in_per_second:.0f} messages/s, out {self.frames_out_per_second:.0f} frames/s; "
+            f"in {self.messages_in_per_second:.0f} messages/s, out "
+            f"{self.frames_out_per_second:.0f} frames/s; "
             f"busy {self.busy_fraction:.0%}, worst turn {self.worst_loop_seconds * 1000:.0f} ms, "
             f"reading {self.lag_seconds * 1000:.0f} ms behind"
         )
@@ -55,7 +60,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         if self.disconnects:
             text += f"; {self.disconnects} disconnects"
         if self.refused:
-            text += "; refused " + ", ".join(f"{count} {word}" for word, count in sorted(self.refused.items()))
+            text += "; refused " + ", ".join(
+                f"{count} {word}" for word, count in sorted(self.refused.items())
+            )
         return text
 
 
@@ -72,12 +79,17 @@ class Window:
         """Begin the next one."""
         load = bus.load
         self.at = time.monotonic()
-        self.messages_in, self.frames_out, self.busy_seconds = load.messages_in, load.frames_out, load.busy_seconds
+        self.messages_in, self.frames_out, self.busy_seconds = (
+            load.messages_in,
+            load.frames_out,
+            load.busy_seconds,
+        )
         load.worst_seconds = 0.0
 
 
 def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: Window) -> Status:
-    """Put it together. Counters are read while they move: each is true, together they are a moment apart."""
+    """Put it together. Counters are read while they move: each is true, together they are a moment
+    apart."""
     hosts = list(roster.hosts.values())
     load = bus.load
     seconds = max(1e-6, time.monotonic() - window.at)
@@ -147,7 +159,8 @@ def render_metrics(status: Status, roster: HostRoster, bus: Bus) -> str:
         ("holdfast_supervisor_busy_seconds_total", ""): load.busy_seconds,
     }
     counters |= {
-        ("holdfast_supervisor_refused_total", f'why="{why}"'): count for why, count in sorted(status.refused.items())
+        ("holdfast_supervisor_refused_total", f'why="{why}"'): count
+        for why, count in sorted(status.refused.items())
     }
     lines: list[str] = []
     for kind, found in (("gauge", gauges), ("counter", counters)):

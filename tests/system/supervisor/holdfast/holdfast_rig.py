@@ -1,4 +1,5 @@
-"""Policy scripts under a real Holdfast: hosts with agents, `holdfast supervise`, and a folder that scripts tell things in."""
+"""Policy scripts under a real Holdfast: hosts with agents, `holdfast supervise`, and a folder that
+scripts tell things in."""
 
 from __future__ import annotations
 
@@ -32,13 +33,29 @@ class Supervised:
     """One job of `holdfast supervise`, with a folder of its own."""
 
     def __init__(
-        self, cluster: Cluster, name: str, script: str, hosts: int, *options: str, args: tuple[str, ...] = ()
+        self,
+        cluster: Cluster,
+        name: str,
+        script: str,
+        hosts: int,
+        *options: str,
+        args: tuple[str, ...] = (),
     ) -> None:
         self.cluster = cluster
         self.folder = cluster.folder / name
         self.folder.mkdir()
         (self.folder / "policy.py").write_text(PREAMBLE + script)
-        words = ["supervise", "policy.py", "--hosts", str(hosts), "--cwd", str(self.folder), *options, "--", *args]
+        words = [
+            "supervise",
+            "policy.py",
+            "--hosts",
+            str(hosts),
+            "--cwd",
+            str(self.folder),
+            *options,
+            "--",
+            *args,
+        ]
         done = cluster.cli(*words)
         assert done.returncode == 0, done.stderr
         self.id = done.stdout.decode().strip()
@@ -63,23 +80,36 @@ class Supervised:
         words = [self.cluster.tell(self.id)]
         for rank in range(self.cluster.client.job(self.id).tasks):
             for stream in ("stdout", "stderr"):
-                text = b"".join(self.cluster.client.logs(self.id, rank=rank, stream=stream)).decode()[-3000:]
+                text = b"".join(
+                    self.cluster.client.logs(self.id, rank=rank, stream=stream)
+                ).decode()[-3000:]
                 words.append(f"-- rank {rank} {stream}\n{text}")
         return "\n".join(words)
 
     def output(self, rank: int, stream: str = "stdout", attempt: int | None = None) -> str:
-        return b"".join(self.cluster.client.logs(self.id, rank=rank, stream=stream, attempt=attempt)).decode()
+        return b"".join(
+            self.cluster.client.logs(self.id, rank=rank, stream=stream, attempt=attempt)
+        ).decode()
 
     def host_of(self, rank: int) -> Host:
         """The host that a rank is on now."""
         found: str = wait_until(
-            lambda: next((t.host_name for t in self.cluster.client.tasks(self.id) if t.rank == rank and t.state == "running"), ""),
-            SECONDS, what=f"rank {rank} to run",
-        )  # fmt: skip
+            lambda: next(
+                (
+                    t.host_name
+                    for t in self.cluster.client.tasks(self.id)
+                    if t.rank == rank and t.state == "running"
+                ),
+                "",
+            ),
+            SECONDS,
+            what=f"rank {rank} to run",
+        )
         return self.cluster.hosts[found]
 
     def pids(self, rank: int | None = None) -> list[int]:
-        """Every living process of this job (of one rank) on this machine, whatever host it belongs to."""
+        """Every living process of this job (of one rank) on this machine, whatever host it belongs
+        to."""
         prefix = f"{self.id}:" if rank is None else f"{self.id}:{rank}:"
         return [
             entry.pid
@@ -92,9 +122,12 @@ class Supervised:
 
 
 def find_first(job_id: str, rank: int) -> int:
-    """The first process of a rank: of those with its mark the one whose parent, the guardian, has none."""
+    """The first process of a rank: of those with its mark the one whose parent, the guardian, has
+    none."""
     for entry in table.read_table().values():
-        mine = entry.alive and (table.read_marks(entry.pid)[0] or "").startswith(f"{job_id}:{rank}:")
+        mine = entry.alive and (table.read_marks(entry.pid)[0] or "").startswith(
+            f"{job_id}:{rank}:"
+        )
         if mine and table.read_marks(entry.ppid)[0] is None:
             return entry.pid
     raise AssertionError(f"rank {rank} of {job_id} does not run")

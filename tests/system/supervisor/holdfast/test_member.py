@@ -1,4 +1,5 @@
-"""Ranks of a supervised job, started as their agent starts them: what they read, what they pass on, and how they end."""
+"""Ranks of a supervised job, started as their agent starts them: what they read, what they pass on,
+and how they end."""
 
 from __future__ import annotations
 
@@ -41,11 +42,23 @@ SHOW = [sys.executable, "-c", "import json, os, sys; open(sys.argv[1], 'w').writ
 def words(port: int = 1, **more: str) -> dict[str, str]:
     """What an agent says to a rank."""
     return {
-        "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "HOLDFAST_JOB_ID": "j1", "HOLDFAST_ATTEMPT": "1", "HOLDFAST_RANK": "0",
-        "HOLDFAST_TASK": "j1:0:1", "HOLDFAST_HOST_NAME": "box", "HOLDFAST_HOST_LABELS": '{"zone": "a"}',
-        "HOLDFAST_GRACE": "15", SEED_VARIABLE: SEED, "TORCHELASTIC_RUN_ID": "j1", **more,
-    }  # fmt: skip
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "HOLDFAST_JOB_ID": "j1",
+        "HOLDFAST_ATTEMPT": "1",
+        "HOLDFAST_RANK": "0",
+        "HOLDFAST_TASK": "j1:0:1",
+        "HOLDFAST_HOST_NAME": "box",
+        "HOLDFAST_HOST_LABELS": '{"zone": "a"}',
+        "HOLDFAST_GRACE": "15",
+        SEED_VARIABLE: SEED,
+        "TORCHELASTIC_RUN_ID": "j1",
+        **more,
+    }
 
 
 # ---- what is read and passed on
@@ -53,18 +66,36 @@ def words(port: int = 1, **more: str) -> dict[str, str]:
 
 def test_what_a_rank_reads(tmp_path: Path) -> None:
     member = read_member(words(7))
-    assert (member.rank, member.hosts, member.url, member.machine) == (0, 2, "tcp://127.0.0.1:7", "box")
+    assert (member.rank, member.hosts, member.url, member.machine) == (
+        0,
+        2,
+        "tcp://127.0.0.1:7",
+        "box",
+    )
     assert (member.labels, member.term_grace_seconds) == ({"zone": "a"}, 13.0)
-    assert (read_member(words(7, MASTER_ADDR="fd00::7")).url, member.own_address) == ("tcp://[::1]:7", "127.0.0.1")
-    peers = [{"rank": 0, "host": "a", "address": "10.0.0.7"}, {"rank": 1, "host": "b", "address": "10.0.0.8"}]
+    assert (read_member(words(7, MASTER_ADDR="fd00::7")).url, member.own_address) == (
+        "tcp://[::1]:7",
+        "127.0.0.1",
+    )
+    peers = [
+        {"rank": 0, "host": "a", "address": "10.0.0.7"},
+        {"rank": 1, "host": "b", "address": "10.0.0.8"},
+    ]
     (tmp_path / "peers").write_text(json.dumps(peers))
-    for more in ({"HOLDFAST_PEERS": json.dumps(peers)}, {"HOLDFAST_PEERS_FILE": str(tmp_path / "peers")}):
+    for more in (
+        {"HOLDFAST_PEERS": json.dumps(peers)},
+        {"HOLDFAST_PEERS_FILE": str(tmp_path / "peers")},
+    ):
         second = read_member(words(7, RANK="1", MASTER_ADDR="10.0.0.7", **more))
         assert (second.url, second.own_address) == ("tcp://10.0.0.7:7", "10.0.0.8")
         first = read_member(words(7, MASTER_ADDR="10.0.0.7", **more))
         assert (first.url, first.own_address) == ("tcp://127.0.0.1:7", "10.0.0.7")
     assert read_member(words(7, RANK="1", MASTER_ADDR="fd00::7")).url == "tcp://[fd00::7]:7"
-    alone = {name: value for name, value in words().items() if "HOST_" not in name and name != "HOLDFAST_GRACE"}
+    alone = {
+        name: value
+        for name, value in words().items()
+        if "HOST_" not in name and name != "HOLDFAST_GRACE"
+    }
     assert (read_member(alone).machine, read_member(alone).term_grace_seconds) == (None, None)
 
 
@@ -102,7 +133,8 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start ranks of one job: `start(code)` is rank 0 with a script, `start(None, rank=1)` another."""
+    """Start ranks of one job: `start(code)` is rank 0 with a script, `start(None, rank=1)`
+    another."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -115,8 +147,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         script = tmp_path / "policy.py"
         if code is not None:
             script.write_text(PREAMBLE + code)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        env = {**inherited, **words(port, RANK=str(rank), HOLDFAST_WORK=str(tmp_path / "work"), **more)}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
+        }
+        env = {
+            **inherited,
+            **words(port, RANK=str(rank), HOLDFAST_WORK=str(tmp_path / "work"), **more),
+        }
         line = [sys.executable, "-P", "-m", "holdfast", "supervised-member", "--"]
         line += command or [sys.executable, str(script)]
         with open(tmp_path / f"rank{rank}.err", "ab") as errors:
@@ -135,7 +172,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def read(path: Path) -> Any:
     """What a script told, once it did."""
-    wait_until(path.exists, PATIENCE, what=f"{path.name}; {(path.parent / 'rank0.err').read_text()[-2000:]}")
+    wait_until(
+        path.exists,
+        PATIENCE,
+        what=f"{path.name}; {(path.parent / 'rank0.err').read_text()[-2000:]}",
+    )
     return json.loads(path.read_text())
 
 
@@ -159,17 +200,28 @@ sys.exit(3)
     secrets = [SEED, json.loads(key)["client_secret"]]
     for name in ("script", "env0", "env1"):
         seen = json.loads((tmp_path / name).read_text())
-        assert not [variable for variable, value in seen.items() if any(secret in value for secret in secrets)], name
+        assert not [
+            variable
+            for variable, value in seen.items()
+            if any(secret in value for secret in secrets)
+        ], name
         assert not {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} & seen.keys(), name
         assert seen["HOLDFAST_TASK"] == "j1:0:1"  # beats and checkpoints go by it
         assert ("RANK" in seen) == (name != "script")
     assert address.startswith("tcp://127.0.0.1:")
-    assert [path.name for path in (tmp_path / "work").iterdir()] == [LOG_FILE]  # the file with the keys is gone
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [
+        LOG_FILE
+    ]  # the file with the keys is gone
 
 
 @pytest.mark.parametrize(
     ("code", "found"),
-    [("", 0), ("sys.exit(41)", 41), ("os.kill(os.getpid(), signal.SIGKILL)", 137), ("raise OSError('no')", 1)],
+    [
+        ("", 0),
+        ("sys.exit(41)", 41),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("raise OSError('no')", 1),
+    ],
 )
 def test_the_end_of_the_script_is_the_ranks(start: Start, code: str, found: int) -> None:
     rank = start(code)
@@ -186,11 +238,16 @@ def test_a_script_that_cannot_be_started(start: Start, tmp_path: Path) -> None:
     ("what", "said"),
     [
         ("hosts = ctx.replace_hosts([host])", "ended with 72 (it was replaced)"),
-        ("os.kill(host._peer.pid, signal.SIGKILL); hosts = ctx.request_hosts(1)", "ended with -9 (signal 9)"),
+        (
+            "os.kill(host._peer.pid, signal.SIGKILL); hosts = ctx.request_hosts(1)",
+            "ended with -9 (signal 9)",
+        ),
     ],
     ids=["replaced", "killed"],
 )
-def test_the_scripts_own_host_comes_back(start: Start, tmp_path: Path, what: str, said: str) -> None:
+def test_the_scripts_own_host_comes_back(
+    start: Start, tmp_path: Path, what: str, said: str
+) -> None:
     rank = start(f"""
 with Context() as ctx:
     (host,) = ctx.request_hosts(1)
@@ -229,8 +286,11 @@ with Context() as ctx:
     assert "another is started" not in (tmp_path / "rank0.err").read_text()
 
 
-def test_a_script_that_falls_dead_ends_before_the_others_notice(start: Start, tmp_path: Path) -> None:
-    """FIRST-1, with a process that does not mind TERM. The others' limit is three times as long here, for a loaded machine."""
+def test_a_script_that_falls_dead_ends_before_the_others_notice(
+    start: Start, tmp_path: Path
+) -> None:
+    """FIRST-1, with a process that does not mind TERM. The others' limit is three times as long
+    here, for a loaded machine."""
     first = start("""
 ctx = Context(heartbeat=3.0)
 hosts = ctx.request_hosts(2)
@@ -266,7 +326,8 @@ group[0].returncode().result()
 
 
 def test_a_drain_leaves_processes_their_grace(start: Start, tmp_path: Path) -> None:
-    """FIRST-3: TERM comes to every process at once, as the guardian sends it; the host's ranks save for longer than 5 s."""
+    """FIRST-3: TERM comes to every process at once, as the guardian sends it; the host's ranks save
+    for longer than 5 s."""
     saver = """
 import signal, sys, time
 def save(*_):
@@ -291,11 +352,15 @@ group[0].returncode().result()
     for pid in members:
         os.kill(pid, signal.SIGTERM)
     assert rank.wait(PATIENCE) == 128 + signal.SIGTERM
-    assert (tmp_path / "saved").read_text() == "saved, told 1 times"  # many a program takes a second TERM for haste
+    assert (
+        tmp_path / "saved"
+    ).read_text() == "saved, told 1 times"  # many a program takes a second TERM for haste
     wait_gone(members, "all of it")
 
 
-def test_nothing_outlives_the_parent_where_nobody_clears_its_tree(start: Start, tmp_path: Path) -> None:
+def test_nothing_outlives_the_parent_where_nobody_clears_its_tree(
+    start: Start, tmp_path: Path
+) -> None:
     """FIRST-4: kill -9 of the parent alone, with no guardian above it."""
     rank = start("""
 with Context() as ctx:

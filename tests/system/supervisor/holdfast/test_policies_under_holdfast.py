@@ -1,4 +1,5 @@
-"""The policies that ship run unchanged under `holdfast supervise`, through the loss of a host manager."""
+"""The policies that ship run unchanged under `holdfast supervise`, through the loss of a host
+manager."""
 
 from __future__ import annotations
 
@@ -45,12 +46,36 @@ def test_a_policy_goes_on_after_a_loss(
     for number in range(hosts + 1):
         cluster.wait_host(f"box{number}", seconds=SECONDS)
     token = cluster.controller.token_file.read_text().strip()
-    words = ["supervise", "-f", str(POLICIES / policy), "--hosts", str(hosts), "--cwd", str(tmp_path), "--", *args]
+    words = [
+        "supervise",
+        "-f",
+        str(POLICIES / policy),
+        "--hosts",
+        str(hosts),
+        "--cwd",
+        str(tmp_path),
+        "--",
+        *args,
+    ]
     with open(tmp_path / "said", "wb") as said:
         following = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.cli", *words, "--", sys.executable, "-c", WORK, str(tmp_path)],
-            stdout=said, stderr=said, cwd=tmp_path, env=clean_environment(HOLDFAST_URL=cluster.controller.url, HOLDFAST_TOKEN=token),
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "holdfast.cli",
+                *words,
+                "--",
+                sys.executable,
+                "-c",
+                WORK,
+                str(tmp_path),
+            ],
+            stdout=said,
+            stderr=said,
+            cwd=tmp_path,
+            env=clean_environment(HOLDFAST_URL=cluster.controller.url, HOLDFAST_TOKEN=token),
+        )
 
     def began(start: int) -> bool:
         return all((tmp_path / f"began-{start}-{rank}").exists() for rank in range(ranks))
@@ -58,9 +83,15 @@ def test_a_policy_goes_on_after_a_loss(
     def tell() -> str:
         return (tmp_path / "said").read_text() + cluster.tell(job.id)
 
-    wait_until(lambda: began(0), SECONDS, what=f"the first start: {(tmp_path / 'said').read_text()}")
+    wait_until(
+        lambda: began(0), SECONDS, what=f"the first start: {(tmp_path / 'said').read_text()}"
+    )
     (job,) = cluster.client.jobs()
-    ran = [task.rank for task in cluster.client.tasks(job.id) if task.rank and is_working(cluster, job.id, task.rank)]
+    ran = [
+        task.rank
+        for task in cluster.client.tasks(job.id)
+        if task.rank and is_working(cluster, job.id, task.rank)
+    ]
     os.kill(find_first(job.id, ran[0]), signal.SIGKILL)
     try:
         wait_until(lambda: began(1), SECONDS)
@@ -76,7 +107,8 @@ def test_a_policy_goes_on_after_a_loss(
 
 
 def is_working(cluster: Cluster, job_id: str, rank: int) -> bool:
-    """Whether a rank of the training runs on that rank's host: more than a manager and its warden."""
+    """Whether a rank of the training runs on that rank's host: more than a manager and its
+    warden."""
     from tests.system.supervisor.rig import find_descendants
 
     return len(find_descendants(find_first(job_id, rank))) >= 2

@@ -1,4 +1,5 @@
-"""Lost and replaced hosts of a supervised job: another stands in, in the same attempt, and the script decides about the work."""
+"""Lost and replaced hosts of a supervised job: another stands in, in the same attempt, and the
+script decides about the work."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ __all__ = ["cluster"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-# A policy as in the guide: when anything goes wrong, replace what is lost and begin again. Each start tells where it runs.
+# A policy as in the guide: when anything goes wrong, replace what is lost and begin again. Each
+# start tells where it runs.
 POLICY = """
 WORK = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)"
 with Context(port=55555) as ctx:
@@ -90,7 +92,9 @@ def test_a_host_that_dies_is_replaced_and_the_run_goes_on(cluster: Cluster) -> N
 def test_a_host_the_script_gives_up_is_not_used_again(cluster: Cluster) -> None:
     add_hosts(cluster, 3, slots=2)
     run = Supervised(
-        cluster, "judged", """
+        cluster,
+        "judged",
+        """
 with Context() as ctx:
     mine, other = ctx.request_hosts(2)
     me = os.environ["HOLDFAST_HOST_NAME"]
@@ -106,7 +110,7 @@ with Context() as ctx:
         time.sleep(0.02)
 """,
         2,
-    )  # fmt: skip
+    )
     me, seen, code = run.told("seen")
     # Each once, and where nothing else is left, beside the script: there are no other machines.
     assert (set(seen[:2]), seen[2], code) == (set(cluster.hosts) - {me}, me, 0)
@@ -124,12 +128,18 @@ def test_a_host_manager_that_is_killed_is_replaced_at_a_charge(cluster: Cluster)
     os.kill(find_first(run.id, 1), signal.SIGKILL)
     second = run.told("start-1")
     assert first["names"] != second["names"]
-    after = wait_until(lambda: (name := host_of(run, 1)) != before and name, SECONDS, what="another host")
+    after = wait_until(
+        lambda: (name := host_of(run, 1)) != before and name, SECONDS, what="another host"
+    )
     assert after in second["names"]
     found = next(t for t in cluster.client.tasks(run.id) if t.rank == 1)
     assert (found.attempt, found.epoch > task.epoch) == (1, True)
     assert cluster.client.job(run.id).infra_charged >= 1
-    wait_until(lambda: not alive(first["pids"][first["names"].index(before)]), SECONDS, what="the old rank to be dead")
+    wait_until(
+        lambda: not alive(first["pids"][first["names"].index(before)]),
+        SECONDS,
+        what="the old rank to be dead",
+    )
     finish(run)
 
 
@@ -141,14 +151,17 @@ def test_a_host_that_is_drained_is_replaced_at_no_charge(cluster: Cluster) -> No
     done = cluster.cli("hosts", "drain", before, "--scale-down")
     assert done.returncode == 0, done.stderr
     assert before in first["names"]
-    # A start in the moment between the end of the rank and that of its host manager may come to nothing.
+    # A start in the moment between the end of the rank and that of its host manager may come to
+    # nothing.
     starts = [run.folder / f"start-{start}" for start in range(1, 9)]
     wait_until(
         lambda: any(path.exists() and before not in path.read_text() for path in starts),
         SECONDS,
         what="a start elsewhere",
     )
-    assert "SIGTERM" in run.output(0, "stderr")  # its manager said why it went: nobody had to wait for a silence
+    assert "SIGTERM" in run.output(
+        0, "stderr"
+    )  # its manager said why it went: nobody had to wait for a silence
     job = cluster.client.job(run.id)
     assert (job.infra_charged, job.retries_charged, job.watchdog_charged) == (0, 0, 0)
     finish(run)
@@ -157,7 +170,9 @@ def test_a_host_that_is_drained_is_replaced_at_no_charge(cluster: Cluster) -> No
 def test_the_loss_of_rank_0_ends_the_attempt(cluster: Cluster) -> None:
     add_hosts(cluster, 3)
     run = Supervised(
-        cluster, "headless", """
+        cluster,
+        "headless",
+        """
 run = json.load(open(os.environ["HOLDFAST_SUPERVISOR_RUN"]))
 with Context() as ctx:
     hosts = ctx.request_hosts(2)
@@ -165,8 +180,10 @@ with Context() as ctx:
     tell(f"attempt-{ATTEMPT}", [run["keys"]["run"], [p.pid().result() for p in group]])
     codes = [p.returncode().result() for p in group]
 """,
-        2, "--lease-ttl", f"{TTL:g}s",
-    )  # fmt: skip
+        2,
+        "--lease-ttl",
+        f"{TTL:g}s",
+    )
     key, pids = run.told("attempt-1")
     head = host_of(run, 0)
     kill_host(cluster.hosts[head])
@@ -176,6 +193,12 @@ with Context() as ctx:
     run.until("succeeded")
     assert next((a.number, a.charged_to) for a in cluster.client.attempts(run.id)) == (1, "infra")
     charged = set(cluster.client.job(run.id).rank_charges)
-    assert charged == {"0"}, "the other manager heard nothing of the script and ended, which is no failure of its own"
-    wait_until(lambda: not any(alive(pid) for pid in pids), SECONDS, what="the first attempt's processes to be dead")
+    assert charged == {"0"}, (
+        "the other manager heard nothing of the script and ended, which is no failure of its own"
+    )
+    wait_until(
+        lambda: not any(alive(pid) for pid in pids),
+        SECONDS,
+        what="the first attempt's processes to be dead",
+    )
     run.wait_nothing_left()

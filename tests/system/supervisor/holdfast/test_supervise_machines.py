@@ -1,4 +1,5 @@
-"""A supervised job over machines with networks of their own: advertised addresses, and a cable that is pulled."""
+"""A supervised job over machines with networks of their own: advertised addresses, and a cable that
+is pulled."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.system.supervisor.rig import alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-# The script listens where it was told to at another site; ranks reach each other at the addresses of their hosts' handles.
+# The script listens where it was told to at another site; ranks reach each other at the addresses
+# of their hosts' handles.
 POLICY = """
 MEET = '''
 import os, socket, sys, time
@@ -63,7 +65,9 @@ sys.exit(0 if codes == [0] * len(hosts) else 1)
 
 
 @pytest.fixture
-def spread(tmp_path: Path, pg_server: PgServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[MachineCluster]:
+def spread(
+    tmp_path: Path, pg_server: PgServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MachineCluster]:
     """Three machines; all but the last advertise the address of the ranks' own network."""
     monkeypatch.setenv("NO_PROXY", "*")  # the controller is not on loopback here
     name = pg_server.create_database()
@@ -77,7 +81,9 @@ def spread(tmp_path: Path, pg_server: PgServer, monkeypatch: pytest.MonkeyPatch)
 def test_a_machine_whose_cable_is_pulled_is_replaced(spread: MachineCluster) -> None:
     run = Supervised(spread, "cut", POLICY, 2, "--lease-ttl", f"{TTL:g}s")
     first = run.told("start-0")
-    places = {task.rank: spread.machines[task.host_name or ""] for task in spread.client.tasks(run.id)}
+    places = {
+        task.rank: spread.machines[task.host_name or ""] for task in spread.client.tasks(run.id)
+    }
     advertised = {machine.name: machine.address for machine in spread.machines.values()}
     assert dict(zip(first["names"], first["addresses"], strict=True)).items() <= advertised.items()
     assert first["dialled"].startswith(f"tcp://{places[0].address}:")
@@ -85,14 +91,17 @@ def test_a_machine_whose_cable_is_pulled_is_replaced(spread: MachineCluster) -> 
     (spare,) = set(spread.machines) - {place.name for place in places.values()}
     there = first["pids"][first["names"].index(cut.name)]
     spread.network.plug(cut.number, "down")
-    # Behind the cut the host manager hears nothing either, and ends what it runs: nobody told it to.
+    # Behind the cut the host manager hears nothing either, and ends what it runs: nobody told it
+    # to.
     wait_until(lambda: not alive(there), SECONDS, what="the ranks behind the cut to end")
     second = run.told("start-1", 120.0)
     assert set(second["names"]) == {places[0].name, spare}
     assert f"lost: host {cut.name} is lost" in run.output(0)
     spread.network.plug(cut.number, "up")
     wait_until(
-        lambda: not spread.hosts[cut.name].task_pids(run.id), SECONDS, what="the manager behind the cut to be gone"
+        lambda: not spread.hosts[cut.name].task_pids(run.id),
+        SECONDS,
+        what="the manager behind the cut to be gone",
     )
     (run.folder / "go").touch()
     run.until("succeeded")

@@ -1,4 +1,5 @@
-"""`holdfast supervise` with a real controller and real agents: a job like any other, whose hosts its script holds."""
+"""`holdfast supervise` with a real controller and real agents: a job like any other, whose hosts
+its script holds."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def cluster(shared: Cluster) -> Cluster:
 
 def test_a_supervised_run_is_a_job_like_any_other(cluster: Cluster) -> None:
     run = Supervised(
-        cluster, "plain", f"""
+        cluster,
+        "plain",
+        f"""
 with Context(port=55555) as ctx:
     hosts = ctx.request_hosts(ctx.given_hosts)
     tell("names", {{h.hostname().result(60): h.facts.labels for h in hosts}})
@@ -59,8 +62,13 @@ with Context(port=55555) as ctx:
 print("codes", codes, sys.argv[1:])
 sys.exit(0 if codes == [0, 0, 0] else 1)
 """,
-        3, "--label", "team=a", "--secret", "TOKEN=hush-hush-hush", args=("--lr", "3e-4"),
-    )  # fmt: skip
+        3,
+        "--label",
+        "team=a",
+        "--secret",
+        "TOKEN=hush-hush-hush",
+        args=("--lr", "3e-4"),
+    )
     assert run.told("names") == {f"box{n}": {"number": str(n)} for n in range(3)}
     run.told("started")
     work = []
@@ -70,23 +78,32 @@ sys.exit(0 if codes == [0, 0, 0] else 1)
     tasks = cluster.client.tasks(run.id)
     placed = sorted((int(w["HOLDFAST_RANK"]), w["HOLDFAST_HOST_NAME"]) for w in work)
     assert placed == sorted((t.rank, t.host_name) for t in tasks)
-    # Beats and checkpoints of what managers start reach their host's agent, under the task they belong to.
+    # Beats and checkpoints of what managers start reach their host's agent, under the task they
+    # belong to.
     by_host = {w["HOLDFAST_HOST_NAME"]: int(w["RANK"]) + 5 for w in work}
     wait_until(
         lambda: {t.host_name: t.step for t in cluster.client.tasks(run.id)} == by_host,
         SECONDS,
         what=f"beats of {by_host}",
     )
-    saved = wait_until(lambda: len(found := list(cluster.client.checkpoints(run.id))) == 3 and found, SECONDS)
+    saved = wait_until(
+        lambda: len(found := list(cluster.client.checkpoints(run.id))) == 3 and found, SECONDS
+    )
     assert sorted(c.step for c in saved) == [5, 6, 7]
-    # Nobody sees the seed: not the script's processes, not the API, not the logs, not the database's own answers.
+    # Nobody sees the seed: not the script's processes, not the API, not the logs, not the
+    # database's own answers.
     assert not [w for w in work if SEED_VARIABLE in w]
     seeds = {s for pid in run.pids() for s in find_seeds(pid)}
     assert len(seeds) == 1
     (seed,) = seeds
     (run.folder / "go").touch()
     job = run.until("succeeded")
-    assert (job.name, job.exit_code, job.spec.supervised, job.spec.labels) == ("policy.py", 0, True, {"team": "a"})
+    assert (job.name, job.exit_code, job.spec.supervised, job.spec.labels) == (
+        "policy.py",
+        0,
+        True,
+        {"team": "a"},
+    )
     run.wait_nothing_left()
     said = run.tell() + cluster.cli("show", run.id, "--json").stdout.decode()
     assert seed not in said
@@ -105,7 +122,9 @@ def find_seeds(pid: int) -> set[str]:
         found = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return set()
-    return {text.decode() for text in re.findall(SEED_VARIABLE.encode() + b"=([0-9a-f]{64})", found)}
+    return {
+        text.decode() for text in re.findall(SEED_VARIABLE.encode() + b"=([0-9a-f]{64})", found)
+    }
 
 
 def test_the_scripts_code_comes_out_and_the_next_attempt_has_other_keys(cluster: Cluster) -> None:
@@ -184,10 +203,16 @@ def test_cancel_leaves_nothing(cluster: Cluster) -> None:
 
 def find_leftovers(cluster: Cluster, job_id: str) -> list[str]:
     """Files with keys in the job's folders on the hosts."""
-    return [str(path) for host in cluster.hosts.values() for path in host.state.glob(f"work/{job_id}/.supervise-*")]
+    return [
+        str(path)
+        for host in cluster.hosts.values()
+        for path in host.state.glob(f"work/{job_id}/.supervise-*")
+    ]
 
 
-def test_a_drain_lets_the_ranks_save_for_longer_than_a_host_managers_own_grace(cluster: Cluster) -> None:
+def test_a_drain_lets_the_ranks_save_for_longer_than_a_host_managers_own_grace(
+    cluster: Cluster,
+) -> None:
     saver = """
 import holdfast, os, sys, time
 @holdfast.on_drain
@@ -199,13 +224,17 @@ while True:
     time.sleep(0.1)
 """
     run = Supervised(
-        cluster, "saves", f"""
+        cluster,
+        "saves",
+        f"""
 with Context() as ctx:
     group = ctx.create_process_group(ctx.request_hosts(2), python({saver!r}, ME))
     [p.returncode().result() for p in group]
 """,
-        2, "--grace", "30s",
-    )  # fmt: skip
+        2,
+        "--grace",
+        "30s",
+    )
     for rank in range(2):
         wait_until((run.folder / f"ready-{rank}").exists, SECONDS)
     cluster.client.cancel(run.id)
@@ -222,7 +251,11 @@ def test_kill_of_rank_0_ends_all_of_it(cluster: Cluster) -> None:
     assert len(firsts) == 1
     os.kill(firsts[0], signal.SIGKILL)
     job = run.until("failed")
-    assert (job.cause, job.exit_code) in (("nonzero_exit", 137), ("unknown", 137), ("oom_killed", 137)), job
+    assert (job.cause, job.exit_code) in (
+        ("nonzero_exit", 137),
+        ("unknown", 137),
+        ("oom_killed", 137),
+    ), job
     run.wait_nothing_left()
 
 
@@ -235,7 +268,17 @@ def test_policies_run_unchanged(cluster: Cluster, policy: str, args: tuple[str, 
     folder = cluster.folder / policy
     folder.mkdir()
     work = "import os, sys; sys.exit(9 if (os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']) == ('1', '0') else 0)"
-    command = ("supervise", "-f", str(POLICIES / policy), "--hosts", "3", "--cwd", str(folder), "--", *args)
+    command = (
+        "supervise",
+        "-f",
+        str(POLICIES / policy),
+        "--hosts",
+        "3",
+        "--cwd",
+        str(folder),
+        "--",
+        *args,
+    )
     done = cluster.cli(*command, "--", "python3", "-c", work, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     assert b"done after 1 restarts" in done.stderr
@@ -243,23 +286,30 @@ def test_policies_run_unchanged(cluster: Cluster, policy: str, args: tuple[str, 
 
 def test_metrics_are_where_supervise_says(cluster: Cluster) -> None:
     run = Supervised(
-        cluster, "metrics", """
+        cluster,
+        "metrics",
+        """
 import urllib.request
 with Context() as ctx:
     ctx.request_hosts(1)[0].hostname().result(60)
     with urllib.request.urlopen(f"http://127.0.0.1:{ctx.metrics_port}/metrics") as answer:
         tell("metrics", answer.read().decode())
 """,
-        1, "--metrics-port", "0",
-    )  # fmt: skip
+        1,
+        "--metrics-port",
+        "0",
+    )
     assert 'holdfast_supervisor_hosts{state="attached"} 1' in run.told("metrics")
     run.until("succeeded")
 
 
 def test_a_host_that_has_nothing_to_run_is_not_stalled(cluster: Cluster) -> None:
-    """IDLE-1: after a group that beat, neither the pause of a policy nor the silent load of the next group is a stall."""
+    """IDLE-1: after a group that beat, neither the pause of a policy nor the silent load of the
+    next group is a stall."""
     run = Supervised(
-        cluster, "pauses", """
+        cluster,
+        "pauses",
+        """
 with Context() as ctx:
     hosts = ctx.request_hosts(2)
     for code in ("holdfast.beat(1)", "time.sleep(4)"):
@@ -271,13 +321,19 @@ with Context() as ctx:
     started = group[0].pid().result(60)
     tell("lost", str(group[0].returncode().exception(60)))
 """,
-        2, "--stall-timeout", "2s", "--watchdog-cap", "2",
-    )  # fmt: skip
+        2,
+        "--stall-timeout",
+        "2s",
+        "--watchdog-cap",
+        "2",
+    )
     # The watch is there all the same: the last rank beat and hangs, and its host is stopped for it.
     assert "is lost" in run.told("lost")
     events = list(cluster.client.events(job_id=run.id))
     begun = next(event.at for event in events if event.kind == "job.started")
     fallen = next(event for event in events if "no beat for" in event.message)
-    assert (fallen.at - begun).total_seconds() > 12, run.tell()  # not in the pauses, nor in the silent group
+    assert (fallen.at - begun).total_seconds() > 12, (
+        run.tell()
+    )  # not in the pauses, nor in the silent group
     assert cluster.client.job(run.id).watchdog_charged == 1
     run.until("succeeded")

@@ -1,4 +1,5 @@
-"""A bad night on one machine: host managers behind proxies, a scheduler that replaces what is gone, and whoever does what ranks ask for."""
+"""A bad night on one machine: host managers behind proxies, a scheduler that replaces what is gone,
+and whoever does what ranks ask for."""
 
 from __future__ import annotations
 
@@ -35,8 +36,20 @@ class Node:
         self.proxy = Proxy(port)
         self.proxy.__enter__()
         url = f"tcp://127.0.0.1:{self.proxy.port}"
-        command = [sys.executable, "-m", "holdfast", "host-manager", url, "--key-file", str(key), "--name", self.name]
-        self.manager = subprocess.Popen([*command, "--usage-interval", "0"], stderr=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "host-manager",
+            url,
+            "--key-file",
+            str(key),
+            "--name",
+            self.name,
+        ]
+        self.manager = subprocess.Popen(
+            [*command, "--usage-interval", "0"], stderr=subprocess.DEVNULL
+        )
 
     @property
     def healthy(self) -> bool:
@@ -55,7 +68,9 @@ class Node:
 class Night:
     """The machine room. `trainer` is the first words of the ranks' command."""
 
-    def __init__(self, folder: Path, hosts: int, trainer: Sequence[str], env: dict[str, str], *more: str) -> None:
+    def __init__(
+        self, folder: Path, hosts: int, trainer: Sequence[str], env: dict[str, str], *more: str
+    ) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.nodes: list[Node] = []
@@ -67,7 +82,15 @@ class Night:
         numbers = {"--grace": ORPHAN_GRACE_SECONDS, "--check-seconds": CHECK_SECONDS}
         numbers |= {"--least": LEAST_SECONDS, "--first": FIRST_SECONDS}
         words = [word for name, value in numbers.items() for word in (name, str(value))]
-        self._command = [sys.executable, str(POLICY), "--hosts", str(hosts), "--state", str(self.state), *words]
+        self._command = [
+            sys.executable,
+            str(POLICY),
+            "--hosts",
+            str(hosts),
+            "--state",
+            str(self.state),
+            *words,
+        ]
         self._command += [*more, "--check", *check, "--", *trainer]
         self.script = self._start_script()
 
@@ -91,7 +114,9 @@ class Night:
             for order in self._read_orders()[len(self.done) :]:
                 self._obey(order)
             time.sleep(_TURN_SECONDS)
-        raise AssertionError(f"not over after {seconds:g} s; done: {self.done}; it said:\n{self.said()}")
+        raise AssertionError(
+            f"not over after {seconds:g} s; done: {self.done}; it said:\n{self.said()}"
+        )
 
     def _replace_nodes(self) -> None:
         """What a cluster's scheduler does."""

@@ -1,8 +1,10 @@
-"""The policy of a bad night: what the shipped ones offer, in one script that may itself be killed at any moment.
+"""The policy of a bad night: what the shipped ones offer, in one script that may itself be killed
+at any moment.
 
-Hosts are taken after a check (`health_checked_start`), a run is watched for its progress (`progress_watchdog`), and begun again
-with a back-off, up to a cap, once nothing of a lost host can run any more (`restart_on_failure --fence`). Started again with
-the same state folder it goes on with the group that runs.
+Hosts are taken after a check (`health_checked_start`), a run is watched for its progress
+(`progress_watchdog`), and begun again with a back-off, up to a cap, once nothing of a lost host can
+run any more (`restart_on_failure --fence`). Started again with the same state folder it goes on
+with the group that runs.
 """
 
 from __future__ import annotations
@@ -111,7 +113,9 @@ def keep_going(ctx: Context, options: argparse.Namespace) -> int:
 
 def main() -> int:
     """Read the words of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--grace", type=float, required=True)

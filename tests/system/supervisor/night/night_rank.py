@@ -1,9 +1,12 @@
-"""One rank of a bad night: `night_rank.py TRAINER FOLDER STEPS EVERY STEP_SECONDS`, or `night_rank.py check FOLDER`.
+"""One rank of a bad night: `night_rank.py TRAINER FOLDER STEPS EVERY STEP_SECONDS`, or
+`night_rank.py check FOLDER`.
 
-TRAINER is `ddp` (`examples/policies/train_ddp.py`, PyTorch over gloo) or `sockets` (`examples/gang/train_sockets.py`, numpy). The rank
-signs a journal when it starts, at each step and fifty times a second between, and when it comes to the next fault of FOLDER/faults.json
-that names it, has that happen: each fault once, in the order of the file, whatever attempt it is by then. What a rank cannot do
-to itself it asks for, by a line in FOLDER/asked that names its host manager.
+TRAINER is `ddp` (`examples/policies/train_ddp.py`, PyTorch over gloo) or `sockets`
+(`examples/gang/train_sockets.py`, numpy). The rank signs a journal when it starts, at each step and
+fifty times a second between, and when it comes to the next fault of FOLDER/faults.json
+that names it, has that happen: each fault once, in the order of the file, whatever attempt it is by
+then. What a rank cannot do to itself it asks for, by a line in FOLDER/asked that names its host
+manager.
 """
 
 from __future__ import annotations
@@ -90,7 +93,8 @@ class Faults:
 
 
 def check(folder: Path) -> None:
-    """The health check: the first host and a later one hang in it, the others measure themselves as the shipped one has it."""
+    """The health check: the first host and a later one hang in it, the others measure themselves as
+    the shipped one has it."""
     policy = load_example("policies/health_checked_start.py")
     number = 0
     while not claim(folder / f"checked-{number}"):

@@ -1,4 +1,5 @@
-"""A training that meets every fault of a table, one after the other, and comes to the result it would have come to anyway."""
+"""A training that meets every fault of a table, one after the other, and comes to the result it
+would have come to anyway."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.system.supervisor.night.night import RANK, Night, begin_night
 
 RANKS, STEPS, EVERY, STEP_SECONDS = 3, 160, 5, 0.05
 NIGHT_SECONDS = 500.0
-# What happens, to which rank, at which step. Every one is met once, and each attempt gets further than the one before.
+# What happens, to which rank, at which step. Every one is met once, and each attempt gets further
+# than the one before.
 FAULTS = [
     ("exit", 1, 8),
     ("exception", 2, 16),
@@ -34,9 +36,9 @@ def check_night(night: Night, folder: Path) -> None:
     """Everything happened, each in its time, and no two attempts were ever alive at once."""
     said = night.said()
     assert len(list(folder.glob("met-*"))) == len(FAULTS), said
-    assert sorted(night.done) == sorted(kind for kind, _, _ in FAULTS if kind not in ("exit", "exception", "hang")), (
-        said
-    )
+    assert sorted(night.done) == sorted(
+        kind for kind, _, _ in FAULTS if kind not in ("exit", "exception", "hang")
+    ), said
     assert night.scripts == 1 + sum(kind == "script killed" for kind, _, _ in FAULTS)
     assert said.count("attached again to 3 ranks") == night.scripts - 1, said
     assert said.count("reason=nothing was heard of it") >= 3, said
@@ -60,7 +62,15 @@ def read_results(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.slow
 @pytest.mark.timeout(NIGHT_SECONDS + 60)
 def test_a_training_survives_a_bad_night(tmp_path: Path) -> None:
-    words = [sys.executable, str(RANK), "sockets", str(tmp_path), str(STEPS), str(EVERY), str(STEP_SECONDS)]
+    words = [
+        sys.executable,
+        str(RANK),
+        "sockets",
+        str(tmp_path),
+        str(STEPS),
+        str(EVERY),
+        str(STEP_SECONDS),
+    ]
     with begin_night(tmp_path, RANKS, words, {"OPENBLAS_NUM_THREADS": "1"}, FAULTS) as night:
         assert night.run(NIGHT_SECONDS) == 0, night.said()
     check_night(night, tmp_path)

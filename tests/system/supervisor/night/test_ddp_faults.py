@@ -1,7 +1,9 @@
-"""A real PyTorch DDP training through the same bad night: it comes to the weights of an undisturbed run, bit for bit.
+"""A real PyTorch DDP training through the same bad night: it comes to the weights of an undisturbed
+run, bit for bit.
 
-`make ddp` brings torch and runs this. Bit for bit because gloo adds in an order that the buckets decide, the example keeps its
-buckets as they are, and what a step takes of the data depends on its number alone.
+`make ddp` brings torch and runs this. Bit for bit because gloo adds in an order that the buckets
+decide, the example keeps its buckets as they are, and what a step takes of the data depends on its
+number alone.
 """
 
 from __future__ import annotations
@@ -34,18 +36,30 @@ ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * NIGHT_SECONDS + 150),
-    pytest.mark.skipif(not TORCH, reason="HOLDFAST_TEST_TORCH names no python that has torch; `make ddp` brings one"),
+    pytest.mark.skipif(
+        not TORCH,
+        reason="HOLDFAST_TEST_TORCH names no python that has torch; `make ddp` brings one",
+    ),
 ]
 
 
 def train_undisturbed(folder: Path) -> dict[str, Any]:
     """What the same script comes to under torchrun."""
-    words = [TORCH, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), str(TRAINING)]
+    words = [
+        TORCH,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(RANKS),
+        str(TRAINING),
+    ]
     words += ["--state", str(folder), "--steps", str(STEPS), "--every", str(STEPS)]
     env = {**os.environ, **ENV}
     done = subprocess.run(words, capture_output=True, text=True, timeout=140, env=env, check=False)
     assert done.returncode == 0, done.stderr
-    # torchrun's ranks write unbuffered, a text and its line's end apart: two results may stand on one line.
+    # torchrun's ranks write unbuffered, a text and its line's end apart: two results may stand on
+    # one line.
     (found,) = set(re.findall(r"\{[^{}]*\}", done.stdout))
     result: dict[str, Any] = json.loads(found)
     return result

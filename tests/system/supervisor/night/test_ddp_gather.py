@@ -1,6 +1,8 @@
-"""The debug gather over real collectives: stacks and torch's own flight record of ranks that wait for one that never comes.
+"""The debug gather over real collectives: stacks and torch's own flight record of ranks that wait
+for one that never comes.
 
-`make ddp` brings torch and runs this. On the CPU nobody writes the record when a collective hangs, as NCCL's watchdog does on a GPU,
+`make ddp` brings torch and runs this. On the CPU nobody writes the record when a collective hangs,
+as NCCL's watchdog does on a GPU,
 so each rank writes its own, where that one would: the recorder and its format are the same.
 """
 
@@ -44,7 +46,10 @@ read_a_slow_disk() if rank == 2 else reduce_gradients()
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not TORCH, reason="HOLDFAST_TEST_TORCH names no python that has torch; `make ddp` brings one"),
+    pytest.mark.skipif(
+        not TORCH,
+        reason="HOLDFAST_TEST_TORCH names no python that has torch; `make ddp` brings one",
+    ),
 ]
 
 
@@ -61,7 +66,9 @@ def test_the_stacks_and_the_flight_record_name_the_rank_that_never_came(
     group = ctx.create_process_group(hosts, [TORCH, "-c", WORKER], env=env)
     group.gather().result(PATIENCE)
     words = debug_gather.gather_debug(ctx, group, tmp_path / "report.txt")
-    assert words.index("read_a_slow_disk (") < words.index("reduce_gradients ("), "the odd one comes first:\n" + words
+    assert words.index("read_a_slow_disk (") < words.index("reduce_gradients ("), (
+        "the odd one comes first:\n" + words
+    )
     assert "3 ranks (0-2):\nleft a dump of NCCL's flight recorder" in words, words
     records = [Path(f"{flight}{rank}").read_bytes() for rank in range(3)]
     counts = [len(pickle.loads(record)["entries"]) for record in records]  # noqa: S301  this test's own ranks wrote them

@@ -1,4 +1,5 @@
-"""A context that only remembers what a policy asked of it, with real futures: for what a policy decides, not how it is done."""
+"""A context that only remembers what a policy asked of it, with real futures: for what a policy
+decides, not how it is done."""
 
 from __future__ import annotations
 
@@ -125,7 +126,12 @@ class FakeContext:
             host.lose(error or "it was given back by the script")
 
     def create_process_group(
-        self, hosts: Sequence[FakeHost], args: Sequence[str], per_host: int, env: dict[str, str], name: str
+        self,
+        hosts: Sequence[FakeHost],
+        args: Sequence[str],
+        per_host: int,
+        env: dict[str, str],
+        name: str,
     ) -> FakeGroup:
         group = FakeGroup(list(hosts), env)
         self.groups.append(group)

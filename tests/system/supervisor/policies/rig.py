@@ -1,4 +1,5 @@
-"""Runs an example policy as a user does: the script as it ships, in a process of its own, managers and ranks under it."""
+"""Runs an example policy as a user does: the script as it ships, in a process of its own, managers
+and ranks under it."""
 
 from __future__ import annotations
 
@@ -20,12 +21,15 @@ STEP_PATIENCE = 40.0
 def run_policy(name: str, folder: Path, *words: str) -> tuple[int, str]:
     """Its exit code, and what it said."""
     command = [sys.executable, str(POLICIES / name), *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     return done.returncode, done.stderr
 
 
 class RunningPolicy:
-    """A policy, and the host managers that the test starts for it one by one, as a scheduler would."""
+    """A policy, and the host managers that the test starts for it one by one, as a scheduler
+    would."""
 
     def __init__(self, name: str, folder: Path, *words: str) -> None:
         self._said = folder / "said"
@@ -40,14 +44,23 @@ class RunningPolicy:
     def start_manager(self, name: str) -> None:
         mark = "start a host manager on each machine: "
         wait_until(
-            lambda: any(mark in line for line in self.said().splitlines(keepends=True) if line.endswith("\n")),
+            lambda: any(
+                mark in line
+                for line in self.said().splitlines(keepends=True)
+                if line.endswith("\n")
+            ),
             STEP_PATIENCE,
         )
-        command = shlex.split(next(line for line in self.said().splitlines() if mark in line).split(mark)[1])
+        command = shlex.split(
+            next(line for line in self.said().splitlines() if mark in line).split(mark)[1]
+        )
         command = [
-            f"tcp://127.0.0.1:{word.rpartition(':')[2]}" if word.startswith("tcp:") else word for word in command
+            f"tcp://127.0.0.1:{word.rpartition(':')[2]}" if word.startswith("tcp:") else word
+            for word in command
         ]
-        self.managers[name] = subprocess.Popen([*command, "--name", name], stderr=subprocess.DEVNULL)
+        self.managers[name] = subprocess.Popen(
+            [*command, "--name", name], stderr=subprocess.DEVNULL
+        )
 
     def kill_manager(self, name: str) -> None:
         self.managers[name].kill()

@@ -36,7 +36,9 @@ read_a_slow_disk() if rank == 2 else wait_for_the_others()
 def test_the_odd_rank_comes_first_and_equal_stacks_once(
     ctx: Context, managers: Managers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debug_gather, "WIDTH", 1)  # a chain: each collector but the last has a child
+    monkeypatch.setattr(
+        debug_gather, "WIDTH", 1
+    )  # a chain: each collector but the last has a child
     hosts, _ = attach(ctx, managers, 3)
     env = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/flight"}
     group = ctx.create_process_group(
@@ -53,15 +55,21 @@ def test_the_odd_rank_comes_first_and_equal_stacks_once(
     odd = next(part for part in parts if "read_a_slow_disk (" in part)
     assert "(2):" in odd, words
     assert words.index("read_a_slow_disk (") < words.index("wait_for_the_others ("), words
-    assert f"(1):\nleft a dump of NCCL's flight recorder on its host, {tmp_path}/flight<rank>" in words, words
+    assert (
+        f"(1):\nleft a dump of NCCL's flight recorder on its host, {tmp_path}/flight<rank>" in words
+    ), words
     assert "1 rank (5): nothing was heard of them" in words, words
     assert not group[0].returncode().done(), "looking ends nothing"
 
 
 @pytest.mark.slow
-def test_a_host_that_is_frozen_is_named_and_not_waited_for(ctx: Context, managers: Managers, tmp_path: Path) -> None:
+def test_a_host_that_is_frozen_is_named_and_not_waited_for(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
     hosts, started = attach(ctx, managers, 2)
-    group = ctx.create_process_group(hosts, [sys.executable, "-c", WORKER, str(tmp_path)], processes_per_host=2)
+    group = ctx.create_process_group(
+        hosts, [sys.executable, "-c", WORKER, str(tmp_path)], processes_per_host=2
+    )
     group.gather().result(STEP_PATIENCE)
     started[1].send_signal(signal.SIGSTOP)
     words = debug_gather.gather_debug(ctx, group)
@@ -70,7 +78,9 @@ def test_a_host_that_is_frozen_is_named_and_not_waited_for(ctx: Context, manager
 
 
 @pytest.mark.slow
-def test_without_py_spy_it_asks_gdb_and_says_when_nobody_could_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_py_spy_it_asks_gdb_and_says_when_nobody_could_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(debug_gather, "find_py_spy", lambda: "/nowhere/py-spy")
     monkeypatch.setattr(debug_gather, "TOOL_SECONDS", STEP_PATIENCE)
     with subprocess.Popen(["sleep", "6000"]) as sleeper:

@@ -1,4 +1,5 @@
-"""A run that shrinks with a killed host and grows when another comes, and goes on from what was saved."""
+"""A run that shrinks with a killed host and grows when another comes, and goes on from what was
+saved."""
 
 from __future__ import annotations
 
@@ -12,13 +13,21 @@ from typing import Any
 import pytest
 
 from tests.system.proxy import wait_until
-from tests.system.supervisor.policies.fakes import FakeContext, FakeGroup, FakeHost, all_succeed, fail, lose
+from tests.system.supervisor.policies.fakes import (
+    FakeContext,
+    FakeGroup,
+    FakeHost,
+    all_succeed,
+    fail,
+    lose,
+)
 from tests.system.supervisor.policies.rig import POLICIES, STEP_PATIENCE, running
 
 sys.path.insert(0, str(POLICIES))
 import elastic
 
-# Writes a line for each start; counts until told to save, saves, and goes on from there. Ends when the test says so.
+# Writes a line for each start; counts until told to save, saves, and goes on from there. Ends when
+# the test says so.
 WORKER = """
 import os, sys, time
 from pathlib import Path
@@ -47,19 +56,30 @@ def starts(folder: Path) -> list[list[str]]:
 @pytest.mark.slow
 def test_it_shrinks_and_grows(tmp_path: Path) -> None:
     words = ["--least", "1", "--most", "2", "--settle", "1", "--grow-after", "0", "--save", "30"]
-    with running("elastic.py", tmp_path, *words, "--", sys.executable, "-c", WORKER, str(tmp_path)) as policy:
+    with running(
+        "elastic.py", tmp_path, *words, "--", sys.executable, "-c", WORKER, str(tmp_path)
+    ) as policy:
         policy.start_manager("m0")
         policy.start_manager("m1")
-        wait_until(lambda: {"0", "1"} == {rank for world, rank, _ in starts(tmp_path) if world == "2"}, STEP_PATIENCE)
+        wait_until(
+            lambda: {"0", "1"} == {rank for world, rank, _ in starts(tmp_path) if world == "2"},
+            STEP_PATIENCE,
+        )
         before = len(starts(tmp_path))
         policy.kill_manager("m1")
-        wait_until(lambda: any(world == "1" for world, _, _ in starts(tmp_path)[before:]), STEP_PATIENCE)
+        wait_until(
+            lambda: any(world == "1" for world, _, _ in starts(tmp_path)[before:]), STEP_PATIENCE
+        )
         before = len(starts(tmp_path))
         policy.start_manager("m1")  # the same machine, back: not barred
         wait_until(lambda: len(starts(tmp_path)) >= before + 2, STEP_PATIENCE)
         grown = starts(tmp_path)[before:]
-        assert {(world, rank) for world, rank, _ in grown} == {("2", "0"), ("2", "1")}, policy.said()
-        assert int(next(start for _, rank, start in grown if rank == "0")) > 0, "it did not go on from the checkpoint"
+        assert {(world, rank) for world, rank, _ in grown} == {("2", "0"), ("2", "1")}, (
+            policy.said()
+        )
+        assert int(next(start for _, rank, start in grown if rank == "0")) > 0, (
+            "it did not go on from the checkpoint"
+        )
         (tmp_path / "finish").touch()
         assert policy.process.wait(STEP_PATIENCE) == 0, policy.said()
         assert "1 of 1 ranks saved" in policy.said()
@@ -69,7 +89,9 @@ def test_it_shrinks_and_grows(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
     words = ["--least", "1", "--most", "1", "--local", "--max-restarts", "1", "--"]
-    with running("elastic.py", tmp_path, *words, sys.executable, "-c", "raise SystemExit(3)") as policy:
+    with running(
+        "elastic.py", tmp_path, *words, sys.executable, "-c", "raise SystemExit(3)"
+    ) as policy:
         assert policy.process.wait(STEP_PATIENCE) == 1
         assert "given up after 1 restarts: train0 on local-0 ended with 3" in policy.said()
 
@@ -78,11 +100,17 @@ def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
 
 
 def options(**more: object) -> Namespace:
-    return Namespace(**{"command": ["train"], "per_host": 1, "grow_after": 0.0, "save": 0.1, **more})
+    return Namespace(
+        **{"command": ["train"], "per_host": 1, "grow_after": 0.0, "save": 0.1, **more}
+    )
 
 
 def run_once(
-    ctx: FakeContext, present: list[FakeHost], absent: list[FakeHost], given: Namespace, attempt: int = 0
+    ctx: FakeContext,
+    present: list[FakeHost],
+    absent: list[FakeHost],
+    given: Namespace,
+    attempt: int = 0,
 ) -> str:
     fakes: Any = (ctx, present, absent)
     return elastic.run_once(*fakes, given, attempt)
@@ -99,10 +127,14 @@ def test_it_begins_with_the_least_and_whoever_comes_soon_after() -> None:
     hosts: Any = [FakeHost(number) for number in range(4)]
     hosts[2].come()
     threading.Timer(0.2, hosts[1].come).start()
-    assert elastic.wait_for_hosts(hosts, 2, 0.0) == [hosts[1], hosts[2]], "it began with fewer than the least"
+    assert elastic.wait_for_hosts(hosts, 2, 0.0) == [hosts[1], hosts[2]], (
+        "it began with fewer than the least"
+    )
     threading.Timer(0.2, hosts[0].come).start()
     threading.Timer(0.4, hosts[3].come).start()
-    assert elastic.wait_for_hosts(hosts, 2, STEP_PATIENCE) == hosts, "it did not wait for those that come soon"
+    assert elastic.wait_for_hosts(hosts, 2, STEP_PATIENCE) == hosts, (
+        "it did not wait for those that come soon"
+    )
 
 
 def test_a_run_is_not_disturbed_too_early() -> None:
@@ -125,10 +157,13 @@ def test_a_host_that_came_and_went_disturbs_nobody() -> None:
     absent[0].lose()
     outcomes: list[str] = []
     running = threading.Thread(
-        target=lambda: outcomes.append(run_once(ctx, present, absent, options(grow_after=0.1))), daemon=True
+        target=lambda: outcomes.append(run_once(ctx, present, absent, options(grow_after=0.1))),
+        daemon=True,
     )
     running.start()
-    wait_until(lambda: ctx.asked == [1, 1] and [host.number for host in absent] == [8, 1], STEP_PATIENCE)
+    wait_until(
+        lambda: ctx.asked == [1, 1] and [host.number for host in absent] == [8, 1], STEP_PATIENCE
+    )
     assert ctx.groups[0].told == [], "the ranks were stopped for a host that is not there"
     assert running.is_alive()
     absent[1].come()
@@ -140,7 +175,10 @@ def test_a_host_that_came_and_went_disturbs_nobody() -> None:
 def test_a_failure_before_the_growth_is_a_failure() -> None:
     ctx = FakeContext(fail(1, 3))
     absent = [FakeHost(7).come()]
-    assert run_once(ctx, ctx.request_hosts(2), absent, options(grow_after=STEP_PATIENCE)) == "train1 on h1 ended with 3"
+    assert (
+        run_once(ctx, ctx.request_hosts(2), absent, options(grow_after=STEP_PATIENCE))
+        == "train1 on h1 ended with 3"
+    )
     assert ctx.groups[0].told == []
     assert ctx.groups[0].running_when_forgotten == 0
 
@@ -168,7 +206,13 @@ def test_only_failures_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and growth do not; and each attempt has a number of its own."""
     ctx = FakeContext(lose(0), lose(1), fail(0), lose(0), all_succeed)
     assert run_main(monkeypatch, ctx, "--least", "2", "--most", "2", "--max-restarts", "1") == 0
-    assert [group.env["TORCHELASTIC_RESTART_COUNT"] for group in ctx.groups] == ["0", "1", "2", "3", "4"]
+    assert [group.env["TORCHELASTIC_RESTART_COUNT"] for group in ctx.groups] == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
     assert ctx.asked == [2, 1, 1, 0, 1], "the lost ones were not asked for anew"
     assert ctx.replaced == [], "a machine that may come back was barred"
     assert all(len(group.hosts) == 2 for group in ctx.groups)

@@ -16,7 +16,8 @@ sys.path.insert(0, str(POLICIES))
 from health_checked_start import Selection
 
 SCRIPT = POLICIES / "health_checked_start.py"
-# The n-th host to be checked does the n-th thing of the list, and writes down under which warden it did it.
+# The n-th host to be checked does the n-th thing of the list, and writes down under which warden it
+# did it.
 CHECK = """
 import os, sys, time
 script, folder, plan = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
@@ -54,7 +55,9 @@ def wardens(folder: Path, word: str) -> set[str]:
 
 @pytest.mark.slow
 def test_sick_hosts_are_replaced_and_a_hung_one_is_not_waited_for(tmp_path: Path) -> None:
-    code, words = start(tmp_path, "hang,crash,no gpus,good", "--hosts", "2", "--spares", "1", "--settle", "0.1")
+    code, words = start(
+        tmp_path, "hang,crash,no gpus,good", "--hosts", "2", "--spares", "1", "--settle", "0.1"
+    )
     assert code == 0, words
     assert len(wardens(tmp_path, "trained")) == 2, words
     assert wardens(tmp_path, "trained") <= wardens(tmp_path, "good"), words
@@ -72,7 +75,9 @@ def test_the_best_are_taken(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_host_that_never_answers_is_replaced_when_it_is_needed(tmp_path: Path) -> None:
-    code, words = start(tmp_path, "hang,good", "--hosts", "2", "--spares", "0", "--check-seconds", "8")
+    code, words = start(
+        tmp_path, "hang,good", "--hosts", "2", "--spares", "0", "--check-seconds", "8"
+    )
     assert code == 0, words
     assert "no answer in 8 s" in words
     assert not wardens(tmp_path, "trained") & wardens(tmp_path, "hang")

@@ -19,7 +19,8 @@ from tests.system.supervisor.policies.rig import POLICIES, STEP_PATIENCE, run_po
 sys.path.insert(0, str(POLICIES))
 from memory_checkpoints import KEEP_STEPS, Address, Server, choose_step, put
 
-# Saves at each step; fails as the table says: attempt 0 at step 3 by exit, attempt 1 at step 6 with its whole host.
+# Saves at each step; fails as the table says: attempt 0 at step 3 by exit, attempt 1 at step 6 with
+# its whole host.
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -47,17 +48,32 @@ for step in range(start + 1, 10):
 
 @pytest.mark.slow
 def test_a_restart_and_a_lost_host_go_on_from_memory(tmp_path: Path) -> None:
-    words = ["--hosts", "2", "--local", "--", sys.executable, "-c", WORKER, str(tmp_path), str(POLICIES)]
+    words = [
+        "--hosts",
+        "2",
+        "--local",
+        "--",
+        sys.executable,
+        "-c",
+        WORKER,
+        str(tmp_path),
+        str(POLICIES),
+    ]
     code, said = run_policy("memory_checkpoints.py", tmp_path, *words)
     assert code == 0, said
     assert "done after 2 restarts" in said
-    begun = [[int((tmp_path / f"start-{rank}-{attempt}").read_text()) for attempt in range(3)] for rank in (0, 1)]
+    begun = [
+        [int((tmp_path / f"start-{rank}-{attempt}").read_text()) for attempt in range(3)]
+        for rank in (0, 1)
+    ]
     assert begun[0] == begun[1], "ranks began at different steps"
     first, second, third = begun[0]
     assert first == 0
     assert 1 <= second <= 3, said
     assert second < third <= 7, said  # what rank 1 had was on the host that died: this is the copy
-    assert [(tmp_path / f"total-{rank}").read_text() for rank in (0, 1)] == [str(sum(range(10)))] * 2
+    assert [(tmp_path / f"total-{rank}").read_text() for rank in (0, 1)] == [
+        str(sum(range(10)))
+    ] * 2
 
 
 def test_the_newest_step_that_all_have_is_chosen() -> None:
@@ -92,7 +108,13 @@ def serving(server: Server, key: bytes) -> Iterator[Address]:
 
 
 def hand(
-    address: Address, key: bytes, rank: int, step: int, attempt: int, data: bytes = b"", copy: bool = False
+    address: Address,
+    key: bytes,
+    rank: int,
+    step: int,
+    attempt: int,
+    data: bytes = b"",
+    copy: bool = False,
 ) -> None:
     with Client(address, authkey=key) as peer:
         put(peer, rank, step, attempt, data, copy)
@@ -103,7 +125,8 @@ def steps_of(server: Server, rank: int) -> list[int]:
 
 
 def test_what_lies_beyond_the_start_is_no_part_of_what_comes() -> None:
-    """Else a step that only some ranks reached again is chosen with what the others had left of it."""
+    """Else a step that only some ranks reached again is chosen with what the others had left of
+    it."""
     server, key = Server(), secrets.token_bytes(16)
     with serving(server, key) as address:
         for step in (10, 20, 30):
@@ -135,12 +158,16 @@ def test_a_copy_is_at_most_one_step_behind_and_a_frozen_neighbour_holds_nobody_f
     with (
         serving(server, key) as address,
         serving(neighbour, key) as good,
-        Listener(("127.0.0.1", 0), backlog=16, authkey=key) as frozen,  # takes connections, and never says a word
+        Listener(
+            ("127.0.0.1", 0), backlog=16, authkey=key
+        ) as frozen,  # takes connections, and never says a word
     ):
         host, port = frozen.address
         server.turn_to((host, port), key)
         hand(address, key, 0, 1, attempt=0, copy=True)
-        second = threading.Thread(target=hand, args=(address, key, 0, 2, 0, b"two", True), daemon=True)
+        second = threading.Thread(
+            target=hand, args=(address, key, 0, 2, 0, b"two", True), daemon=True
+        )
         second.start()
         wait_until(lambda: steps_of(server, 0) == [1, 2], STEP_PATIENCE)
         line = server.line

@@ -12,7 +12,8 @@ from progress_watchdog import LEAST_SECONDS, TIMES_MEDIAN, Progress
 
 from tests.system.supervisor.policies.rig import run_policy
 
-# At the first attempt rank 1 stops after its sixth step. Before that both go through a section longer than a step may be.
+# At the first attempt rank 1 stops after its sixth step. Before that both go through a section
+# longer than a step may be.
 WORKER = """
 import os, sys, time
 from holdfast.supervisor import get_message_queue
@@ -33,13 +34,27 @@ for step in range(9):
 
 @pytest.mark.slow
 def test_a_hang_is_found_named_and_ended_and_a_section_is_none(tmp_path: Path) -> None:
-    words = ["--hosts", "2", "--local", "--least", "5", "--first", "60", "--", sys.executable, "-c", WORKER]
+    words = [
+        "--hosts",
+        "2",
+        "--local",
+        "--least",
+        "5",
+        "--first",
+        "60",
+        "--",
+        sys.executable,
+        "-c",
+        WORKER,
+    ]
     code, said = run_policy("progress_watchdog.py", tmp_path, *words, str(tmp_path), "6.5")
     assert code == 0, said
     assert "train1 on local-" in said.split("attempt 0: no progress for")[1], said
     assert "at step 5" in said
     assert "done after 1 restarts" in said
-    assert {file.name for file in tmp_path.glob("attempt*")} == {f"attempt{a}-{r}" for a in (0, 1) for r in (0, 1)}
+    assert {file.name for file in tmp_path.glob("attempt*")} == {
+        f"attempt{a}-{r}" for a in (0, 1) for r in (0, 1)
+    }
 
 
 def make_progress(durations: list[float]) -> tuple[Progress, float]:

@@ -1,4 +1,5 @@
-"""Every policy hands its ranks what torch's `env://` asks for: a script that runs under torchrun runs under each of them."""
+"""Every policy hands its ranks what torch's `env://` asks for: a script that runs under torchrun
+runs under each of them."""
 
 from __future__ import annotations
 
@@ -32,11 +33,23 @@ POLICIES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_ranks_find_where_to_meet(tmp_path: Path, policy: str) -> None:
-    words = [*POLICIES[policy], "--per-host", "2", "--local", "--", sys.executable, "-c", WORKER, str(tmp_path)]
+    words = [
+        *POLICIES[policy],
+        "--per-host",
+        "2",
+        "--local",
+        "--",
+        sys.executable,
+        "-c",
+        WORKER,
+        str(tmp_path),
+    ]
     code, said = run_policy(policy, tmp_path, *words)
     assert code == 0, said
     told = [(tmp_path / f"rank{rank}").read_text().split() for rank in range(4)]
-    assert [words[:4] for words in told] == [[str(rank), "4", str(rank % 2), "2"] for rank in range(4)]
+    assert [words[:4] for words in told] == [
+        [str(rank), "4", str(rank % 2), "2"] for rank in range(4)
+    ]
     places = {tuple(words[4:]) for words in told}
     assert len(places) == 1, "all ranks are to meet at one place"
     ((address, port),) = places
@@ -46,7 +59,8 @@ def test_ranks_find_where_to_meet(tmp_path: Path, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_next_start_meets_at_another_port(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    """Else two runs that share a machine fail for ever, the second to come on the port of the first."""
+    """Else two runs that share a machine fail for ever, the second to come on the port of the
+    first."""
     monkeypatch.syspath_prepend(str(FOLDER))
     module = importlib.import_module(policy.removesuffix(".py"))
     places = [module.find_rendezvous([FakeHost(4).come()]) for _ in range(20)]

@@ -1,4 +1,5 @@
-"""The policy for Slurm without Slurm: managers are started by hand, from the words that it leaves for them."""
+"""The policy for Slurm without Slurm: managers are started by hand, from the words that it leaves
+for them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.system.supervisor.policies.rig import STEP_PATIENCE
 POLICY = Path(__file__).resolve().parents[4] / "examples" / "slurm" / "policy.py"
 PATIENCE = 100.0  # a fence takes some 30 s of them
 
-# Says over and over that it runs, and ends when it is let go: file name and lines are `attempt-rank-pid`, and times.
+# Says over and over that it runs, and ends when it is let go: file name and lines are
+# `attempt-rank-pid`, and times.
 WORKER = """
 import os, sys, time
 folder, attempt = sys.argv[1], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -37,9 +39,21 @@ class Run:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start_policy(self, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(POLICY), "--run", str(self.run), *words, "--", sys.executable, "-c", WORKER]
+        command = [
+            sys.executable,
+            str(POLICY),
+            "--run",
+            str(self.run),
+            *words,
+            "--",
+            sys.executable,
+            "-c",
+            WORKER,
+        ]
         with (self.folder / "said").open("ab") as said:
-            self.started.append(subprocess.Popen([*command, str(self.folder)], cwd=self.folder, stderr=said))
+            self.started.append(
+                subprocess.Popen([*command, str(self.folder)], cwd=self.folder, stderr=said)
+            )
         return self.started[-1]
 
     def start_manager(self, name: str) -> subprocess.Popen[bytes]:
@@ -81,7 +95,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.mark.slow
 def test_a_fence_holds_through_the_death_of_the_script(run: Run) -> None:
-    """A frozen manager's ranks run on until its warden ends them; the script that waits for that is killed meanwhile."""
+    """A frozen manager's ranks run on until its warden ends them; the script that waits for that is
+    killed meanwhile."""
     words = ("--hosts", "2", "--fence", "--orphan-grace", "10", "--grace", "1")
     script = run.start_policy(*words)
     managers = {name: run.start_manager(name) for name in ("n0", "n1")}
@@ -110,7 +125,9 @@ def test_two_scripts_on_one_run_are_one_too_many(run: Run) -> None:
     second = run.start_policy("--hosts", "1", "--orphan-grace", "1")
     assert second.wait(STEP_PATIENCE) not in (0, -9)
     assert "another script" in run.said()
-    assert (run.run / "manager-command").read_text() == words, "the one that runs is cut off from its managers"
+    assert (run.run / "manager-command").read_text() == words, (
+        "the one that runs is cut off from its managers"
+    )
     assert not run.spans(1)
     (run.folder / "finish").touch()
     assert first.wait(STEP_PATIENCE) == 0, run.said()

@@ -1,4 +1,5 @@
-"""A spare takes the place of a host that is lost, or that fails again and again; the other ranks stay where they are."""
+"""A spare takes the place of a host that is lost, or that fails again and again; the other ranks
+stay where they are."""
 
 from __future__ import annotations
 
@@ -10,13 +11,21 @@ from typing import Any
 import pytest
 
 from tests.system.proxy import wait_until
-from tests.system.supervisor.policies.fakes import FakeContext, FakeGroup, FakeHost, all_succeed, fail, lose
+from tests.system.supervisor.policies.fakes import (
+    FakeContext,
+    FakeGroup,
+    FakeHost,
+    all_succeed,
+    fail,
+    lose,
+)
 from tests.system.supervisor.policies.rig import POLICIES, STEP_PATIENCE, running
 
 sys.path.insert(0, str(POLICIES))
 import spare_hosts
 
-# Says which rank ran under which manager, then runs until the test says so; with "fail", rank 1's first host always fails.
+# Says which rank ran under which manager, then runs until the test says so; with "fail", rank 1's
+# first host always fails.
 WORKER = """
 import os, sys, time
 from pathlib import Path
@@ -41,7 +50,18 @@ def placed(folder: Path, attempt: int) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_a_spare_takes_a_lost_hosts_place(tmp_path: Path) -> None:
-    words = ["--hosts", "2", "--spares", "1", "--", sys.executable, "-c", WORKER, str(tmp_path), "run"]
+    words = [
+        "--hosts",
+        "2",
+        "--spares",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        WORKER,
+        str(tmp_path),
+        "run",
+    ]
     with running("spare_hosts.py", tmp_path, *words) as policy:
         for name in ("m0", "m1", "m2"):
             policy.start_manager(name)
@@ -49,7 +69,9 @@ def test_a_spare_takes_a_lost_hosts_place(tmp_path: Path) -> None:
         first = placed(tmp_path, 0)
         pids = {manager.pid: name for name, manager in policy.managers.items()}
         policy.kill_manager(pids[first["0"]])
-        wait_until(lambda: len(placed(tmp_path, 1)) == 2, STEP_PATIENCE)  # no manager was started meanwhile
+        wait_until(
+            lambda: len(placed(tmp_path, 1)) == 2, STEP_PATIENCE
+        )  # no manager was started meanwhile
         second = placed(tmp_path, 1)
         assert second["1"] == first["1"]
         assert second["0"] == next(pid for pid in pids if pid not in first.values())
@@ -77,8 +99,15 @@ def test_a_host_that_fails_again_is_exchanged(tmp_path: Path) -> None:
         for name in ("m0", "m1", "m2"):
             policy.start_manager(name)
         wait_until(lambda: len(placed(tmp_path, 2)) == 2, STEP_PATIENCE)
-        assert placed(tmp_path, 0)["1"] == placed(tmp_path, 1)["1"] == int((tmp_path / "bad").read_text())
-        assert placed(tmp_path, 2)["1"] not in (placed(tmp_path, 0)["1"], placed(tmp_path, 0).get("0"))
+        assert (
+            placed(tmp_path, 0)["1"]
+            == placed(tmp_path, 1)["1"]
+            == int((tmp_path / "bad").read_text())
+        )
+        assert placed(tmp_path, 2)["1"] not in (
+            placed(tmp_path, 0)["1"],
+            placed(tmp_path, 0).get("0"),
+        )
         bad = next(m for m in policy.managers.values() if m.pid == placed(tmp_path, 0)["1"])
         assert bad.wait(STEP_PATIENCE) == 72
         (tmp_path / "finish").touch()
@@ -111,7 +140,9 @@ def test_who_takes_whose_place(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = FakeContext(lose(1), lose(0), lose(1), all_succeed)
     assert run_main(monkeypatch, ctx, "--hosts", "3", "--spares", "2") == 0
     assert [numbers(group) for group in ctx.groups] == [[0, 1, 2], [0, 3, 2], [4, 3, 2], [4, 5, 2]]
-    assert [host.number for host, _ in ctx.replaced] == [1, 0, 3], "each that went is replaced, once"
+    assert [host.number for host, _ in ctx.replaced] == [1, 0, 3], (
+        "each that went is replaced, once"
+    )
     assert [group.env["TORCHELASTIC_RESTART_COUNT"] for group in ctx.groups] == ["0", "1", "2", "3"]
     assert all(group.running_when_forgotten == 0 for group in ctx.groups)
 
@@ -120,8 +151,14 @@ def test_a_host_is_struck_out_by_its_own_failures(monkeypatch: pytest.MonkeyPatc
     ctx = FakeContext(fail(1), fail(2), fail(1), fail(0), fail(1), fail(1), all_succeed)
     assert run_main(monkeypatch, ctx, "--hosts", "3", "--spares", "1", "--strikes", "2") == 0
     assert [numbers(group) for group in ctx.groups] == [
-        [0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 3, 2], [0, 3, 2], [0, 3, 2], [0, 4, 2],
-    ]  # fmt: skip
+        [0, 1, 2],
+        [0, 1, 2],
+        [0, 1, 2],
+        [0, 3, 2],
+        [0, 3, 2],
+        [0, 3, 2],
+        [0, 4, 2],
+    ]
     assert [(host.number, reason) for host, reason in ctx.replaced] == [
         (1, "its ranks were the first to fail 2 times"),
         (3, "its ranks were the first to fail 2 times"),

@@ -24,7 +24,8 @@ def test_every_route_has_a_role_and_only_two_have_none() -> None:
     assert {e.path for e in ENDPOINTS if e.role is Role.ANYONE} == {"/healthz", "/readyz"}
     assert all(isinstance(e.role, Role) for e in ENDPOINTS)
     assert {e.path for e in ENDPOINTS if e.role in (Role.HOST, Role.JOIN)} == {
-        f"/v1/agent/{name}" for name in ("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip")
+        f"/v1/agent/{name}"
+        for name in ("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip")
     }
 
 
@@ -33,10 +34,17 @@ def test_every_route_of_the_contract_is_there() -> None:
     promised = set()
     for line in (wire_api.__doc__ or "").splitlines():
         words = line.split()
-        if len(words) >= 2 and words[0] in ("GET", "POST", "PUT", "PATCH", "DELETE") and words[1].startswith("/v1/"):
+        if (
+            len(words) >= 2
+            and words[0] in ("GET", "POST", "PUT", "PATCH", "DELETE")
+            and words[1].startswith("/v1/")
+        ):
             promised.add((words[0], words[1]))
     there = {(e.method, e.path) for e in ENDPOINTS}
-    named = {(m, p.replace("/v1/hosts/{id", "/v1/hosts/{host").replace("{host or", "{host")) for m, p in promised}
+    named = {
+        (m, p.replace("/v1/hosts/{id", "/v1/hosts/{host").replace("{host or", "{host"))
+        for m, p in promised
+    }
     missing = {(m, p) for m, p in named if "|" not in p and "{host" not in p} - there
     assert len(promised) > 25
     assert missing == set()
@@ -46,13 +54,26 @@ async def test_who_may_call_what(served: Served) -> None:
     """Every route, with every kind of caller: nobody, a wrong token, each role, a join token."""
     order = {Role.READ: 0, Role.SUBMIT: 1, Role.ADMIN: 2}
     for endpoint in ENDPOINTS:
-        path = endpoint.path.replace("{id}", JOB).replace("{name}", "nothing").replace("{host}", "nothing")
+        path = (
+            endpoint.path.replace("{id}", JOB)
+            .replace("{name}", "nothing")
+            .replace("{host}", "nothing")
+        )
         path = path.replace("{action}", "drain")
         if endpoint.role is Role.ANYONE or endpoint.path == "/metrics":
             assert (await served.call(endpoint.method, path, None)).status_code == 200
             continue
-        for headers in ({}, bearer("hft_wrong"), {"Authorization": "Basic eDp5"}, {"Authorization": "Bearer"}):
-            body = b'{"incarnation":"12345678","facts":{"name":"x"}}' if endpoint.role is Role.JOIN else None
+        for headers in (
+            {},
+            bearer("hft_wrong"),
+            {"Authorization": "Basic eDp5"},
+            {"Authorization": "Bearer"},
+        ):
+            body = (
+                b'{"incarnation":"12345678","facts":{"name":"x"}}'
+                if endpoint.role is Role.JOIN
+                else None
+            )
             answer = await served.call(endpoint.method, path, None, headers=headers, content=body)
             assert answer.status_code == 401, (endpoint.path, headers)
             assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -61,7 +82,12 @@ async def test_who_may_call_what(served: Served) -> None:
             if endpoint.role in order:
                 answer = await served.call(endpoint.method, path, role, content=b"!")
                 refused = place < order[endpoint.role]
-                assert (answer.status_code == 403) == refused, (endpoint.method, endpoint.path, role, answer.text)
+                assert (answer.status_code == 403) == refused, (
+                    endpoint.method,
+                    endpoint.path,
+                    role,
+                    answer.text,
+                )
             elif endpoint.role is Role.HOST:
                 assert (await served.call(endpoint.method, path, role)).status_code == 401
         if endpoint.role in order:
@@ -70,7 +96,9 @@ async def test_who_may_call_what(served: Served) -> None:
 
 async def test_a_revoked_token_is_refused(served: Served) -> None:
     made = (await served.call("POST", "/v1/tokens", json={"role": "read", "name": "mine"})).json()
-    assert (await served.http.get("/v1/whoami", headers=bearer(made["secret"]))).json()["name"] == "mine"
+    assert (await served.http.get("/v1/whoami", headers=bearer(made["secret"]))).json()[
+        "name"
+    ] == "mine"
     listed = (await served.call("GET", "/v1/tokens")).text
     assert made["id"] in listed
     assert made["secret"] not in listed
@@ -86,7 +114,13 @@ BAD: list[tuple[str, bytes, int, str, str | None]] = [
     ("deep", b"[" * 200_000, 422, "validation_error", None),
     ("an array", b"[]", 422, "validation_error", None),
     ("NUL", b'{"argv":["a\\u0000b"]}', 422, "validation_error", "argv"),
-    ("NUL in a label", b'{"argv":["a"],"labels":{"x":"a\\u0000b"}}', 422, "validation_error", "labels.x"),
+    (
+        "NUL in a label",
+        b'{"argv":["a"],"labels":{"x":"a\\u0000b"}}',
+        422,
+        "validation_error",
+        "labels.x",
+    ),
     ("no command", b"{}", 422, "validation_error", "argv"),
     ("both", b'{"argv":["a"],"shell":"b"}', 422, "validation_error", "argv"),
     ("unknown field", b'{"argv":["a"],"nice":1}', 422, "validation_error", None),
@@ -95,14 +129,22 @@ BAD: list[tuple[str, bytes, int, str, str | None]] = [
     ("huge integer", b'{"argv":["a"],"gpus":' + b"9" * 400 + b"}", 422, "validation_error", "gpus"),
     ("unknown queue", b'{"argv":["a"],"queue":"nowhere"}', 422, "unknown_queue", "queue"),
     ("ttl", b'{"argv":["a"],"lease_ttl_seconds":1}', 422, "validation_error", "lease_ttl_seconds"),
-    ("limit", b'{"argv":["a"],"time_limit_seconds":0.001}', 422, "validation_error", "time_limit_seconds"),
+    (
+        "limit",
+        b'{"argv":["a"],"time_limit_seconds":0.001}',
+        422,
+        "validation_error",
+        "time_limit_seconds",
+    ),
     ("env", b'{"argv":["a"],"env":{"A B":"x"}}', 422, "validation_error", "env"),
     ("reserved", b'{"argv":["a"],"env":{"HOLDFAST_X":"x"}}', 422, "validation_error", "env"),
 ]
 
 
 @pytest.mark.parametrize(("name", "body", "status", "code", "field"), BAD, ids=[b[0] for b in BAD])
-async def test_bad_jobs(served: Served, name: str, body: bytes, status: int, code: str, field: str | None) -> None:
+async def test_bad_jobs(
+    served: Served, name: str, body: bytes, status: int, code: str, field: str | None
+) -> None:
     answer = await served.call("POST", "/v1/jobs", content=body)
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (status, code), problem
@@ -114,7 +156,9 @@ async def test_bad_jobs(served: Served, name: str, body: bytes, status: int, cod
 
 
 async def test_an_unknown_queue_is_told_with_those_there_are(served: Served) -> None:
-    problem = (await served.call("POST", "/v1/jobs", json={"argv": ["a"], "queue": "nowhere"})).json()
+    problem = (
+        await served.call("POST", "/v1/jobs", json={"argv": ["a"], "queue": "nowhere"})
+    ).json()
     assert "gpu" in problem["detail"]
     assert "holdfast queues set nowhere" in problem["detail"]
 
@@ -136,18 +180,28 @@ async def test_a_batch_is_all_or_none(served: Served) -> None:
 
 
 async def test_idempotency(served: Served) -> None:
-    first = await served.call("POST", "/v1/jobs", json={"argv": ["a"]}, headers={"Idempotency-Key": "k1"})
+    first = await served.call(
+        "POST", "/v1/jobs", json={"argv": ["a"]}, headers={"Idempotency-Key": "k1"}
+    )
     again = await served.call("POST", "/v1/jobs", json={"argv": ["a"], "idempotency_key": "k1"})
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["id"] == again.json()["id"]
-    other = await served.call("POST", "/v1/jobs", json={"argv": ["b"]}, headers={"Idempotency-Key": "k1"})
+    other = await served.call(
+        "POST", "/v1/jobs", json={"argv": ["b"]}, headers={"Idempotency-Key": "k1"}
+    )
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
     both = await served.call(
-        "POST", "/v1/jobs", json={"argv": ["a"], "idempotency_key": "k2"}, headers={"Idempotency-Key": "k1"}
+        "POST",
+        "/v1/jobs",
+        json={"argv": ["a"], "idempotency_key": "k2"},
+        headers={"Idempotency-Key": "k1"},
     )
     assert both.status_code == 422
     twins = await asyncio.gather(
-        *(served.call("POST", "/v1/jobs", json={"argv": ["c"], "idempotency_key": "k9"}) for _ in range(6))
+        *(
+            served.call("POST", "/v1/jobs", json={"argv": ["c"], "idempotency_key": "k9"})
+            for _ in range(6)
+        )
     )
     assert len({t.json()["id"] for t in twins}) == 1
     assert sorted(t.status_code for t in twins) == [200] * 5 + [201]
@@ -157,7 +211,12 @@ async def test_secrets_are_shown_to_nobody_but_the_host(served: Served, agent: F
     job = await served.submit(secrets={"TOKEN": "very-secret"})
     order = await agent.take()
     assert order.secrets == {"TOKEN": "very-secret"}
-    for path in ("/v1/jobs", f"/v1/jobs/{job['id']}", f"/v1/jobs/{job['id']}/attempts", "/v1/events"):
+    for path in (
+        "/v1/jobs",
+        f"/v1/jobs/{job['id']}",
+        f"/v1/jobs/{job['id']}/attempts",
+        "/v1/events",
+    ):
         assert "very-secret" not in (await served.call("GET", path)).text
 
 
@@ -175,7 +234,9 @@ async def test_oversize(served: Served, agent: FakeAgent) -> None:
     chunked = await served.call("POST", "/v1/jobs", content=endless())
     for answer in (declared, chunked):
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
-    answer = await served.http.post("/v1/agent/logs", content=b"x" * (4 << 20), headers=bearer(agent.key))
+    answer = await served.http.post(
+        "/v1/agent/logs", content=b"x" * (4 << 20), headers=bearer(agent.key)
+    )
     assert answer.status_code == 413
 
 
@@ -220,12 +281,19 @@ async def test_pages_of_jobs(served: Served) -> None:
 
 
 async def test_queues(served: Served) -> None:
-    made = await served.call("PUT", "/v1/queues/team%2Fnight", json={"set": {"max_running": 2, "stall_watch": "off"}})
-    assert (made.status_code, made.json()["settings"]) == (200, {"max_running": 2, "stall_watch": False})
+    made = await served.call(
+        "PUT", "/v1/queues/team%2Fnight", json={"set": {"max_running": 2, "stall_watch": "off"}}
+    )
+    assert (made.status_code, made.json()["settings"]) == (
+        200,
+        {"max_running": 2, "stall_watch": False},
+    )
     assert (await served.call("GET", "/v1/queues/team%2Fnight")).json()["name"] == "team/night"
     await served.submit(queue="team/night")
     assert (await served.call("DELETE", "/v1/queues/team%2Fnight")).status_code == 409
-    paused = await served.call("POST", "/v1/queues/team%2Fnight/pause", json={"reason": "maintenance"})
+    paused = await served.call(
+        "POST", "/v1/queues/team%2Fnight/pause", json={"reason": "maintenance"}
+    )
     assert paused.json()["paused_reason"] == "maintenance"
     assert (await served.call("POST", "/v1/queues/team%2Fnight/resume")).json()["paused_at"] is None
     bad = await served.call("PUT", "/v1/queues/x", json={"set": {"sync_interval_seconds": 1}})
@@ -234,7 +302,10 @@ async def test_queues(served: Served) -> None:
 
 async def test_config_says_where_a_value_comes_from(served: Served) -> None:
     await served.call("PATCH", "/v1/config", json={"set": {"grace_seconds": "20s"}})
-    found = {e["name"]: e for e in (await served.call("GET", "/v1/config", params={"queue": "video"})).json()["items"]}
+    found = {
+        e["name"]: e
+        for e in (await served.call("GET", "/v1/config", params={"queue": "video"})).json()["items"]
+    }
     assert found["grace_seconds"] == {"name": "grace_seconds", "value": 20.0, "source": "cluster"}
     assert found["stall_watch"]["source"] == "queue"
     assert found["infra_cap"]["source"] == "default"
@@ -268,7 +339,11 @@ class Stream:
     """Reads server-sent events off a real connection."""
 
     def __init__(self, served: Served, path: str, **more: Any) -> None:
-        headers = {**bearer(SECRETS["read"]), "Accept": "text/event-stream", **more.pop("headers", {})}
+        headers = {
+            **bearer(SECRETS["read"]),
+            "Accept": "text/event-stream",
+            **more.pop("headers", {}),
+        }
         self._open = served.http.stream("GET", path, headers=headers, **more)
 
     async def __aenter__(self) -> Stream:
@@ -303,7 +378,9 @@ async def test_events_resume_where_the_reader_stopped(served: Served) -> None:
         live = await stream.next(3)
         assert live["data"]["job_id"] == second["id"]
     third = await served.submit(name="three")
-    async with Stream(served, "/v1/events", params={"kind": "job.*"}, headers={"Last-Event-ID": live["id"]}) as stream:
+    async with Stream(
+        served, "/v1/events", params={"kind": "job.*"}, headers={"Last-Event-ID": live["id"]}
+    ) as stream:
         assert (await stream.next())["data"]["job_id"] == third["id"]
     only = (await served.call("GET", "/v1/events", params={"job": second["id"]})).json()["items"]
     assert {e["job_id"] for e in only} == {second["id"]}
@@ -324,11 +401,15 @@ async def push(
     assert (answer.status_code, answer.json().get("refused", [])) == (200, []), answer.text
 
 
-async def test_logs_are_followed_across_attempts_to_the_end(served: Served, agent: FakeAgent) -> None:
+async def test_logs_are_followed_across_attempts_to_the_end(
+    served: Served, agent: FakeAgent
+) -> None:
     job = await served.submit()
     order = await agent.take()
     await agent.sync(agent.running(order))
-    async with Stream(served, f"/v1/jobs/{job['id']}/logs", params={"follow": "1", "stream": "stdout"}) as stream:
+    async with Stream(
+        served, f"/v1/jobs/{job['id']}/logs", params={"follow": "1", "stream": "stdout"}
+    ) as stream:
         assert (await stream.next())["event"] == "state"
         await push(served, agent, order.key, b"first\n")
         log = await until_event(stream, "log")
@@ -382,14 +463,23 @@ async def test_metrics(served: Served, agent: FakeAgent) -> None:
             page := (await served.http.get("/metrics")).text
         ):
             await asyncio.sleep(0.02)
-    for name in ("holdfast_hosts{state=", "holdfast_dead_hosts 0.0", "holdfast_busy_cpu_slots 1.0", "holdfast_loop_seconds",
-                 "holdfast_syncs_total", "holdfast_http_requests_total", "holdfast_oldest_transaction_seconds"):  # fmt: skip
+    for name in (
+        "holdfast_hosts{state=",
+        "holdfast_dead_hosts 0.0",
+        "holdfast_busy_cpu_slots 1.0",
+        "holdfast_loop_seconds",
+        "holdfast_syncs_total",
+        "holdfast_http_requests_total",
+        "holdfast_oldest_transaction_seconds",
+    ):
         assert name in page, name
     proxied = await served.http.get("/metrics", headers={"X-Forwarded-For": "192.0.2.1"})
     assert proxied.status_code == 401
 
 
-async def test_a_bug_is_told_without_its_traceback(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_is_told_without_its_traceback(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("the inner secret")
 
@@ -424,7 +514,9 @@ def test_ids_sort_in_the_order_they_were_made_within_a_millisecond() -> None:
     assert made == sorted(set(made))
 
 
-async def test_what_a_shutdown_breaks_off_is_told_to_try_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_shutdown_breaks_off_is_told_to_try_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = asyncio.Event()
 
     async def never(job_id: str) -> None:
@@ -442,8 +534,15 @@ async def test_what_a_shutdown_breaks_off_is_told_to_try_again(served: Served, m
     monkeypatch.setattr(served.store, "get_job", never)
     path = "/v1/jobs/0123456789abcdefghjk"
     headers = [(b"authorization", f"Bearer {SECRETS['admin']}".encode())]
-    scope = {"type": "http", "method": "GET", "raw_path": path.encode(), "path": path, "headers": headers,
-             "query_string": b"", "client": ("127.0.0.1", 1)}  # fmt: skip
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "raw_path": path.encode(),
+        "path": path,
+        "headers": headers,
+        "query_string": b"",
+        "client": ("127.0.0.1", 1),
+    }
     call = asyncio.create_task(App(served.controller)(scope, receive, send))
     await inside.wait()
     monkeypatch.setattr(served.controller.wakes, "closing", True)

@@ -1,4 +1,5 @@
-"""A gang's log is followed to the end of every rank, also of one whose bytes come after the job's end."""
+"""A gang's log is followed to the end of every rank, also of one whose bytes come after the job's
+end."""
 
 from __future__ import annotations
 
@@ -8,18 +9,25 @@ from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 
 
-async def test_a_rank_whose_output_comes_late_is_waited_for(served: Served, agent: FakeAgent) -> None:
+async def test_a_rank_whose_output_comes_late_is_waited_for(
+    served: Served, agent: FakeAgent
+) -> None:
     job = await served.submit(tasks=2)
     async with asyncio.timeout(20):
         while len(claims := (await agent.sync(wait=1.0)).claim) < 2:
             pass
-        reports = [wire.TaskReport(key=o.key, state="claimed", port=29500 if o.key.rank == 0 else 0) for o in claims]
+        reports = [
+            wire.TaskReport(key=o.key, state="claimed", port=29500 if o.key.rank == 0 else 0)
+            for o in claims
+        ]
         while len(orders := (await agent.sync(*reports, wait=1.0)).launch) < 2:
             pass
     orders.sort(key=lambda order: order.key.rank)
     await agent.sync(*[agent.running(order) for order in orders])
     for stream in ("stdout", "stderr"):
-        await agent.send_log(orders[0].key, b"first\n" if stream == "stdout" else b"", ended=True, stream=stream)
+        await agent.send_log(
+            orders[0].key, b"first\n" if stream == "stdout" else b"", ended=True, stream=stream
+        )
     for order in orders:
         await agent.end(order, exit_code=0)
     await served.until(job["id"], "succeeded")
@@ -27,7 +35,10 @@ async def test_a_rank_whose_output_comes_late_is_waited_for(served: Served, agen
     seen = b""
     headers = {**bearer(SECRETS["read"]), "Accept": "text/event-stream"}
     url = f"/v1/jobs/{job['id']}/logs"
-    async with asyncio.timeout(30), served.http.stream("GET", url, params={"follow": 1}, headers=headers) as answer:
+    async with (
+        asyncio.timeout(30),
+        served.http.stream("GET", url, params={"follow": 1}, headers=headers) as answer,
+    ):
         async for data in answer.aiter_bytes():
             if b"event: log" in data and b'"rank":0' in data and b'"rank":1' not in seen:
                 for stream in ("stdout", "stderr"):

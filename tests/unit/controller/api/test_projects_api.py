@@ -13,7 +13,9 @@ both_stores = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=
 
 
 async def put(served: Served, name: str, **settings: Any) -> dict[str, Any]:
-    answer = await served.call("PUT", f"/v1/projects/{name.replace('/', '%2F')}", json={"set": settings})
+    answer = await served.call(
+        "PUT", f"/v1/projects/{name.replace('/', '%2F')}", json={"set": settings}
+    )
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -28,17 +30,29 @@ async def lines_of(served: Served, job_id: str) -> dict[str, dict[str, str]]:
 async def test_a_project_is_made_changed_and_forgotten(served: Served) -> None:
     unnamed = (await served.call("GET", "/v1/projects/nobody", "read")).json()
     assert (unnamed["settings"], unnamed["unfinished"]) == ({}, 0)
-    made = await put(served, "team/vision", quota_jobs=2, max_retries="3", retry_delay_seconds="30s")
+    made = await put(
+        served, "team/vision", quota_jobs=2, max_retries="3", retry_delay_seconds="30s"
+    )
     assert made["settings"] == {"quota_jobs": 2, "max_retries": 3, "retry_delay_seconds": 30.0}
     changed = await served.call(
-        "PUT", "/v1/projects/team%2Fvision", json={"set": {"quota_gpus": 8}, "unset": ["max_retries"]}
+        "PUT",
+        "/v1/projects/team%2Fvision",
+        json={"set": {"quota_gpus": 8}, "unset": ["max_retries"]},
     )
-    assert changed.json()["settings"] == {"quota_jobs": 2, "retry_delay_seconds": 30.0, "quota_gpus": 8}
+    assert changed.json()["settings"] == {
+        "quota_jobs": 2,
+        "retry_delay_seconds": 30.0,
+        "quota_gpus": 8,
+    }
     job = await served.submit(project="team/vision")
     await served.submit(project="other")
-    listed = {p["name"]: p for p in (await served.call("GET", "/v1/projects", "read")).json()["items"]}
+    listed = {
+        p["name"]: p for p in (await served.call("GET", "/v1/projects", "read")).json()["items"]
+    }
     assert (listed["team/vision"]["unfinished"], listed["other"]["unfinished"]) == (1, 1)
-    config = (await served.call("GET", "/v1/config", params={"project": "team/vision", "queue": "gpu"})).json()["items"]
+    config = (
+        await served.call("GET", "/v1/config", params={"project": "team/vision", "queue": "gpu"})
+    ).json()["items"]
     found = {e["name"]: (e["value"], e["source"]) for e in config}
     assert found["retry_delay_seconds"] == (30.0, "project")
     assert found["time_limit_seconds"] == (8100.0, "queue")
@@ -47,7 +61,12 @@ async def test_a_project_is_made_changed_and_forgotten(served: Served) -> None:
     await served.call("POST", f"/v1/jobs/{job['id']}/cancel")
     assert (await served.call("DELETE", "/v1/projects/team%2Fvision")).status_code == 204
     assert (await served.call("DELETE", "/v1/projects/team%2Fvision")).status_code == 404
-    kinds = [e["kind"] for e in (await served.call("GET", "/v1/events", params={"kind": "project.*"})).json()["items"]]
+    kinds = [
+        e["kind"]
+        for e in (await served.call("GET", "/v1/events", params={"kind": "project.*"})).json()[
+            "items"
+        ]
+    ]
     assert kinds[:2] == ["project.changed", "project.changed"]
 
 
@@ -57,7 +76,9 @@ async def test_bad_names_and_patches(served: Served) -> None:
         assert (answer.status_code, answer.json()["field"]) == (422, "name")
         assert (await served.call("GET", path)).status_code == 404
         assert (await served.call("DELETE", path)).status_code == 404
-    both = await served.call("PUT", "/v1/projects/p", json={"set": {"quota_jobs": 1}, "unset": ["quota_jobs"]})
+    both = await served.call(
+        "PUT", "/v1/projects/p", json={"set": {"quota_jobs": 1}, "unset": ["quota_jobs"]}
+    )
     assert "both in set and in unset" in both.json()["detail"]
     unknown = await served.call("PUT", "/v1/projects/p", json={"unset": ["quotas"]})
     assert (unknown.status_code, unknown.json()["field"]) == (422, "unset.quotas")
@@ -102,12 +123,16 @@ async def test_a_gpu_quota_says_how_many_are_left(served: Served) -> None:
         while (await served.job(second["id"]))["state"] != "queued":
             await asyncio.sleep(0.02)
     line = (await lines_of(served, second["id"]))["quota"]
-    assert line["message"] == "project vision holds 2 of the 3 GPUs it may hold at once, and this job needs 2"
+    assert (
+        line["message"]
+        == "project vision holds 2 of the 3 GPUs it may hold at once, and this job needs 2"
+    )
 
 
 @both_stores
 async def test_a_retried_attempt_counts_like_any_other(served: Served, agent: FakeAgent) -> None:
-    """QUOTA-2: the second job takes the place that the first one's failure freed; the retry waits its turn."""
+    """QUOTA-2: the second job takes the place that the first one's failure freed; the retry waits
+    its turn."""
     await put(served, "vision", quota_jobs=1)
     first = await served.submit(project="vision", retry={"max_retries": 1, "retry_delay": 0.5})
     second = await served.submit(project="vision")
@@ -128,7 +153,9 @@ async def test_a_retried_attempt_counts_like_any_other(served: Served, agent: Fa
 async def test_a_hard_quota_refuses_at_submission(served: Served) -> None:
     await put(served, "vision", quota_jobs=2, quota="hard")
     await served.submit(project="vision")
-    batch = await served.call("POST", "/v1/jobs/batch", json={"jobs": [{"argv": ["x"], "project": "vision"}] * 2})
+    batch = await served.call(
+        "POST", "/v1/jobs/batch", json={"jobs": [{"argv": ["x"], "project": "vision"}] * 2}
+    )
     assert (batch.status_code, batch.json()["code"]) == (403, "quota_exceeded")
     await served.submit(project="vision")
     refused = await served.call("POST", "/v1/jobs", json={"argv": ["x"], "project": "vision"})
@@ -136,11 +163,16 @@ async def test_a_hard_quota_refuses_at_submission(served: Served) -> None:
     assert refused.headers["content-type"] == "application/problem+json"
     assert "quota_jobs" in refused.json()["detail"]
     await served.submit(project="other")
-    assert len((await served.call("GET", "/v1/jobs", params={"project": "vision"})).json()["items"]) == 2
+    assert (
+        len((await served.call("GET", "/v1/jobs", params={"project": "vision"})).json()["items"])
+        == 2
+    )
 
 
 async def test_what_could_never_start_is_refused_by_a_soft_quota_too(served: Served) -> None:
     await put(served, "vision", quota_gpus=2)
-    refused = await served.call("POST", "/v1/jobs", json={"argv": ["x"], "project": "vision", "gpus": 4})
+    refused = await served.call(
+        "POST", "/v1/jobs", json={"argv": ["x"], "project": "vision", "gpus": 4}
+    )
     assert (refused.status_code, refused.json()["code"]) == (403, "quota_exceeded")
     assert "can never start" in refused.json()["detail"]

@@ -11,7 +11,9 @@ PAGES = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
 
 def test_the_rest_page_is_of_today() -> None:
-    assert (PAGES / "rest.md").read_text() == render_rest_page(), "python -m holdfast.controller.reference rest"
+    assert (PAGES / "rest.md").read_text() == render_rest_page(), (
+        "python -m holdfast.controller.reference rest"
+    )
 
 
 def test_the_metrics_page_is_of_today() -> None:
@@ -21,9 +23,12 @@ def test_the_metrics_page_is_of_today() -> None:
 
 
 def test_every_label_is_told() -> None:
-    """Families without a sample do not tell theirs, so the page has a list, and the list is held to the metrics here."""
+    """Families without a sample do not tell theirs, so the page has a list, and the list is held to
+    the metrics here."""
     rows = dict(
-        line.strip("| ").split(" | ", 1) for line in render_metrics_page().splitlines() if line.startswith("| `")
+        line.strip("| ").split(" | ", 1)
+        for line in render_metrics_page().splitlines()
+        if line.startswith("| `")
     )
     labelled = [m for m in vars(Metrics()).values() if getattr(m, "_labelnames", ())]
     assert len(labelled) > 5

@@ -1,4 +1,5 @@
-"""Retries over the real wire: a job that fails and comes back, its chain, its policy, the kill switch, a person's retry."""
+"""Retries over the real wire: a job that fails and comes back, its chain, its policy, the kill
+switch, a person's retry."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ async def until_waiting(served: Served, job_id: str, cause: str) -> dict[str, An
 
 
 async def kinds(served: Served, job_id: str) -> list[str]:
-    page = (await served.call("GET", "/v1/events", params={"job": job_id, "kind": "job.retry_*"})).json()
+    page = (
+        await served.call("GET", "/v1/events", params={"job": job_id, "kind": "job.retry_*"})
+    ).json()
     return [event["kind"] for event in page["items"]]
 
 
@@ -37,7 +40,9 @@ async def metric(served: Served, line: str) -> float:
 
 
 # ---- transient → retry → success
-async def test_a_transient_failure_is_retried_and_succeeds(served: Served, agent: FakeAgent) -> None:
+async def test_a_transient_failure_is_retried_and_succeeds(
+    served: Served, agent: FakeAgent
+) -> None:
     job = await served.submit(retry=QUICK)
     assert (await served.job(job["id"]))["retry_state"]["of"] == 4
     await fail(agent, exit_code=3)
@@ -48,12 +53,18 @@ async def test_a_transient_failure_is_retried_and_succeeds(served: Served, agent
     assert done["retry_state"]["sentence"] == "attempt 3 of 4, succeeded"
     chain = done["retry_chain"]
     assert [(a["number"], a["parent"], a["retry_count"], a["outcome"]) for a in chain] == [
-        (1, None, 0, "requeued"), (2, 1, 1, "requeued"), (3, 2, 2, "succeeded")
-    ]  # fmt: skip
+        (1, None, 0, "requeued"),
+        (2, 1, 1, "requeued"),
+        (3, 2, 2, "succeeded"),
+    ]
     assert [a["charged_to"] for a in chain] == ["retries", "retries", None]
     assert await kinds(served, job["id"]) == [
-        "job.retry_scheduled", "job.retry_dispatched", "job.retry_scheduled", "job.retry_dispatched", "job.retry_succeeded"
-    ]  # fmt: skip
+        "job.retry_scheduled",
+        "job.retry_dispatched",
+        "job.retry_scheduled",
+        "job.retry_dispatched",
+        "job.retry_succeeded",
+    ]
     assert await metric(served, 'holdfast_retry_scheduled_total{cause="nonzero_exit"}') == 2
     assert await metric(served, "holdfast_retry_dispatched_total") == 2
     assert await metric(served, "holdfast_retry_succeeded_total") == 1
@@ -75,8 +86,14 @@ async def test_without_retries_a_failure_exhausts_nothing(served: Served, agent:
     job = await served.submit()
     await fail(agent)
     done = await served.until(job["id"], "failed")
-    assert done["retry_state"] == {"sentence": "attempt 1 of 1, failed", "attempt": 1, "of": 1, "retries_left": 0,
-                                   "next_at": None, "held": None}  # fmt: skip
+    assert done["retry_state"] == {
+        "sentence": "attempt 1 of 1, failed",
+        "attempt": 1,
+        "of": 1,
+        "retries_left": 0,
+        "next_at": None,
+        "held": None,
+    }
     assert await kinds(served, job["id"]) == []
     assert await metric(served, "holdfast_retry_exhausted_total{") == 0
 
@@ -98,18 +115,27 @@ async def test_a_back_off_says_when_everywhere(served: Served, agent: FakeAgent)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.3])
-async def test_a_short_delay_does_not_wait_for_the_next_look(served: Served, agent: FakeAgent, delay: float) -> None:
-    """The dispatcher looks every second; seven retries that each waited for it would take far longer than this."""
+async def test_a_short_delay_does_not_wait_for_the_next_look(
+    served: Served, agent: FakeAgent, delay: float
+) -> None:
+    """The dispatcher looks every second; seven retries that each waited for it would take far
+    longer than this."""
     job = await served.submit(retry={"max_retries": 7, "retry_delay": delay, "max_retry_delay": 60})
     for _ in range(7):
         await fail(agent)
     order = await agent.take()
     await agent.end(order, exit_code=0)
     done = await served.until(job["id"], "succeeded")
-    page = (await served.call("GET", "/v1/events", params={"job": job["id"], "kind": "job.retry_dispatched"})).json()
+    page = (
+        await served.call(
+            "GET", "/v1/events", params={"job": job["id"], "kind": "job.retry_dispatched"}
+        )
+    ).json()
     late = sorted(event["data"]["waited_seconds"] for event in page["items"])
     assert len(late) == done["attempts"] - 1 == 7
-    assert late[3] < 0.5, late  # the middle one: a loaded box may hold up some, a dispatcher that polls holds up most
+    assert late[3] < 0.5, (
+        late
+    )  # the middle one: a loaded box may hold up some, a dispatcher that polls holds up most
 
 
 # ---- filters
@@ -122,16 +148,19 @@ async def test_filters_by_cause_and_by_retries(served: Served, agent: FakeAgent)
     never = await served.submit()
 
     async def listed(**query: Any) -> list[str]:
-        return [j["id"] for j in (await served.call("GET", "/v1/jobs", params=query)).json()["items"]]
+        return [
+            j["id"] for j in (await served.call("GET", "/v1/jobs", params=query)).json()["items"]
+        ]
 
     assert await listed(retries_min=1) == [twice["id"]]
     assert await listed(retries_max=1) == [never["id"]]
     assert await listed(retries_min=2, retries_max=2) == [twice["id"]]
     assert await listed(retries_min=3) == []
     path = f"/v1/jobs/{twice['id']}/attempts"
-    assert [a["number"] for a in (await served.call("GET", path, params={"cause": "oom_killed"})).json()["items"]] == [
-        2
-    ]
+    assert [
+        a["number"]
+        for a in (await served.call("GET", path, params={"cause": "oom_killed"})).json()["items"]
+    ] == [2]
     assert (await served.call("GET", path, params={"cause": "nope"})).status_code == 422
     assert (await served.call("GET", "/v1/jobs", params={"retries_min": -1})).status_code == 422
 
@@ -147,7 +176,8 @@ SETTING = {"max_retries": ("max_retries", (5, 4, 3)), "retry_delay": ("retry_del
 
 @pytest.mark.parametrize("said", [c for n in range(4) for c in itertools.combinations(LAYERS, n)])
 async def test_precedence_field_by_field(served: Served, said: tuple[str, ...]) -> None:
-    """Each field goes by itself: field number n is named only by the layers that `said`, rotated by n."""
+    """Each field goes by itself: field number n is named only by the layers that `said`, rotated by
+    n."""
     layers: dict[str, dict[str, Any]] = {name: {} for name in LAYERS}
     wanted = {}
     for number, (field, (setting, values)) in enumerate(SETTING.items()):
@@ -159,11 +189,21 @@ async def test_precedence_field_by_field(served: Served, said: tuple[str, ...]) 
         wanted[field] = (first or "default", None if first is None else values[LAYERS.index(first)])
     await served.call("PATCH", "/v1/config", json={"set": layers["cluster"]})
     await served.call("PUT", "/v1/projects/vision", json={"set": layers["project"]})
-    job = await served.submit(project="vision", **({"retry": layers["job"]} if layers["job"] else {}))
+    job = await served.submit(
+        project="vision", **({"retry": layers["job"]} if layers["job"] else {})
+    )
     view = (await served.call("GET", f"/v1/jobs/{job['id']}/policy", "read")).json()
     found = {f["field"]: f for f in view["fields"]}
-    defaults = {"max_retries": 0, "retry_delay": 60.0, "backoff": "fixed", "max_retry_delay": 3600.0, "jitter": "none",
-                "emit_retry_events": True, "backoff_multiplier": 2.0, "jitter_ratio": 0.25}  # fmt: skip
+    defaults = {
+        "max_retries": 0,
+        "retry_delay": 60.0,
+        "backoff": "fixed",
+        "max_retry_delay": 3600.0,
+        "jitter": "none",
+        "emit_retry_events": True,
+        "backoff_multiplier": 2.0,
+        "jitter_ratio": 0.25,
+    }
     for field, (source, value) in wanted.items():
         assert found[field]["source"] == source, field
         assert found[field]["value"] == (defaults[field] if source == "default" else value)
@@ -173,8 +213,12 @@ async def test_precedence_field_by_field(served: Served, said: tuple[str, ...]) 
     assert found.keys() == {*wanted, "backoff_multiplier", "jitter_ratio", "eligible_causes"}
 
 
-async def test_a_projects_policy_is_what_its_jobs_are_decided_by(served: Served, agent: FakeAgent) -> None:
-    await served.call("PUT", "/v1/projects/vision", json={"set": {"max_retries": 1, "retry_delay_seconds": 0}})
+async def test_a_projects_policy_is_what_its_jobs_are_decided_by(
+    served: Served, agent: FakeAgent
+) -> None:
+    await served.call(
+        "PUT", "/v1/projects/vision", json={"set": {"max_retries": 1, "retry_delay_seconds": 0}}
+    )
     mine, other = await served.submit(project="vision"), await served.submit(project="audio")
     for _ in range(3):
         await fail(agent)
@@ -201,12 +245,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("spec", "field"), BAD, ids=[str(b[0]) for b in BAD])
-async def test_a_bad_policy_is_refused_with_its_field(served: Served, spec: dict[str, Any], field: str) -> None:
+async def test_a_bad_policy_is_refused_with_its_field(
+    served: Served, spec: dict[str, Any], field: str
+) -> None:
     answer = await served.call("POST", "/v1/jobs", json={"argv": ["x"], **spec})
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (422, "validation_error"), problem
     assert problem["field"].startswith(field)
-    batch = await served.call("POST", "/v1/jobs/batch", json={"jobs": [{"argv": ["a"]}, {"argv": ["x"], **spec}]})
+    batch = await served.call(
+        "POST", "/v1/jobs/batch", json={"jobs": [{"argv": ["a"]}, {"argv": ["x"], **spec}]}
+    )
     assert batch.json()["field"].startswith(f"jobs[1].{field}") or batch.json()["field"].startswith(
         f"jobs[...].{field}"
     )
@@ -247,8 +295,12 @@ async def test_never_retried_whatever_the_policy_says(served: Served, agent: Fak
 # ---- the kill switch
 @pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 @pytest.mark.parametrize("project", [None, "vision"])
-async def test_the_kill_switch_holds_and_releases(served: Served, agent: FakeAgent, project: str | None) -> None:
-    path, method = ("/v1/config", "PATCH") if project is None else (f"/v1/projects/{project}", "PUT")
+async def test_the_kill_switch_holds_and_releases(
+    served: Served, agent: FakeAgent, project: str | None
+) -> None:
+    path, method = (
+        ("/v1/config", "PATCH") if project is None else (f"/v1/projects/{project}", "PUT")
+    )
     backs_off = await served.submit(project="vision", retry={"max_retries": 2, "retry_delay": 1.5})
     await fail(agent)
     await until_waiting(served, backs_off["id"], "back_off")
@@ -263,14 +315,26 @@ async def test_the_kill_switch_holds_and_releases(served: Served, agent: FakeAge
         why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
         (line,) = [found for found in why["lines"] if found["code"] == "retries_held"]
         assert f"{whose} holds all retries: the registry is down" in line["message"]
-        assert line["hint"] == "holdfast retries release" + ("" if project is None else " --project vision")
+        assert line["hint"] == "holdfast retries release" + (
+            "" if project is None else " --project vision"
+        )
     view = (await served.call("GET", "/v1/retries", "read")).json()
-    assert (view["enabled"], view["held"], view["backing_off"], view["rate_limit"]) == (False, 2, 0, 50.0)
+    assert (view["enabled"], view["held"], view["backing_off"], view["rate_limit"]) == (
+        False,
+        2,
+        0,
+        50.0,
+    )
     assert view["projects"] == [{"project": "vision", "backing_off": 0, "held": 2}]
-    assert [(h["project"], h["reason"]) for h in view["holds"]] == [(project, "the registry is down")]
+    assert [(h["project"], h["reason"]) for h in view["holds"]] == [
+        (project, "the registry is down")
+    ]
     config = (await served.call("GET", "/v1/config", params={"project": "vision"})).json()["items"]
     switch = next(e for e in config if e["name"] == "retries_enabled")
-    assert (switch["value"], switch["source"]) == (False, "cluster" if project is None else "project")
+    assert (switch["value"], switch["source"]) == (
+        False,
+        "cluster" if project is None else "project",
+    )
     assert await metric(served, "holdfast_retries_held ") == 2
     first = await served.submit(project="vision")  # a first attempt is no retry
     order = await agent.take()
@@ -284,7 +348,9 @@ async def test_the_kill_switch_holds_and_releases(served: Served, agent: FakeAge
     assert (await served.call("GET", "/v1/retries")).json()["enabled"] is True
 
 
-async def test_no_project_outvotes_the_clusters_kill_switch(served: Served, agent: FakeAgent) -> None:
+async def test_no_project_outvotes_the_clusters_kill_switch(
+    served: Served, agent: FakeAgent
+) -> None:
     await served.call("PUT", "/v1/projects/vision", json={"set": {"retries_enabled": True}})
     await served.call("PATCH", "/v1/config", json={"set": {"retries_enabled": False}})
     job = await served.submit(project="vision", retry=QUICK)
@@ -330,7 +396,9 @@ async def test_a_storm_goes_out_at_the_rate_limit(served: Served) -> None:
     async with asyncio.timeout(20):
         while await metric(served, "holdfast_retry_dispatched_total") < 20:
             await asyncio.sleep(0.05)
-    events = (await served.call("GET", "/v1/events", params={"kind": "job.retry_dispatched"})).json()["items"]
+    events = (
+        await served.call("GET", "/v1/events", params={"kind": "job.retry_dispatched"})
+    ).json()["items"]
     assert len({e["job_id"] for e in events}) == len(events) == 20
     span = _seconds(events[-1]["at"]) - _seconds(events[0]["at"])
     assert span >= (20 - 5) / 5 - 1.0, "no faster than the limit, whatever the box is doing"
@@ -344,12 +412,17 @@ def _seconds(text: str) -> float:
 
 # ---- a person's retry
 async def test_a_persons_retry_says_whether_it_counts(served: Served, agent: FakeAgent) -> None:
-    job = await served.submit(retry={"max_retries": 2, "retry_delay": 0, "eligible_causes": ["oom_killed"]})
+    job = await served.submit(
+        retry={"max_retries": 2, "retry_delay": 0, "eligible_causes": ["oom_killed"]}
+    )
     path = f"/v1/jobs/{job['id']}/retry"
     await fail(agent)
     await served.until(job["id"], "failed")
     counted = (await served.call("POST", path, json={"counted": True})).json()
-    assert (counted["reason"], counted["retries_charged"]) == ("retried by the admin, counted as retry 1 of 2", 1)
+    assert (counted["reason"], counted["retries_charged"]) == (
+        "retried by the admin, counted as retry 1 of 2",
+        1,
+    )
     await fail(agent)
     await served.until(job["id"], "failed")
     assert (await served.call("POST", path, json={"counted": True})).json()["retries_charged"] == 2
@@ -371,7 +444,9 @@ async def test_a_persons_retry_says_whether_it_counts(served: Served, agent: Fak
 async def test_a_counted_retry_after_the_limit_was_raised_goes_on_where_it_was(
     served: Served, agent: FakeAgent
 ) -> None:
-    await served.call("PUT", "/v1/projects/vision", json={"set": {"max_retries": 1, "retry_delay_seconds": 0}})
+    await served.call(
+        "PUT", "/v1/projects/vision", json={"set": {"max_retries": 1, "retry_delay_seconds": 0}}
+    )
     job = await served.submit(project="vision")
     path = f"/v1/jobs/{job['id']}/retry"
     for _ in range(2):
@@ -380,13 +455,18 @@ async def test_a_counted_retry_after_the_limit_was_raised_goes_on_where_it_was(
     assert (await served.call("POST", path, json={"counted": True})).status_code == 409
     await served.call("PUT", "/v1/projects/vision", json={"set": {"max_retries": 2}})
     counted = (await served.call("POST", path, json={"counted": True})).json()
-    assert (counted["reason"], counted["retries_charged"]) == ("retried by the admin, counted as retry 2 of 2", 2)
+    assert (counted["reason"], counted["retries_charged"]) == (
+        "retried by the admin, counted as retry 2 of 2",
+        2,
+    )
     assert (await served.job(job["id"]))["retry_state"]["retries_left"] == 0
     await fail(agent)
     assert (await served.until(job["id"], "failed"))["attempts"] == 3
 
 
-async def test_a_job_without_retries_refuses_a_counted_one(served: Served, agent: FakeAgent) -> None:
+async def test_a_job_without_retries_refuses_a_counted_one(
+    served: Served, agent: FakeAgent
+) -> None:
     job = await served.submit()
     await fail(agent)
     await served.until(job["id"], "failed")

@@ -1,4 +1,5 @@
-"""Operators' rules over HTTP: read, replaced, tried, in force for the next end, and harmless when they cannot be read."""
+"""Operators' rules over HTTP: read, replaced, tried, in force for the next end, and harmless when
+they cannot be read."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ async def put(served: Served, text: str, role: str = "admin") -> Any:
 
 
 async def attempt(served: Served, job_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await served.call("GET", f"/v1/jobs/{job_id}/attempts")).json()["items"][0]
+    found: dict[str, Any] = (await served.call("GET", f"/v1/jobs/{job_id}/attempts")).json()[
+        "items"
+    ][0]
     return found
 
 
@@ -59,7 +62,11 @@ async def test_only_an_admin_writes(served: Served, role: str) -> None:
 @pytest.mark.parametrize(
     ("text", "field", "says"),
     [
-        (RULES + '[[rule]]\nname = "bad"\npattern = "(a+)+b"\ncause = "unknown"\n', "line 14", "repeats"),
+        (
+            RULES + '[[rule]]\nname = "bad"\npattern = "(a+)+b"\ncause = "unknown"\n',
+            "line 14",
+            "repeats",
+        ),
         (RULES + "[[rule]]\nname = ", "line 13", "Invalid value"),
         ("x" * (MAX_TEXT_BYTES + 1), "text", ""),
         ("é" * (MAX_TEXT_BYTES // 2 + 1), "text", "bytes"),
@@ -83,11 +90,16 @@ async def test_a_rule_decides_the_next_end(served: Served, agent: FakeAgent) -> 
     job = await served.submit(retry={"max_retries": 3, "retry_delay": 1})
     await agent.end(await agent.take(), exit_code=64)
     ended = await served.until(job["id"], "failed")
-    assert ended["reason"] == "its configuration is wrong; rule operator:config says it is never retried"
+    assert (
+        ended["reason"]
+        == "its configuration is wrong; rule operator:config says it is never retried"
+    )
     found = await attempt(served, job["id"])
     assert (found["cause"], found["rule"]) == ("nonzero_exit", "operator:config")
     other = await served.submit()
-    await agent.end(await agent.take(), exit_code=1, log_tail="botocore.exceptions.EndpointConnectionError: x")
+    await agent.end(
+        await agent.take(), exit_code=1, log_tail="botocore.exceptions.EndpointConnectionError: x"
+    )
     await served.until(other["id"], "queued", "reserved")
     found = await attempt(served, other["id"])
     assert (found["cause"], found["charged_to"]) == ("agent_transient", "infra")
@@ -102,7 +114,11 @@ async def test_trying(served: Served) -> None:
 
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
     shipped = await found(exit_code=1, log=oom)
-    assert (shipped["cause"], shipped["rule"], shipped["evidence"]["line"]) == ("oom_killed", "log-cuda-oom", oom)
+    assert (shipped["cause"], shipped["rule"], shipped["evidence"]["line"]) == (
+        "oom_killed",
+        "log-cuda-oom",
+        oom,
+    )
     assert shipped["charged_to"] == "retries"
     await put(served, RULES)
     assert (await found(exit_code=64))["never_retry"] is True
@@ -119,7 +135,9 @@ async def test_trying(served: Served) -> None:
     [({"exit_code": 0}, "exit_code"), ({"exit_code": 1, "signal": 9}, "signal"), ({"exit_code": 1, "text": "["}, "line 1"),
      ({"exit_code": 256}, "exit_code"), ({"xids": [79]}, None)],
 )  # fmt: skip
-async def test_what_cannot_be_tried(served: Served, trial: dict[str, Any], field: str | None) -> None:
+async def test_what_cannot_be_tried(
+    served: Served, trial: dict[str, Any], field: str | None
+) -> None:
     answer = await served.call("POST", "/v1/rules/try", json=trial)
     assert answer.status_code == 422
     assert answer.json().get("field") == field
@@ -143,7 +161,10 @@ async def test_rules_of_another_version_do_not_stop_the_controller(
 
 async def test_the_client(served: Served) -> None:
     async with AsyncClient(served.url, SECRETS["admin"]) as client:
-        assert [rule.name for rule in (await client.set_rules(RULES)).rules] == ["config", "store-away"]
+        assert [rule.name for rule in (await client.set_rules(RULES)).rules] == [
+            "config",
+            "store-away",
+        ]
         assert (await client.rules()).text == RULES
         assert (await client.try_rules(exit_code=64)).rule == "operator:config"
         with pytest.raises(ValidationError, match="line 1"):

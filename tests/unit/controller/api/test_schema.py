@@ -1,4 +1,5 @@
-"""schemathesis against the running API: whatever it makes up, the answer is one that the description promises."""
+"""schemathesis against the running API: whatever it makes up, the answer is one that the
+description promises."""
 
 from __future__ import annotations
 
@@ -28,9 +29,15 @@ from tests.unit.controller.conftest import SECRETS, add_tokens, bearer
 
 # Not `positive_data_acceptance`: that a queue exists or a host is large enough, no schema can say.
 CHECKS = [
-    not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
-    response_headers_conformance, negative_data_rejection, unsupported_method, ignored_auth,
-]  # fmt: skip
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+    negative_data_rejection,
+    unsupported_method,
+    ignored_auth,
+]
 
 # Streams never end by themselves, and the agents' routes want a host's key: test_sync has both.
 schema = (
@@ -79,4 +86,6 @@ def url(pg_server) -> Iterator[str]:
 def test_the_api_keeps_its_description(case: schemathesis.Case, url: str) -> None:
     if case.operation.path.endswith("/logs") and "follow" in (case.query or {}):
         case.query["follow"] = "0"
-    case.call_and_validate(base_url=url, headers=bearer(SECRETS["admin"]), checks=CHECKS, timeout=20)
+    case.call_and_validate(
+        base_url=url, headers=bearer(SECRETS["admin"]), checks=CHECKS, timeout=20
+    )

@@ -1,4 +1,5 @@
-"""GraphQL over the real wire: every field against what REST says, paging, filters, errors, roles, and no N+1."""
+"""GraphQL over the real wire: every field against what REST says, paging, filters, errors, roles,
+and no N+1."""
 
 from __future__ import annotations
 
@@ -44,8 +45,18 @@ SCHEMA = load_schema().core
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "graphql-schema.md"
 # A record's field → the schema's, where another thing has the plain name.
 RENAMED = {
-    "Job": {"queue": "queueName", "project": "projectName", "tasks": "taskCount", "attempts": "attemptCount"},
-    "Attempt": {"host": "hostName", "parent": "parentNumber", "policy": "retryPolicy", "host_ids": "hosts"},
+    "Job": {
+        "queue": "queueName",
+        "project": "projectName",
+        "tasks": "taskCount",
+        "attempts": "attemptCount",
+    },
+    "Attempt": {
+        "host": "hostName",
+        "parent": "parentNumber",
+        "policy": "retryPolicy",
+        "host_ids": "hosts",
+    },
 }
 SHAPES = {
     "Job": JobRecord, "Attempt": AttemptRecord, "Task": TaskRecord, "Member": MemberRecord, "Host": HostView,
@@ -70,10 +81,14 @@ def type_named(name: str) -> GraphQLObjectType:
 
 def leaves(name: str) -> str:
     """Every field of a type that needs no selection."""
-    return " ".join(n for n, f in type_named(name).fields.items() if is_leaf_type(get_named_type(f.type)))
+    return " ".join(
+        n for n, f in type_named(name).fields.items() if is_leaf_type(get_named_type(f.type))
+    )
 
 
-async def post(served: Served, query: str, variables: Any = None, role: str | None = "read", **more: Any) -> Any:
+async def post(
+    served: Served, query: str, variables: Any = None, role: str | None = "read", **more: Any
+) -> Any:
     body = {"query": query} | ({"variables": variables} if variables is not None else {}) | more
     return await served.call("POST", "/graphql", role, json=body)
 
@@ -102,7 +117,9 @@ def like_rest(type_name: str, found: dict[str, Any]) -> dict[str, Any]:
     return told | {old: found[new] for old, new in renamed.items() if new in found}
 
 
-def assert_same(type_name: str, found: dict[str, Any], rest: dict[str, Any], *, but: set[str] = frozenset()) -> None:  # type: ignore[assignment]  # an empty one will do
+def assert_same(
+    type_name: str, found: dict[str, Any], rest: dict[str, Any], *, but: set[str] = frozenset()
+) -> None:  # type: ignore[assignment]  # an empty one will do
     told = like_rest(type_name, found)
     shared = (told.keys() & rest.keys()) - but
     assert len(shared) >= 3
@@ -112,9 +129,12 @@ def assert_same(type_name: str, found: dict[str, Any], rest: dict[str, Any], *, 
 async def run_chain(served: Served, agent: FakeAgent) -> tuple[str, Any]:
     """A job of two failed attempts and a third that runs."""
     job = await served.submit(
-        name="train", labels={"team": "a"}, secrets={"TOKEN": "hush-hush-hush"}, project="vision",
+        name="train",
+        labels={"team": "a"},
+        secrets={"TOKEN": "hush-hush-hush"},
+        project="vision",
         retry={"max_retries": 3, "retry_delay": 0.0},
-    )  # fmt: skip
+    )
     for code in (3, 4):
         order = await agent.take()
         await agent.sync(agent.running(order))
@@ -136,13 +156,22 @@ def test_the_page_is_of_today() -> None:
 def test_the_schema_mirrors_the_records(name: str) -> None:
     fields = type_named(name).fields
     left_out = {"Why": {"job_id"}}.get(name, set())
-    wanted = {RENAMED.get(name, {}).get(f, camel(f)) for f in SHAPES[name].__struct_fields__ if f not in left_out}
+    wanted = {
+        RENAMED.get(name, {}).get(f, camel(f))
+        for f in SHAPES[name].__struct_fields__
+        if f not in left_out
+    }
     assert wanted - fields.keys() == set()
 
 
 def test_it_is_not_loaded_before_it_is_asked() -> None:
     code = "import sys, holdfast.controller.server; print({'strawberry', 'graphql'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
@@ -157,7 +186,9 @@ try:
 except NotInstalled as error:
     print(error.status, error.code, error.message)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert said.startswith("501 graphql_not_installed ")
     assert "pip install 'holdfast[server,graphql]'" in said
 
@@ -186,12 +217,18 @@ async def test_a_job_says_what_rest_says(served: Served, agent: FakeAgent) -> No
     policy = (await served.call("GET", f"/v1/jobs/{job_id}/policy")).json()["policy"]
     assert {snake(k): v for k, v in found["retryPolicy"].items()} == policy
     assert {snake(k): v for k, v in found["retryState"].items()} == rest["retry_state"]
-    assert [{snake(k): v for k, v in link.items()} for link in found["retryChain"]] == rest["retry_chain"]
+    assert [{snake(k): v for k, v in link.items()} for link in found["retryChain"]] == rest[
+        "retry_chain"
+    ]
     why = (await served.call("GET", f"/v1/jobs/{job_id}/why")).json()
     assert found["why"] == {k: why[k] for k in ("state", "summary", "lines")}
     assert_same("Queue", found["queue"], (await served.call("GET", "/v1/queues/cpu")).json())
-    assert_same("Project", found["project"], (await served.call("GET", "/v1/projects/vision")).json())
-    events = (await served.call("GET", "/v1/events", params={"job": job_id, "tail": 99})).json()["items"]
+    assert_same(
+        "Project", found["project"], (await served.call("GET", "/v1/projects/vision")).json()
+    )
+    events = (await served.call("GET", "/v1/events", params={"job": job_id, "tail": 99})).json()[
+        "items"
+    ]
     assert len(found["events"]) == len(events) > 5
     for event, rest_event in zip(found["events"], events, strict=True):
         assert_same("Event", event, rest_event)
@@ -202,7 +239,10 @@ async def assert_runs_are_same(served: Served, job_id: str, found: dict[str, Any
     (task,) = (await served.call("GET", f"/v1/jobs/{job_id}/tasks")).json()["items"]
     assert_same("Task", found["tasks"][0], task)
     assert_same(
-        "Host", found["tasks"][0]["host"], (await served.call("GET", "/v1/hosts/h1")).json(), but={"heartbeat_at"}
+        "Host",
+        found["tasks"][0]["host"],
+        (await served.call("GET", "/v1/hosts/h1")).json(),
+        but={"heartbeat_at"},
     )
     attempts = (await served.call("GET", f"/v1/jobs/{job_id}/attempts")).json()["items"]
     assert [a["number"] for a in found["attempts"]] == [1, 2, 3]
@@ -210,14 +250,18 @@ async def assert_runs_are_same(served: Served, job_id: str, found: dict[str, Any
         assert_same("Attempt", attempt, rest, but={"policy", "host_ids", "members", "parent"})
         assert attempt["parentNumber"] == rest["parent"]
         policy = attempt["retryPolicy"]
-        assert (None if policy is None else {snake(k): v for k, v in policy.items()}) == rest["policy"]
+        assert (None if policy is None else {snake(k): v for k, v in policy.items()}) == rest[
+            "policy"
+        ]
         assert [h["id"] for h in attempt["hosts"]] == rest["host_ids"]
         assert attempt["job"] == {"id": job_id}
         for member, rest_member in zip(attempt["members"], rest["members"], strict=True):
             assert_same("Member", member, rest_member)
     assert [a["parent"] for a in found["attempts"]] == [
-        None, {"number": 1, "cause": "nonzero_exit"}, {"number": 2, "cause": "nonzero_exit"},
-    ]  # fmt: skip
+        None,
+        {"number": 1, "cause": "nonzero_exit"},
+        {"number": 2, "cause": "nonzero_exit"},
+    ]
     assert [a["retryCause"] for a in found["attempts"]] == [None, "nonzero_exit", "nonzero_exit"]
     assert [a["tasks"] for a in found["attempts"]] == [[], [], [{"rank": 0, "state": "running"}]]
 
@@ -231,9 +275,14 @@ async def test_an_ended_job_and_its_retries(served: Served, agent: FakeAgent) ->
     query += "attempt(number: 2) { exitCode } } }"
     found = (await ask(served, query, {"id": job_id}))["job"]
     assert found == {
-        "state": "succeeded", "outcome": "succeeded", "retryCount": 2, "maxRetries": 3, "retryCause": "nonzero_exit",
-        "retryState": {"sentence": (await served.job(job_id))["retry_state"]["sentence"]}, "attempt": {"exitCode": 4},
-    }  # fmt: skip
+        "state": "succeeded",
+        "outcome": "succeeded",
+        "retryCount": 2,
+        "maxRetries": 3,
+        "retryCause": "nonzero_exit",
+        "retryState": {"sentence": (await served.job(job_id))["retry_state"]["sentence"]},
+        "attempt": {"exitCode": 4},
+    }
     attempts = "query($id: ID!) { job(id: $id) { attempts(last: 1, before: 3) { number } none: attempts(cause: oom_killed) { number } } }"
     found = (await ask(served, attempts, {"id": job_id}))["job"]
     assert found == {"attempts": [{"number": 2}], "none": []}
@@ -247,10 +296,15 @@ async def test_a_job_that_backs_off(served: Served, agent: FakeAgent) -> None:
     found = (
         await ask(
             served,
-            f'{{ job(id: "{job["id"]}") {{ retryCount retryCause retryState {{ attempt of nextAt }} waitCause }} }}',
+            f'{{ job(id: "{job["id"]}") {{ retryCount retryCause retryState {{ attempt of nextAt '
+            f"}} waitCause }} }}",
         )
     )["job"]
-    assert (found["retryCount"], found["retryCause"], found["waitCause"]) == (1, "nonzero_exit", "back_off")
+    assert (found["retryCount"], found["retryCause"], found["waitCause"]) == (
+        1,
+        "nonzero_exit",
+        "back_off",
+    )
     assert (found["retryState"]["attempt"], found["retryState"]["of"]) == (1, 3)
     assert found["retryState"]["nextAt"] == (await served.job(job["id"]))["retry_at"]
 
@@ -262,7 +316,9 @@ async def test_secrets_are_nowhere(served: Served, agent: FakeAgent) -> None:
     text = (await post(served, query, role="admin")).text
     assert '"secrets":{"TOKEN":""}' in text
     assert "hush-hush-hush" not in text
-    assert not any(word in " ".join(SCHEMA.type_map).lower() for word in ("token", "secret", "webhook"))
+    assert not any(
+        word in " ".join(SCHEMA.type_map).lower() for word in ("token", "secret", "webhook")
+    )
     fields = [
         n
         for t in SCHEMA.type_map.values()
@@ -287,7 +343,10 @@ async def test_jobs_by_the_page(served: Served) -> None:
     assert cursor is None
     assert seen == sorted(ids, reverse=True)
     bad = await post(served, query, {"first": 2, "after": "bm9uZQ"})
-    assert (bad.json()["data"], bad.json()["errors"][0]["extensions"]["code"]) == ({"jobs": None}, "validation_error")
+    assert (bad.json()["data"], bad.json()["errors"][0]["extensions"]["code"]) == (
+        {"jobs": None},
+        "validation_error",
+    )
 
 
 @both_stores
@@ -306,21 +365,23 @@ async def test_filters_are_those_of_rest(served: Served, agent: FakeAgent) -> No
     counts = set()
     for given in filters:
         params = {snake(name): value for name, value in given.items()}
-        rest = [job["id"] for job in (await served.call("GET", "/v1/jobs", params=params)).json()["items"]]
+        rest = [
+            job["id"]
+            for job in (await served.call("GET", "/v1/jobs", params=params)).json()["items"]
+        ]
         found = [job["id"] for job in (await ask(served, query, given))["jobs"]["nodes"]]
         assert found == rest, given
         counts.add(len(rest))
     assert counts >= {0, 1, 2, 3}
-    for given, field in (
-        ({"label": ["nonsense"]}, "label"),
-        ({"retriesMin": -1}, "retriesMin"),
-    ):
+    for given, field in (({"label": ["nonsense"]}, "label"), ({"retriesMin": -1}, "retriesMin")):
         error = (await post(served, query, given)).json()["errors"][0]
         assert error["extensions"]["code"] == "validation_error", error
         assert error["extensions"]["field"].startswith(field)
     nul = (await post(served, '{ jobs(name: "a\\u0000b") { next } }')).json()["errors"][0]
     assert nul["extensions"] == {"code": "validation_error", "field": "name"}
-    assert (await post(served, query, {"host": "nobody"})).json()["errors"][0]["extensions"]["code"] == "not_found"
+    assert (await post(served, query, {"host": "nobody"})).json()["errors"][0]["extensions"][
+        "code"
+    ] == "not_found"
 
 
 @both_stores
@@ -328,7 +389,11 @@ async def test_hosts_queues_and_projects_by_the_page(served: Served) -> None:
     for name in ("a", "b", "c"):
         await FakeAgent(served, name, gpus=[gpu(0), gpu(1)]).register()
         await served.call("PUT", f"/v1/projects/{name}", json={"set": {"quota_jobs": 2}})
-    for kind, path in (("hosts", "/v1/hosts"), ("queues", "/v1/queues"), ("projects", "/v1/projects")):
+    for kind, path in (
+        ("hosts", "/v1/hosts"),
+        ("queues", "/v1/queues"),
+        ("projects", "/v1/projects"),
+    ):
         rest = [item["name"] for item in (await served.call("GET", path)).json()["items"]]
         seen, cursor = [], None
         while True:
@@ -342,7 +407,8 @@ async def test_hosts_queues_and_projects_by_the_page(served: Served) -> None:
         assert len(seen) >= 3
     one = await ask(
         served,
-        '{ host(host: "b") { name gpus(first: 1) { index } slots dead } queue(name: "cpu") { name } project(name: "new") { name settings } }',
+        '{ host(host: "b") { name gpus(first: 1) { index } slots dead } queue(name: "cpu") { name '
+        '} project(name: "new") { name settings } }',
     )
     assert one["host"] == {
         "name": "b",
@@ -354,7 +420,8 @@ async def test_hosts_queues_and_projects_by_the_page(served: Served) -> None:
     await served.call("POST", "/v1/hosts/c/terminate")
     found = await ask(
         served,
-        "{ hosts { nodes { name } } all: hosts(all: true) { nodes { name state } } dead: hosts(dead: true) { nodes { name } } }",
+        "{ hosts { nodes { name } } all: hosts(all: true) { nodes { name state } } dead: "
+        "hosts(dead: true) { nodes { name } } }",
     )
     assert [n["name"] for n in found["hosts"]["nodes"]] == ["a", "b"]
     assert found["all"]["nodes"][-1] == {"name": "c", "state": "terminated"}
@@ -374,7 +441,9 @@ async def test_events_by_the_page(served: Served, agent: FakeAgent) -> None:
         if cursor is None:
             break
     assert seen == [{"id": e["id"], "kind": e["kind"]} for e in rest]
-    found = await ask(served, f'{{ lastEvents(last: 3, job: "{job_id}") {{ kind jobId host {{ name }} }} }}')
+    found = await ask(
+        served, f'{{ lastEvents(last: 3, job: "{job_id}") {{ kind jobId host {{ name }} }} }}'
+    )
     assert [e["kind"] for e in found["lastEvents"]] == [e["kind"] for e in rest[-3:]]
     registered = await ask(served, '{ lastEvents(kind: ["host.registered"]) { host { name } } }')
     assert registered["lastEvents"] == [{"host": {"name": "h1"}}]
@@ -401,13 +470,24 @@ async def test_what_nobody_has_is_null_with_a_code(served: Served) -> None:
 
 async def test_who_may_ask(served: Served) -> None:
     for role in ("read", "submit", "admin"):
-        assert (await post(served, "{ __typename }", role=role)).json() == {"data": {"__typename": "Query"}}
-    for headers in ({}, bearer("hft_wrong"), bearer(SECRETS["join"]), {"Authorization": "Basic eDp5"}):
-        answer = await served.call("POST", "/graphql", None, headers=headers, json={"query": "{ __typename }"})
+        assert (await post(served, "{ __typename }", role=role)).json() == {
+            "data": {"__typename": "Query"}
+        }
+    for headers in (
+        {},
+        bearer("hft_wrong"),
+        bearer(SECRETS["join"]),
+        {"Authorization": "Basic eDp5"},
+    ):
+        answer = await served.call(
+            "POST", "/graphql", None, headers=headers, json={"query": "{ __typename }"}
+        )
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
     agent = FakeAgent(served)
     await agent.register()
-    answer = await served.call("POST", "/graphql", None, headers=bearer(agent.key), json={"query": "{ __typename }"})
+    answer = await served.call(
+        "POST", "/graphql", None, headers=bearer(agent.key), json={"query": "{ __typename }"}
+    )
     assert answer.status_code == 401
 
 
@@ -417,14 +497,26 @@ async def test_a_query_is_posted_as_json(served: Served) -> None:
     form = await served.call("POST", "/graphql", "read", data={"query": "{ __typename }"})
     assert (form.status_code, form.json()["code"]) == (415, "unsupported_media_type")
     for body, status, code in (
-        (b"", 400, "malformed_json"), (b"{", 400, "malformed_json"), (b"\xff", 400, "malformed_json"),
-        (b'[{"query": "{ __typename }"}]', 422, "batch_refused"), (b"{}", 422, "validation_error"),
-        (b'{"query": 1}', 422, "validation_error"), (b'{"query": "{a}", "variables": []}', 422, "validation_error"),
+        (b"", 400, "malformed_json"),
+        (b"{", 400, "malformed_json"),
+        (b"\xff", 400, "malformed_json"),
+        (b'[{"query": "{ __typename }"}]', 422, "batch_refused"),
+        (b"{}", 422, "validation_error"),
+        (b'{"query": 1}', 422, "validation_error"),
+        (b'{"query": "{a}", "variables": []}', 422, "validation_error"),
         (b'{"query": "{a}", "hash": "x"}', 422, "validation_error"),
-        (b'{"query": "", "extensions": {"persistedQuery": {"version": 1}}}', 422, "persisted_query_not_supported"),
+        (
+            b'{"query": "", "extensions": {"persistedQuery": {"version": 1}}}',
+            422,
+            "persisted_query_not_supported",
+        ),
         (b'{"query": "' + b" " * (Limits().body_bytes) + b'"}', 413, "too_large"),
-        (b'{"query": "{a}", "variables": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}", 400, "malformed_json"),
-    ):  # fmt: skip
+        (
+            b'{"query": "{a}", "variables": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}",
+            400,
+            "malformed_json",
+        ),
+    ):
         answer = await served.call(
             "POST", "/graphql", "read", content=body, headers={"Content-Type": "application/json"}
         )
@@ -437,20 +529,37 @@ async def test_only_queries_are_taken(served: Served) -> None:
         code, message = await refuse(served, query)
         assert code == "query_only"
         assert "REST" in message
-    assert (await refuse(served, "query A { __typename } mutation B { x }", operationName="B"))[0] == "query_only"
-    assert (await refuse(served, "query A { __typename } query B { __typename }"))[0] == "unknown_operation"
-    assert (await refuse(served, "query A { __typename }", operationName="C"))[0] == "unknown_operation"
-    assert (await post(served, "query A { __typename } query B { b: __typename }", operationName="B")).json()[
-        "data"
-    ] == {"b": "Query"}
+    assert (await refuse(served, "query A { __typename } mutation B { x }", operationName="B"))[
+        0
+    ] == "query_only"
+    assert (await refuse(served, "query A { __typename } query B { __typename }"))[
+        0
+    ] == "unknown_operation"
+    assert (await refuse(served, "query A { __typename }", operationName="C"))[
+        0
+    ] == "unknown_operation"
+    assert (
+        await post(served, "query A { __typename } query B { b: __typename }", operationName="B")
+    ).json()["data"] == {"b": "Query"}
 
 
 async def test_bad_queries_say_where(served: Served) -> None:
     error = (await post(served, "{ jobs {")).json()["errors"][0]
     assert (error["extensions"]["code"], error["locations"][0]["line"]) == ("graphql_syntax", 1)
-    for query in ("{ nothing }", "{ jobs }", "{ jobs { nodes { id { x } } } }", "{ job { id } }", "{ ...F }", "{ jobs(first: true) { next } }",
-                  "query($n: Int!) { jobs(first: $n) { next } }", "fragment A on Query { ...A } { ...A }", "{ jobs(state: [RUNNING]) { next } }",
-                  "{ __typename @stream }", "query($x: Nope) { __typename }", "fragment A on Job { id } { __typename }"):  # fmt: skip
+    for query in (
+        "{ nothing }",
+        "{ jobs }",
+        "{ jobs { nodes { id { x } } } }",
+        "{ job { id } }",
+        "{ ...F }",
+        "{ jobs(first: true) { next } }",
+        "query($n: Int!) { jobs(first: $n) { next } }",
+        "fragment A on Query { ...A } { ...A }",
+        "{ jobs(state: [RUNNING]) { next } }",
+        "{ __typename @stream }",
+        "query($x: Nope) { __typename }",
+        "fragment A on Job { id } { __typename }",
+    ):
         code, message = await refuse(served, query)
         assert code == "graphql_validation", (query, message)
     assert "Did you mean 'job' or 'jobs'" in (await refuse(served, "{ jobz { next } }"))[1]
@@ -461,8 +570,15 @@ async def test_bad_queries_say_where(served: Served) -> None:
 
 async def test_the_media_type_of_graphql(served: Served) -> None:
     accept = {"Accept": "application/graphql-response+json, application/json;q=0.9"}
-    for query, status in (("{ __typename }", 200), ("{ nothing }", 400), ('{ job(id: "?") { id } }', 200), ("{", 400)):
-        answer = await served.call("POST", "/graphql", "read", json={"query": query}, headers=accept)
+    for query, status in (
+        ("{ __typename }", 200),
+        ("{ nothing }", 400),
+        ('{ job(id: "?") { id } }', 200),
+        ("{", 400),
+    ):
+        answer = await served.call(
+            "POST", "/graphql", "read", json={"query": query}, headers=accept
+        )
         assert (answer.status_code, answer.headers["content-type"]) == (
             status,
             "application/graphql-response+json; charset=utf-8",
@@ -509,10 +625,20 @@ async def test_sizes_in_variables_count(served: Served) -> None:
 
 
 async def test_introspection_is_answered_within_the_limits(served: Served) -> None:
-    for more in ({}, {"specified_by_url": True, "directive_is_repeatable": True, "input_value_deprecation": True}):
+    for more in (
+        {},
+        {
+            "specified_by_url": True,
+            "directive_is_repeatable": True,
+            "input_value_deprecation": True,
+        },
+    ):
         found = await ask(served, get_introspection_query(**more))
         assert {t["name"] for t in found["__schema"]["types"]} >= {"Job", "Attempt", "Host"}
-    one = await ask(served, '{ __type(name: "Job") { fields { name args { name type { name ofType { name } } } } } }')
+    one = await ask(
+        served,
+        '{ __type(name: "Job") { fields { name args { name type { name ofType { name } } } } } }',
+    )
     assert len(one["__type"]["fields"]) > 50
 
 
@@ -559,7 +685,11 @@ async def fill(store: Store, jobs: int) -> None:
     for _ in range(2):
         ids = await rig.admit(limit=jobs)
         assert len(ids) == jobs
-        keys = [task.key for tasks in (await store.list_tasks_of(ids, first=9)).values() for task in tasks]
+        keys = [
+            task.key
+            for tasks in (await store.list_tasks_of(ids, first=9)).values()
+            for task in tasks
+        ]
         await rig.sync()
         await rig.sync(live=keys, started=keys)
         await rig.sync(ended=[(key, fails()) for key in keys])
@@ -582,19 +712,26 @@ async def test_a_hundred_jobs_cost_as_many_calls_as_ten(store: Store) -> None:
     for jobs in (10, 90):
         await fill(store, jobs)
         counting = Counting(store)
-        answer = await service_over(counting, Limits(cost=10**9, seconds=60)).answer(GraphqlRequest(query=WIDE))
+        answer = await service_over(counting, Limits(cost=10**9, seconds=60)).answer(
+            GraphqlRequest(query=WIDE)
+        )
         assert "errors" not in answer, answer["errors"][:1]
         nodes = answer["data"]["jobs"]["nodes"]
         assert len(nodes) == (10 if jobs == 10 else 100)
         assert all([a["number"] for a in n["attempts"]] == [1, 2, 3] for n in nodes)
-        assert all(n["attempts"][2]["parent"] == {"number": 2, "parent": {"number": 1}} for n in nodes)
+        assert all(
+            n["attempts"][2]["parent"] == {"number": 2, "parent": {"number": 1}} for n in nodes
+        )
         assert all(n["tasks"][0]["host"]["name"] == "name-h1" for n in nodes)
         assert all(n["attempts"][2]["tasks"][0]["rank"] == 0 for n in nodes)
         counts.append(dict(counting.calls))
         assert counting.most_at_once <= Limits().calls_at_once
     assert counts[0] == counts[1]
     assert sum(counts[0].values()) <= 20, counts[0]
-    assert not {"list_attempts", "list_tasks", "get_job", "get_host", "get_queue", "get_project"} & counts[0].keys()
+    assert (
+        not {"list_attempts", "list_tasks", "get_job", "get_host", "get_queue", "get_project"}
+        & counts[0].keys()
+    )
 
 
 @both_stores
@@ -606,7 +743,11 @@ async def test_why_of_many_jobs_costs_as_many_calls_as_one(store: Store) -> None
         counting = Counting(store)
         query = "{ jobs(first: 40) { nodes { why { summary lines { code } } } } }"
         answer = await service_over(counting).answer(GraphqlRequest(query=query))
-        lines = [line["code"] for node in answer["data"]["jobs"]["nodes"] for line in node["why"]["lines"]]
+        lines = [
+            line["code"]
+            for node in answer["data"]["jobs"]["nodes"]
+            for line in node["why"]["lines"]
+        ]
         assert lines.count("no_hosts") == (1 if jobs == 1 else 21)
         counts.append(dict(counting.calls))
     assert counts[0] == counts[1]
@@ -638,7 +779,8 @@ async def test_a_slow_store_is_given_up_and_left_alone(served: Served) -> None:
 
 
 async def test_nothing_is_read_for_a_query_that_was_given_up(store: Store) -> None:
-    """GQL-3: what waits for its turn when the time is up is dropped, though loaders run beside the query itself."""
+    """GQL-3: what waits for its turn when the time is up is dropped, though loaders run beside the
+    query itself."""
     await fill(store, 2)
     counting, open_ = Counting(store), asyncio.Event()
 
@@ -647,7 +789,11 @@ async def test_nothing_is_read_for_a_query_that_was_given_up(store: Store) -> No
         return {}
 
     counting.instead["list_attempts_of"] = wait
-    query = "{ jobs { nodes { " + " ".join(f"a{n}: attempts(last: {n + 1}) {{ number }}" for n in range(6)) + " } } }"
+    query = (
+        "{ jobs { nodes { "
+        + " ".join(f"a{n}: attempts(last: {n + 1}) {{ number }}" for n in range(6))
+        + " } } }"
+    )
     answer = await service_over(counting, Limits(seconds=0.5)).answer(GraphqlRequest(query=query))
     assert answer["errors"][0]["extensions"]["code"] == "query_timeout"
     assert counting.calls["list_attempts_of"] == Limits().calls_at_once
@@ -681,7 +827,10 @@ async def test_few_queries_are_worked_on_at_once(store: Store) -> None:
 
     counting.instead["list_queues"] = wait
     service = service_over(counting, Limits(at_once=2))
-    asked = [asyncio.create_task(service.answer(GraphqlRequest(query="{ queues { next } }"))) for _ in range(6)]
+    asked = [
+        asyncio.create_task(service.answer(GraphqlRequest(query="{ queues { next } }")))
+        for _ in range(6)
+    ]
     async with asyncio.timeout(5):
         while going < 2:
             await asyncio.sleep(0)
@@ -735,6 +884,10 @@ async def test_large_answers_are_refused(served: Served) -> None:
     await served.submit(argv=["/bin/echo", "x" * 100_000])
     await find_service(served.controller, Limits(answer_bytes=1_000_000))
     for copies, code in ((5, None), (20, "too_large")):
-        text = "{ jobs(first: 1) { nodes { " + " ".join(f"s{n}: spec" for n in range(copies)) + " } } }"
+        text = (
+            "{ jobs(first: 1) { nodes { "
+            + " ".join(f"s{n}: spec" for n in range(copies))
+            + " } } }"
+        )
         body = (await post(served, text)).json()
         assert ([e["extensions"]["code"] for e in body.get("errors", [])][:1] or [None]) == [code]

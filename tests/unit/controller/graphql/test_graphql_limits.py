@@ -1,4 +1,5 @@
-"""GQL-1 and GQL-2: the cost of a query bounds what it answers, and deciding it is quick. By property, on made-up queries."""
+"""GQL-1 and GQL-2: the cost of a query bounds what it answers, and deciding it is quick. By
+property, on made-up queries."""
 
 from __future__ import annotations
 
@@ -34,14 +35,20 @@ JOBS = 6
 FIRST_JOB = make_id(1, 1)
 
 
-def measure(query: str, variables: dict[str, Any] | None = None, limits: Limits = ENDLESS) -> Measure:
+def measure(
+    query: str, variables: dict[str, Any] | None = None, limits: Limits = ENDLESS
+) -> Measure:
     document = parse(query)
     operation = next(d for d in document.definitions if isinstance(d, OperationDefinitionNode))
     return measure_query(SCHEMA, PREPARED.sizes, document, operation, variables or {}, limits)
 
 
 def own_types() -> list[GraphQLObjectType]:
-    return [t for t in SCHEMA.type_map.values() if isinstance(t, GraphQLObjectType) and not t.name.startswith("__")]
+    return [
+        t
+        for t in SCHEMA.type_map.values()
+        if isinstance(t, GraphQLObjectType) and not t.name.startswith("__")
+    ]
 
 
 def test_every_list_has_a_size() -> None:
@@ -59,8 +66,13 @@ def test_every_list_has_a_size() -> None:
 
 # ---- made-up queries
 
-ARGUMENTS = {"Query.job": f'id: "{FIRST_JOB}"', "Query.host": 'host: "h1"', "Query.queue": 'name: "cpu"',
-             "Query.project": 'name: "p"', "Job.attempt": "number: 1"}  # fmt: skip
+ARGUMENTS = {
+    "Query.job": f'id: "{FIRST_JOB}"',
+    "Query.host": 'host: "h1"',
+    "Query.queue": 'name: "cpu"',
+    "Query.project": 'name: "p"',
+    "Job.attempt": "number: 1",
+}
 
 
 @st.composite
@@ -103,7 +115,9 @@ async def full_store() -> MemoryStore:
         await rig.submit(make_id(1, number + 1), project="p", tasks=3)
     for _ in range(2):
         ids = await rig.admit()
-        keys = [t.key for tasks in (await store.list_tasks_of(ids, first=9)).values() for t in tasks]
+        keys = [
+            t.key for tasks in (await store.list_tasks_of(ids, first=9)).values() for t in tasks
+        ]
         await rig.sync(claimed=[(key, 1000 if key.rank == 0 else 0) for key in keys])
         await rig.sync(live=keys, started=keys)
         await rig.sync(ended=[(key, fails()) for key in keys])
@@ -136,7 +150,10 @@ def test_costs_add_up(one: str, other: str) -> None:
     twice = "{ ...F ...G } fragment F on Query " + one + " fragment G on Query " + one
     assert measure(twice).cost == 2 * cost
     assert measure("{ ...F ...F } fragment F on Query " + one).cost == 2 * cost
-    assert measure("{ ... on Query " + one + " ... on Query " + other + " }").cost == cost + measure(other).cost
+    assert (
+        measure("{ ... on Query " + one + " ... on Query " + other + " }").cost
+        == cost + measure(other).cost
+    )
     assert measure("query A " + one + " query B " + other).cost == cost
     assert measure("{ ... @skip(if: true) " + one + " }").cost == cost
 
@@ -165,7 +182,8 @@ def test_pages_multiply(outer: int, inner: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 6), st.booleans())
 def test_bombs_take_no_time(levels: int, width: int, ends: bool) -> None:
-    """GQL-2: fragments that unfold to width ** levels are looked at no further than the limit on fields."""
+    """GQL-2: fragments that unfold to width ** levels are looked at no further than the limit on
+    fields."""
     parts = [f"fragment F{n} on Query {{ {f'...F{n + 1} ' * width}}}" for n in range(levels)]
     last = f"fragment F{levels} on Query {{ __typename }}" if ends else ""
     text = "{ ...F0 } " + " ".join(parts) + last
@@ -179,6 +197,8 @@ def test_bombs_take_no_time(levels: int, width: int, ends: bool) -> None:
 
 @given(st.text(max_size=60) | st.text(alphabet='{}()[]:$!@.#"a1 \n\\', max_size=80))
 def test_any_text_is_answered(text: str) -> None:
-    answer = asyncio.run(Service(Controller(STORE), PREPARED, Limits()).answer(GraphqlRequest(query=text)))
+    answer = asyncio.run(
+        Service(Controller(STORE), PREPARED, Limits()).answer(GraphqlRequest(query=text))
+    )
     assert all(error["extensions"]["code"] != "internal" for error in answer.get("errors", ()))
     assert answer.get("errors") or answer["data"] is not None

@@ -1,4 +1,5 @@
-"""What no well-behaved client sends: half requests, garbage, endless heads, slow bodies. Raw sockets."""
+"""What no well-behaved client sends: half requests, garbage, endless heads, slow bodies. Raw
+sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import pytest
 from holdfast.controller.http import bodies, protocol
 from tests.unit.controller.conftest import SECRETS, Served
 
-HEAD = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRETS['submit']}\r\n".encode()
+HEAD = (
+    f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRETS['submit']}\r\n".encode()
+)
 
 
 async def connect(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -34,7 +37,9 @@ def problem_in(answer: bytes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"nonsense\r\n\r\n", b"GET\r\n\r\n", b"\x00" * 100], ids=str
+    "data",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"nonsense\r\n\r\n", b"GET\r\n\r\n", b"\x00" * 100],
+    ids=str,
 )
 async def test_garbage_is_answered_400_and_closed(served: Served, data: bytes) -> None:
     reader, writer = await connect(served)
@@ -50,7 +55,9 @@ async def test_garbage_is_answered_400_and_closed(served: Served, data: bytes) -
     [b"", b"GET /heal", HEAD, HEAD + b"X-Slow: "],
     ids=["nothing", "half a line", "half a head", "half a header"],
 )
-async def test_a_half_request_is_closed_in_time(served: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_half_request_is_closed_in_time(
+    served: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
     reader, writer = await connect(served)
     writer.write(sent)
@@ -77,7 +84,8 @@ async def test_a_drop_at_a_time_does_not_hold_a_connection_open(
 
 
 async def test_who_is_refused_while_it_sends_can_read_why(served: Served) -> None:
-    """HTTP-3: were the connection just closed, what is sent into it would have it reset, and the answer with it."""
+    """HTTP-3: were the connection just closed, what is sent into it would have it reset, and the
+    answer with it."""
     reader, writer = await connect(served)
     writer.write(b"no request at all\r\n\r\n")
     for _ in range(20):  # the answer is on its way, or here and unread
@@ -130,7 +138,8 @@ async def test_a_client_that_goes_in_its_body_leaves_nothing(served: Served) -> 
 async def test_two_requests_in_one_packet(served: Served) -> None:
     reader, writer = await connect(served)
     writer.write(
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\nConnection: "
+        b"close\r\n\r\n"
     )
     assert (await read_all(reader)).count(b"HTTP/1.1 200") == 2
     writer.close()
@@ -139,7 +148,8 @@ async def test_two_requests_in_one_packet(served: Served) -> None:
 async def test_a_websocket_is_not_spoken(served: Served) -> None:
     reader, writer = await connect(served)
     writer.write(
-        b"GET /v1/events HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n"
+        b"GET /v1/events HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: "
+        b"websocket\r\n"
         b"Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     async with asyncio.timeout(5):

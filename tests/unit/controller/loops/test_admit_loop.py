@@ -1,4 +1,5 @@
-"""The admission loop over a deep queue: what stands in front does not keep what fits behind it from starting."""
+"""The admission loop over a deep queue: what stands in front does not keep what fits behind it from
+starting."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=T
 
 
 class Deep:
-    """One host of three slots, and more gangs of four ranks than admission reads of a queue at once."""
+    """One host of three slots, and more gangs of four ranks than admission reads of a queue at
+    once."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rig = Rig(store)
@@ -62,4 +64,6 @@ async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
     assert max(limits) > LIMIT
     assert (await deep.rig.job(last)).state == "reserved"
     deep.ran += AdmitLoop.interval_seconds
-    assert await deep.run() == (0, [LIMIT]), "no host has anything left: there is nothing to look for"
+    assert await deep.run() == (0, [LIMIT]), (
+        "no host has anything left: there is nothing to look for"
+    )

@@ -13,7 +13,9 @@ looks = st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 100)), min_size=1,
 
 
 @given(rates, looks)
-def test_never_more_than_the_rate_and_one_seconds_worth(rate: float, asked: list[tuple[int, float]]) -> None:
+def test_never_more_than_the_rate_and_one_seconds_worth(
+    rate: float, asked: list[tuple[int, float]]
+) -> None:
     allowance, now, gone = Allowance(), 0.0, 0
     for wanted, later in asked:
         now += later

@@ -1,4 +1,5 @@
-"""Whatever asks for a drain, the log tells it in the same lines under one job id and epoch, and every host is told at once."""
+"""Whatever asks for a drain, the log tells it in the same lines under one job id and epoch, and
+every host is told at once."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Pair:
     async def _claim(self, agent: FakeAgent) -> wire.TaskReport:
         while not (found := (await agent.sync(wait=2.0)).claim):
             pass
-        return wire.TaskReport(key=found[0].key, state="claimed", port=29_500 if found[0].key.rank == 0 else 0)
+        return wire.TaskReport(
+            key=found[0].key, state="claimed", port=29_500 if found[0].key.rank == 0 else 0
+        )
 
     async def end(self, host: int, **facts: Any) -> None:
         """Its rank ends there."""
@@ -68,12 +71,15 @@ class Pair:
     def lines(self) -> list[logging.LogRecord]:
         """What the log says of its first attempt."""
         return [
-            r for r in self.caplog.records if getattr(r, "job", None) == self.job and getattr(r, "epoch", None) == 1
+            r
+            for r in self.caplog.records
+            if getattr(r, "job", None) == self.job and getattr(r, "epoch", None) == 1
         ]
 
     async def fall(self, ask: Ask) -> None:
-        """Both hosts wait for an order when `ask` comes, and do what they are told until the attempt is over. Their calls wait for
-        longer than this may take, so only a wake brings an order in time."""
+        """Both hosts wait for an order when `ask` comes, and do what they are told until the
+        attempt is over. Their calls wait for longer than this may take, so only a wake brings an
+        order in time."""
         calls = [asyncio.create_task(self._obey(agent)) for agent in self.agents]
         try:
             async with asyncio.timeout(SECONDS):
@@ -95,10 +101,14 @@ class Pair:
             answer = await agent.post_sync(self.live[name], wait=30.0)
             if answer.status_code != 200:
                 return
-            for order in wire.decode_sync_answer(answer.content).preempt if name not in self.silent else ():
+            for order in (
+                wire.decode_sync_answer(answer.content).preempt if name not in self.silent else ()
+            ):
                 self.live.pop(name, None)
                 await agent.sync(
-                    wire.TaskReport(key=order.key, state="ended", facts=TaskFacts(signal=15, stopped=True))
+                    wire.TaskReport(
+                        key=order.key, state="ended", facts=TaskFacts(signal=15, stopped=True)
+                    )
                 )
 
 
@@ -172,7 +182,9 @@ async def lapse(pair: Pair) -> None:
 
 
 async def late_start(pair: Pair) -> None:
-    answer = await pair.served.call("PATCH", "/v1/config", json={"set": {"start_timeout_seconds": 1}})
+    answer = await pair.served.call(
+        "PATCH", "/v1/config", json={"set": {"start_timeout_seconds": 1}}
+    )
     assert answer.status_code == 200, answer.text
     while not [r for r in pair.lines() if r.getMessage().startswith("drain started")]:
         await ReservationsLoop(pair.served.controller).run_once()
@@ -199,7 +211,9 @@ REASONS: list[tuple[Ask, str, int, bool]] = [
 
 
 @pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
-@pytest.mark.parametrize(("ask", "cause", "moved", "failed"), REASONS, ids=[ask.__name__ for ask, *_ in REASONS])
+@pytest.mark.parametrize(
+    ("ask", "cause", "moved", "failed"), REASONS, ids=[ask.__name__ for ask, *_ in REASONS]
+)
 async def test_every_drain_is_told_in_the_same_lines(
     served: Served, caplog: pytest.LogCaptureFixture, ask: Ask, cause: str, moved: int, failed: bool
 ) -> None:
@@ -210,14 +224,18 @@ async def test_every_drain_is_told_in_the_same_lines(
     await pair.fall(ask)
     lines = pair.lines()
     words = [line.getMessage().split(":")[0] for line in lines]
-    told = [w for w in words if w in ("reserved", "drain started", "task preempted", "drain completed")]
+    told = [
+        w for w in words if w in ("reserved", "drain started", "task preempted", "drain completed")
+    ]
     assert told == ["reserved", "drain started", *["task preempted"] * moved, "drain completed"]
     (started,) = [line for line in lines if line.getMessage().startswith("drain started")]
     found = {name: getattr(started, name) for name in ("cause", "moved", "attempt")}
     assert found == {"cause": cause, "moved": moved, "attempt": 1}
     assert (started.rank is not None) is failed  # type: ignore[attr-defined]  # its `extra`
     shown = msgspec.json.decode(JsonFormatter().format(started))
-    assert (shown["cause"], shown["moved"], shown["epoch"]) == (cause, moved, 1), "what nobody can read is not told"
+    assert (shown["cause"], shown["moved"], shown["epoch"]) == (cause, moved, 1), (
+        "what nobody can read is not told"
+    )
     gone = {line.rank for line in lines if line.getMessage().startswith("task preempted")}  # type: ignore[attr-defined]  # its `extra`
     assert len(gone) == moved
     assert started.rank not in gone  # type: ignore[attr-defined]  # its `extra`
@@ -227,7 +245,8 @@ async def test_every_drain_is_told_in_the_same_lines(
 async def test_places_that_nobody_was_told_to_use_have_nothing_to_stop(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of two hosts took its place, the other never asked: no process runs anywhere, and the drain is over at once."""
+    """One of two hosts took its place, the other never asked: no process runs anywhere, and the
+    drain is over at once."""
     caplog.set_level(logging.INFO)
     pair = Pair(served, caplog)
     for agent in pair.agents:
@@ -235,7 +254,9 @@ async def test_places_that_nobody_was_told_to_use_have_nothing_to_stop(
     job = (await served.submit(tasks=2, cpus=1))["id"]
     async with asyncio.timeout(SECONDS):
         await pair._claim(pair.agents[0])
-        await served.store.expire_reservations(0.0, now=await served.store.now() + timedelta(seconds=1))
+        await served.store.expire_reservations(
+            0.0, now=await served.store.now() + timedelta(seconds=1)
+        )
         served.controller.poke("drain")
         while not [r for r in caplog.records if r.getMessage().startswith("drain completed")]:
             await asyncio.sleep(0.01)

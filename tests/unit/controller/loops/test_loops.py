@@ -55,7 +55,9 @@ async def test_a_hint_wakes_a_loop_long_before_its_interval(store: Store) -> Non
     await asyncio.gather(leader, return_exceptions=True)
 
 
-async def test_a_loop_that_fails_is_logged_and_goes_on(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_that_fails_is_logged_and_goes_on(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail_at_first(run: int) -> None:
         if run == 1:
             raise RuntimeError("no reason")
@@ -84,8 +86,11 @@ async def test_a_failing_loop_is_not_made_busy_by_hints(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ends_in", ["an answer", "an error"])
-async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(store: Store, ends_in: str) -> None:
-    """LOOP-3: a database that dies in the moment of a cancellation turns it into an error of its own, or into nothing."""
+async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(
+    store: Store, ends_in: str
+) -> None:
+    """LOOP-3: a database that dies in the moment of a cancellation turns it into an error of its
+    own, or into nothing."""
 
     class Swallowing(Counting):
         async def run_once(self) -> Mapping[str, Any]:
@@ -151,7 +156,8 @@ def test_only_a_long_outage_restarts_the_count(caplog: pytest.LogCaptureFixture)
 
 
 def test_calls_that_go_through_hide_no_outage_of_renewals() -> None:
-    """LEASE-4: with a full disk under the store every renewal fails for a minute, while loops find nothing to do and end well."""
+    """LEASE-4: with a full disk under the store every renewal fails for a minute, while loops find
+    nothing to do and end well."""
     now, restarted = [0.0], []
     outages = Outages(lambda: now[0])
     outages.on_over = lambda: restarted.append(now[0])
@@ -213,7 +219,8 @@ async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
 async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
     step: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """LEASE-5: no job is lost by it, no host is called dead, and who falls silent then is still found a lease later."""
+    """LEASE-5: no job is lost by it, no host is called dead, and who falls silent then is still
+    found a lease later."""
     told, ran = [START], [0.0]
     rig = Rig(MemoryStore(clock=lambda: told[0]))
     controller = Controller(rig.store, clock=lambda: ran[0])

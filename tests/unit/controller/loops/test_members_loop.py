@@ -1,4 +1,5 @@
-"""The loop that decides what becomes of fallen members, and those that give up late starts: what they do when something is wrong."""
+"""The loop that decides what becomes of fallen members, and those that give up late starts: what
+they do when something is wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ async def _reserve(rig: Rig, started: tuple[int, ...]) -> str:
     """A supervised job on three hosts, its barrier open, of which these ranks have started."""
     for host in ("h1", "h2", "h3", "h4"):
         await rig.host(host, slots=1)
-    job_id = await rig.submit(tasks=3, placement="spread", supervised=True, start_timeout_seconds=60.0)
+    job_id = await rig.submit(
+        tasks=3, placement="spread", supervised=True, start_timeout_seconds=60.0
+    )
     await rig.admit()
     tasks = await rig.store.list_tasks(job_id)
     for task in tasks:
@@ -91,7 +94,11 @@ async def test_a_replacement_that_does_not_start_is_placed_elsewhere(rig: Rig) -
     rig.tick(2)
     assert await MembersLoop(controller).run_once() == {"replaced": 0, "late": 1, "released": 0}
     task = (await rig.store.list_tasks(job_id))[1]
-    assert (task.host_id, task.state, task.stop_cause) == ("h4", TaskState.PREEMPTING, Cause.START_TIMEOUT)
+    assert (task.host_id, task.state, task.stop_cause) == (
+        "h4",
+        TaskState.PREEMPTING,
+        Cause.START_TIMEOUT,
+    )
     await rig.sync("h4", ended=[(task.key, STOPPED)])
     await MembersLoop(controller).run_once()
     task = (await rig.store.list_tasks(job_id))[1]

@@ -24,7 +24,9 @@ async def waits(poll: asyncio.Task[wire.SyncAnswer], served: Served) -> None:
     assert not poll.done()
 
 
-async def test_a_poll_with_nothing_to_say_waits_for_its_time(served: Served, agent: FakeAgent) -> None:
+async def test_a_poll_with_nothing_to_say_waits_for_its_time(
+    served: Served, agent: FakeAgent
+) -> None:
     began = time.monotonic()
     answer = await agent.sync(wait=0.4)
     assert 0.38 <= time.monotonic() - began < 2
@@ -50,7 +52,9 @@ async def test_a_newer_call_answers_the_older(served: Served, agent: FakeAgent) 
     newer.cancel()
 
 
-async def test_an_older_call_that_comes_late_does_not_wait(served: Served, agent: FakeAgent) -> None:
+async def test_an_older_call_that_comes_late_does_not_wait(
+    served: Served, agent: FakeAgent
+) -> None:
     agent.seq = 10
     await agent.sync()
     began = time.monotonic()
@@ -109,14 +113,17 @@ async def test_a_trip_is_requeued_and_runs_again(served: Served, agent: FakeAgen
     assert 'holdfast_trips_total{watchdog="stall"} 1.0' in page
 
 
-async def test_a_stale_report_is_refused_and_changes_nothing(served: Served, agent: FakeAgent) -> None:
+async def test_a_stale_report_is_refused_and_changes_nothing(
+    served: Served, agent: FakeAgent
+) -> None:
     job = await served.submit()
     order = await agent.take()
     await agent.sync(agent.running(order))
     stale = TaskKey(order.key.job_id, 0, order.key.epoch + 1)
     before = await served.job(job["id"])
     answer = await agent.sync(
-        agent.running(order), wire.TaskReport(key=stale, state="ended", facts=wire.TaskFacts(exit_code=1))
+        agent.running(order),
+        wire.TaskReport(key=stale, state="ended", facts=wire.TaskFacts(exit_code=1)),
     )
     assert [(r.key, r.status, r.code) for r in answer.refused] == [(stale, 409, "stale_epoch")]
     assert await served.job(job["id"]) == before
@@ -134,8 +141,12 @@ async def test_a_host_cannot_touch_anothers_task(served: Served, agent: FakeAgen
     assert [r.key for r in refused.refused] == [order.key]
     sent = await other.send_log(order.key, b"x")
     assert [tuple(k) for k in sent.json()["refused"]] == [(order.key.job_id, 0, order.key.epoch)]
-    forensics = wire.encode(wire.Forensics(key=order.key, reason="r", seconds=1.0, sections={"a": "b"}))
-    sent = await served.http.post("/v1/agent/forensics", content=forensics, headers=bearer(other.key))
+    forensics = wire.encode(
+        wire.Forensics(key=order.key, reason="r", seconds=1.0, sections={"a": "b"})
+    )
+    sent = await served.http.post(
+        "/v1/agent/forensics", content=forensics, headers=bearer(other.key)
+    )
     assert (sent.status_code, sent.json()["code"]) == (409, "stale_epoch")
     assert (await served.job(job["id"]))["state"] == "running"
 
@@ -170,13 +181,25 @@ async def test_a_join_token_serves_once_but_a_lost_answer_is_given_again(served:
     assert [h["name"] for h in (await served.call("GET", "/v1/hosts")).json()["items"]] == ["one"]
 
 
-async def test_the_claim_that_spent_a_token_gets_its_key_again_after_a_restart(served: Served) -> None:
+async def test_the_claim_that_spent_a_token_gets_its_key_again_after_a_restart(
+    served: Served,
+) -> None:
     secret = await make_join(served)
     answers = []
-    for incarnation, claim in (("first-incarnation", "c1"), ("second-incarnation", "c1"), ("third-incarnation", "c2")):
-        request = wire.RegisterRequest(incarnation=incarnation, facts=wire.HostFacts(name="one"), claim=claim)
+    for incarnation, claim in (
+        ("first-incarnation", "c1"),
+        ("second-incarnation", "c1"),
+        ("third-incarnation", "c2"),
+    ):
+        request = wire.RegisterRequest(
+            incarnation=incarnation, facts=wire.HostFacts(name="one"), claim=claim
+        )
         headers = {"Authorization": f"Bearer {secret}"}
-        answers.append(await served.http.post("/v1/agent/register", content=wire.encode(request), headers=headers))
+        answers.append(
+            await served.http.post(
+                "/v1/agent/register", content=wire.encode(request), headers=headers
+            )
+        )
     assert [a.status_code for a in answers] == [200, 200, 401]
     assert answers[0].json()["host_key"] == answers[1].json()["host_key"]
 
@@ -189,7 +212,9 @@ async def test_a_name_with_running_work_is_not_taken_over(served: Served, agent:
     answer = await thief.register(secret)
     assert (answer.status_code, answer.json()["code"]) == (409, "host_name_taken")
     thief.facts = wire.HostFacts(name="h9")
-    assert (await thief.register(secret)).status_code == 200, "the refusal must not have spent the token"
+    assert (await thief.register(secret)).status_code == 200, (
+        "the refusal must not have spent the token"
+    )
 
 
 async def test_changed_settings_reach_running_tasks(served: Served, agent: FakeAgent) -> None:
@@ -203,7 +228,9 @@ async def test_changed_settings_reach_running_tasks(served: Served, agent: FakeA
     assert answer.settings_rev > agent.rev
 
 
-async def test_binary_last_words_do_not_keep_a_job_from_ending(served: Served, agent: FakeAgent) -> None:
+async def test_binary_last_words_do_not_keep_a_job_from_ending(
+    served: Served, agent: FakeAgent
+) -> None:
     job = await served.submit()
     order = await agent.take()
     await agent.sync(agent.running(order))
@@ -311,7 +338,8 @@ async def test_heartbeat_reaches_the_host(served: Served, agent: FakeAgent) -> N
 async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_time(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newer call that comes before the older one waits has nobody to wake; the older must see it by itself."""
+    """A newer call that comes before the older one waits has nobody to wake; the older must see it
+    by itself."""
     await agent.sync(wait=0.3)  # the wakes of its registration are over when this poll is
     whole = served.store.sync_hosts
     inside, go_on = asyncio.Event(), asyncio.Event()

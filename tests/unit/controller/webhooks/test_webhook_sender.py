@@ -1,4 +1,5 @@
-"""One try over the real network: what counts as success, how long it may take, and where it never goes."""
+"""One try over the real network: what counts as success, how long it may take, and where it never
+goes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from holdfast import webhooks
 from holdfast.controller.runtime.webhook_sender import Refused, Resolver, Sender
 from holdfast.core.webhooks.values import Answer
 from holdfast.errors import ValidationError
-from tests.unit.controller.receiver import OK, SECRET, drip, hang, make_certificate, pour, receive, status
+from tests.unit.controller.receiver import (
+    OK,
+    SECRET,
+    drip,
+    hang,
+    make_certificate,
+    pour,
+    receive,
+    status,
+)
 
 BODY = b'{"delivery":"d1","webhook":"w1","event":{"kind":"job.failed"},"job":null}'
 HUGE = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
@@ -33,10 +43,17 @@ class Names:
 
 
 async def post(
-    url: str, *, sender: Sender | None = None, seconds: float = 20, allow_private: bool = True,
-    secrets: Sequence[str] = (SECRET,), body: bytes = BODY,
-) -> Answer:  # fmt: skip
-    return await (sender or Sender()).send(url, "w1", "d1", secrets, body, allow_private=allow_private, seconds=seconds)
+    url: str,
+    *,
+    sender: Sender | None = None,
+    seconds: float = 20,
+    allow_private: bool = True,
+    secrets: Sequence[str] = (SECRET,),
+    body: bytes = BODY,
+) -> Answer:
+    return await (sender or Sender()).send(
+        url, "w1", "d1", secrets, body, allow_private=allow_private, seconds=seconds
+    )
 
 
 # ---- what is sent
@@ -53,7 +70,11 @@ async def test_a_call_is_signed_and_says_which_delivery_it_is() -> None:
         assert request.headers["content-type"] == "application/json"
         assert (request.headers["holdfast-webhook-id"], request.delivery) == ("w1", "d1")
         received = webhooks.verify(SECRET, request.headers, request.body)
-        assert (received.webhook, received.delivery, received.event["kind"]) == ("w1", "d1", "job.failed")
+        assert (received.webhook, received.delivery, received.event["kind"]) == (
+            "w1",
+            "d1",
+            "job.failed",
+        )
 
 
 async def test_both_secrets_sign() -> None:
@@ -95,7 +116,8 @@ async def test_redirects_are_not_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "seconds"), [("17", 17.0), ("-1", None), ("soon", None), ("Mon, 01 Jan 2001 00:00:00 GMT", 0.0)]
+    ("header", "seconds"),
+    [("17", 17.0), ("-1", None), ("soon", None), ("Mon, 01 Jan 2001 00:00:00 GMT", 0.0)],
 )
 async def test_retry_after_is_read(header: str, seconds: float | None) -> None:
     async with receive() as receiver:
@@ -105,7 +127,9 @@ async def test_retry_after_is_read(header: str, seconds: float | None) -> None:
 
 async def test_an_interim_answer_is_passed_over() -> None:
     async with receive() as receiver:
-        receiver.answer = lambda request, number: b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + OK
+        receiver.answer = lambda request, number: (
+            b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + OK
+        )
         assert (await post(receiver.url)).status == 200
 
 
@@ -157,12 +181,15 @@ async def test_a_receiver_that_hangs_costs_the_time_limit_and_no_more() -> None:
 
 async def test_the_limit_is_on_the_whole_not_on_each_byte() -> None:
     async with receive() as receiver:
-        receiver.answer = lambda request, number: drip(OK, 0.1)  # four seconds for it all, a tenth for a byte
+        receiver.answer = lambda request, number: drip(
+            OK, 0.1
+        )  # four seconds for it all, a tenth for a byte
         assert (await post(receiver.url, seconds=0.5)).error == "no answer within 0.5 s"
 
 
 async def test_a_slow_or_endless_body_does_not_hold_us() -> None:
-    """The status is the answer. Of the body a little is read for politeness; the test's own time limit is the assertion."""
+    """The status is the answer. Of the body a little is read for politeness; the test's own time
+    limit is the assertion."""
     async with receive() as receiver:
         for body in (pour(HUGE), pour(b"HTTP/1.1 200 OK\r\n\r\n"), drip(HUGE + b"x" * 100, 0.0)):
             receiver.answer = lambda request, number, body=body: body  # type: ignore[misc]  # mypy takes the default for a third argument
@@ -220,20 +247,32 @@ async def test_refused_urls(url: str) -> None:
     assert names.asked == 0
 
 
-@pytest.mark.parametrize("url", ["https://169.254.169.254/", "https://[fe80::1]/", "http://0.0.0.0/", "http://[::]/"])
+@pytest.mark.parametrize(
+    "url", ["https://169.254.169.254/", "https://[fe80::1]/", "http://0.0.0.0/", "http://[::]/"]
+)
 async def test_what_no_setting_allows(url: str) -> None:
     assert (await post(url, allow_private=True)).error.startswith("refused: ")
 
 
 @pytest.mark.parametrize(
     "addresses",
-    [["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["::1"], ["::ffff:127.0.0.1"], ["fe80::1%lo"], ["192.168.1.1"], []],
+    [
+        ["127.0.0.1"],
+        ["93.184.216.34", "127.0.0.1"],
+        ["::1"],
+        ["::ffff:127.0.0.1"],
+        ["fe80::1%lo"],
+        ["192.168.1.1"],
+        [],
+    ],
 )
 async def test_a_name_is_refused_by_any_of_its_addresses(addresses: list[str]) -> None:
     """HOOK-4."""
     async with receive() as trap:
         sender = Sender(Names(addresses))
-        answer = await post(f"https://innocent.example:{trap.port}/", sender=sender, allow_private=False)
+        answer = await post(
+            f"https://innocent.example:{trap.port}/", sender=sender, allow_private=False
+        )
         assert answer.error.startswith("refused: innocent.example may not be called")
         with pytest.raises(Refused):
             await sender.check_target("https://innocent.example/", allow_private=False, seconds=5)
@@ -249,8 +288,11 @@ async def test_names_of_this_machine_are_refused_by_the_real_resolver() -> None:
         assert (await post(f"http://localhost:{trap.port}/")).status == 200
 
 
-async def test_a_name_is_looked_up_once_a_try_and_the_judged_address_is_called(tmp_path: Path) -> None:
-    """HOOK-4: a name server that says something harmless first and loopback afterwards gets no second question."""
+async def test_a_name_is_looked_up_once_a_try_and_the_judged_address_is_called(
+    tmp_path: Path,
+) -> None:
+    """HOOK-4: a name server that says something harmless first and loopback afterwards gets no
+    second question."""
     server, client = make_certificate(tmp_path, "hooks.example")
     async with receive(tls=server) as receiver:
         names = Names(["127.0.0.1"], ["169.254.169.254"])
@@ -267,7 +309,9 @@ async def test_the_certificate_must_be_the_names(tmp_path: Path) -> None:
     server, client = make_certificate(tmp_path, "hooks.example")
     async with receive(tls=server) as receiver:
         loopback = Names(["127.0.0.1"])
-        answer = await post(f"https://other.example:{receiver.port}/", sender=Sender(loopback, client))
+        answer = await post(
+            f"https://other.example:{receiver.port}/", sender=Sender(loopback, client)
+        )
         assert answer.error.startswith("the certificate does not hold")
         answer = await post(f"https://hooks.example:{receiver.port}/", sender=Sender(loopback))
         assert answer.error.startswith("the certificate does not hold")
@@ -294,7 +338,9 @@ async def test_a_look_up_that_hangs_holds_nobody() -> None:
         return []
 
     await Sender(never).check_target("https://slow.example/", allow_private=False, seconds=0.1)
-    assert (await post("https://slow.example/", sender=Sender(never), seconds=0.2)).error == "no answer within 0.2 s"
+    assert (
+        await post("https://slow.example/", sender=Sender(never), seconds=0.2)
+    ).error == "no answer within 0.2 s"
 
 
 async def test_look_ups_are_bounded_and_give_their_room_back() -> None:
@@ -314,7 +360,10 @@ def test_verify_refuses_what_is_old_changed_or_not_ours() -> None:
     headers = make_headers("w1", "d1", [SECRET], 1_000, BODY)
     assert webhooks.verify(SECRET, headers, BODY, now=1_299).timestamp == 1_000
     assert (
-        webhooks.verify(["x" * 16, SECRET], {k.upper(): v for k, v in headers.items()}, BODY, now=701).delivery == "d1"
+        webhooks.verify(
+            ["x" * 16, SECRET], {k.upper(): v for k, v in headers.items()}, BODY, now=701
+        ).delivery
+        == "d1"
     )
     for now in (1_301, 699):
         with pytest.raises(webhooks.BadSignature, match="ago"):

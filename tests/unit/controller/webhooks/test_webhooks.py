@@ -17,7 +17,13 @@ from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.spec import JobSpec
-from holdfast.core.webhooks.values import HOOK_WINDOW, TOTAL_WINDOW, BackOff, DeliveryRecord, WebhookState
+from holdfast.core.webhooks.values import (
+    HOOK_WINDOW,
+    TOTAL_WINDOW,
+    BackOff,
+    DeliveryRecord,
+    WebhookState,
+)
 from holdfast.errors import Unavailable
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import NewJob, Store
@@ -51,16 +57,22 @@ class Leader:
         await self.store.write_cluster_settings(settings)
         await self.controller.settings.refresh()
 
-    async def add(self, url: str, *events: str, secret: str = SECRET, project: str | None = None) -> str:
+    async def add(
+        self, url: str, *events: str, secret: str = SECRET, project: str | None = None
+    ) -> str:
         hook_id = make_new_id()
         await self.store.create_webhook(
-            NewWebhook(id=hook_id, url=url, secret=secret, events=events or ("job.*",), project=project)
+            NewWebhook(
+                id=hook_id, url=url, secret=secret, events=events or ("job.*",), project=project
+            )
         )
         return hook_id
 
     async def submit(self, project: str = "default") -> str:
         job_id = make_new_id()
-        await self.store.submit_jobs([NewJob(id=job_id, spec=JobSpec(argv=("true",), project=project), queue="cpu")])
+        await self.store.submit_jobs(
+            [NewJob(id=job_id, spec=JobSpec(argv=("true",), project=project), queue="cpu")]
+        )
         self.controller.poke("events")
         return job_id
 
@@ -122,11 +134,15 @@ async def test_each_jobs_events_are_taken_in_order_whatever_fails(leader: Leader
         event, delivery = request.payload["event"], request.delivery
         order = tried[event["job_id"]]
         if delivery not in order:
-            assert set(order) == set(taken[event["job_id"]]), "an older delivery of the job was not taken yet"
+            assert set(order) == set(taken[event["job_id"]]), (
+                "an older delivery of the job was not taken yet"
+            )
             order.append(delivery)
         if failures[delivery] < 3 and chance.random() < 0.4:
             failures[delivery] += 1
-            return chance.choice([status(500), status(429), b"", b"garbage\r\n\r\n", status(301, "Location: /")])
+            return chance.choice(
+                [status(500), status(429), b"", b"garbage\r\n\r\n", status(301, "Location: /")]
+            )
         taken[event["job_id"]].append(delivery)
         return OK
 
@@ -145,7 +161,9 @@ async def test_a_job_whose_events_nobody_takes_holds_no_other_job_back(leader: L
     async with receive() as receiver:
         hook = await leader.add(receiver.url)
         stuck = await leader.live()
-        receiver.answer = lambda request, number: status(500) if request.payload["event"]["job_id"] == stuck else OK
+        receiver.answer = lambda request, number: (
+            status(500) if request.payload["event"]["job_id"] == stuck else OK
+        )
         others = [await leader.live() for _ in range(5)]
         async with asyncio.timeout(20):
             while {d.job_id for d in await leader.deliveries(hook, "pending")} != {stuck}:
@@ -180,20 +198,26 @@ async def test_a_receiver_that_is_down_gets_everything_when_it_is_up(leader: Lea
     async with asyncio.timeout(20):
         while len([d for d in await leader.deliveries(hook) if d.tries]) < len(jobs):
             await asyncio.sleep(0.02)
-    assert {d.event_kind for d in await leader.deliveries(hook) if "cannot be reached" in d.error} == {"job.submitted"}
+    assert {
+        d.event_kind for d in await leader.deliveries(hook) if "cannot be reached" in d.error
+    } == {"job.submitted"}
     async with receive(port=port) as receiver:
         await leader.until_idle()
         for job_id in jobs:
             assert story(receiver.kinds_of(job_id))
 
 
-async def test_spent_tries_make_a_dead_letter_which_lets_the_next_go_and_may_be_sent_again(leader: Leader) -> None:
+async def test_spent_tries_make_a_dead_letter_which_lets_the_next_go_and_may_be_sent_again(
+    leader: Leader,
+) -> None:
     await leader.set(webhook_tries=3)
     async with receive() as receiver, receive() as watcher:
         hook = await leader.add(receiver.url)
         await leader.add(watcher.url, "webhook.*")
         job_id = await leader.submit()
-        receiver.answer = lambda request, number: status(503) if request.kind == "job.submitted" else OK
+        receiver.answer = lambda request, number: (
+            status(503) if request.kind == "job.submitted" else OK
+        )
         await leader.store.cancel_job(job_id, "")
         leader.controller.poke("events")
         await leader.until_idle()
@@ -208,12 +232,18 @@ async def test_spent_tries_make_a_dead_letter_which_lets_the_next_go_and_may_be_
         leader.controller.poke("events")
         await leader.until_idle()
         assert receiver.requests[-1].delivery == dead.id
-        assert {r.body for r in receiver.requests if r.delivery == dead.id} == {receiver.requests[-1].body}
-        page = leader.controller.metrics.render(await leader.store.read_gauges(), {}, 0, True).decode()
+        assert {r.body for r in receiver.requests if r.delivery == dead.id} == {
+            receiver.requests[-1].body
+        }
+        page = leader.controller.metrics.render(
+            await leader.store.read_gauges(), {}, 0, True
+        ).decode()
         for line in (
-            'holdfast_webhook_deliveries_total{outcome="dead"} 1.0', 'holdfast_webhook_deliveries_total{outcome="failed"} 2.0',
-            'holdfast_webhook_backlog{state="dead"} 0.0', 'holdfast_webhook_backlog{state="pending"} 0.0',
-        ):  # fmt: skip
+            'holdfast_webhook_deliveries_total{outcome="dead"} 1.0',
+            'holdfast_webhook_deliveries_total{outcome="failed"} 2.0',
+            'holdfast_webhook_backlog{state="dead"} 0.0',
+            'holdfast_webhook_backlog{state="pending"} 0.0',
+        ):
             assert line in page
 
 
@@ -387,7 +417,10 @@ async def test_the_life_of_a_hook_over_the_api(open_served: Served) -> None:
         hook = f"/v1/webhooks/{made['id']}"
         job = await served.submit(secrets={"TOKEN": "hush-hush"}, env={"A": "in-env"})
         (request,) = await receiver.until(1)
-        assert webhooks.verify(made["secret"], request.headers, request.body).event["job_id"] == job["id"]
+        assert (
+            webhooks.verify(made["secret"], request.headers, request.body).event["job_id"]
+            == job["id"]
+        )
         assert request.headers["holdfast-webhook-id"] == made["id"]
         assert b"hush-hush" not in request.body
         assert b"in-env" not in request.body
@@ -395,7 +428,9 @@ async def test_the_life_of_a_hook_over_the_api(open_served: Served) -> None:
             assert made["secret"] not in (await served.call("GET", path)).text
 
         async with asyncio.timeout(10):
-            while (page := (await served.call("GET", f"{hook}/deliveries?state=delivered")).json())["items"] == []:
+            while (page := (await served.call("GET", f"{hook}/deliveries?state=delivered")).json())[
+                "items"
+            ] == []:
                 await asyncio.sleep(0.02)
         (delivery,) = page["items"]
         assert (delivery["tries"], delivery["status"], delivery["job_id"]) == (1, 200, job["id"])
@@ -406,8 +441,14 @@ async def test_the_life_of_a_hook_over_the_api(open_served: Served) -> None:
         assert (await receiver.until(2))[1].delivery == request.delivery
 
         changed = await served.call("PATCH", hook, json={"events": [], "project": "vision"})
-        assert (changed.json()["events"], changed.json()["project"], changed.json()["name"]) == ([], "vision", "pager")
-        assert (await served.call("POST", f"{hook}/pause")).json()["reason"] == "paused by the admin"
+        assert (changed.json()["events"], changed.json()["project"], changed.json()["name"]) == (
+            [],
+            "vision",
+            "pager",
+        )
+        assert (await served.call("POST", f"{hook}/pause")).json()[
+            "reason"
+        ] == "paused by the admin"
         assert (await served.call("POST", f"{hook}/resume")).json()["state"] == "active"
         assert (await served.call("POST", f"{hook}/redeliver-dead")).json() == {"count": 0}
         assert (await served.call("DELETE", hook)).status_code == 204
@@ -444,7 +485,9 @@ async def test_a_test_call_is_made_at_once_and_leaves_nothing(open_served: Serve
         receiver.answer = lambda request, number: status(500)
         result = (await served.call("POST", f"/v1/webhooks/{made['id']}/test")).json()
         assert (result["delivered"], result["status"]) == (False, 500)
-        assert (await served.call("GET", f"/v1/webhooks/{made['id']}/deliveries")).json()["items"] == []
+        assert (await served.call("GET", f"/v1/webhooks/{made['id']}/deliveries")).json()[
+            "items"
+        ] == []
 
 
 @pytest.mark.parametrize(
@@ -461,7 +504,9 @@ async def test_a_test_call_is_made_at_once_and_leaves_nothing(open_served: Serve
         ({"url": "https://93.184.216.34/", "colour": "red"}, None),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_a_hook_is_refused(served: Served, body: dict[str, Any], field: str | None) -> None:
+async def test_what_cannot_be_a_hook_is_refused(
+    served: Served, body: dict[str, Any], field: str | None
+) -> None:
     answer = await served.call("POST", "/v1/webhooks", json=body)
     assert answer.status_code == 422, answer.text
     if field is not None:
@@ -470,20 +515,39 @@ async def test_what_cannot_be_a_hook_is_refused(served: Served, body: dict[str, 
 
 
 async def test_hooks_are_the_admins_alone_and_unknown_ones_are_not_found(served: Served) -> None:
-    made = (await served.call("POST", "/v1/webhooks", json={"url": "https://93.184.216.34/x"})).json()
-    refused = await served.call("PATCH", f"/v1/webhooks/{made['id']}", json={"url": "https://10.0.0.1/"})
+    made = (
+        await served.call("POST", "/v1/webhooks", json={"url": "https://93.184.216.34/x"})
+    ).json()
+    refused = await served.call(
+        "PATCH", f"/v1/webhooks/{made['id']}", json={"url": "https://10.0.0.1/"}
+    )
     assert refused.status_code == 422
     for role in ("read", "submit"):
-        for method, path in (("GET", ""), ("POST", ""), ("GET", f"/{made['id']}"), ("POST", f"/{made['id']}/test"),
-                             ("GET", f"/{made['id']}/deliveries"), ("POST", f"/{made['id']}/redeliver-dead")):  # fmt: skip
+        for method, path in (
+            ("GET", ""),
+            ("POST", ""),
+            ("GET", f"/{made['id']}"),
+            ("POST", f"/{made['id']}/test"),
+            ("GET", f"/{made['id']}/deliveries"),
+            ("POST", f"/{made['id']}/redeliver-dead"),
+        ):
             assert (await served.call(method, f"/v1/webhooks{path}", role)).status_code == 403
     unknown = "0" * 20
     for method, path in (
-        ("GET", unknown), ("PATCH", unknown), ("DELETE", unknown), ("POST", f"{unknown}/test"), ("POST", f"{unknown}/pause"),
-        ("POST", f"{unknown}/resume"), ("POST", f"{unknown}/rotate"), ("POST", f"{unknown}/redeliver-dead"),
-        ("GET", f"{unknown}/deliveries"), ("GET", f"{unknown}/deliveries/{unknown}"), ("GET", "not-an-id"),
-        ("POST", f"{made['id']}/deliveries/{unknown}/redeliver"), ("GET", f"{made['id']}/deliveries/nonsense"),
-    ):  # fmt: skip
+        ("GET", unknown),
+        ("PATCH", unknown),
+        ("DELETE", unknown),
+        ("POST", f"{unknown}/test"),
+        ("POST", f"{unknown}/pause"),
+        ("POST", f"{unknown}/resume"),
+        ("POST", f"{unknown}/rotate"),
+        ("POST", f"{unknown}/redeliver-dead"),
+        ("GET", f"{unknown}/deliveries"),
+        ("GET", f"{unknown}/deliveries/{unknown}"),
+        ("GET", "not-an-id"),
+        ("POST", f"{made['id']}/deliveries/{unknown}/redeliver"),
+        ("GET", f"{made['id']}/deliveries/nonsense"),
+    ):
         body = b"{}" if method == "PATCH" else b""
         answer = await served.call(method, f"/v1/webhooks/{path}", content=body)
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), (method, path)

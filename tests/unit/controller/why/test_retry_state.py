@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end, say_time
+from holdfast.controller.why.retry_state import (
+    make_chain,
+    make_retry_state,
+    policy_of_end,
+    say_time,
+)
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import JobState
@@ -60,12 +65,19 @@ def attempt(number: int, **fields: Any) -> AttemptRecord:
 )  # fmt: skip
 def test_sentences(fields: dict[str, Any], held: str | None, sentence: str) -> None:
     retries = 3
-    assert make_retry_state(job(**fields), RetryPolicy(max_retries=retries), held=held, now=T0).sentence == sentence
+    assert (
+        make_retry_state(
+            job(**fields), RetryPolicy(max_retries=retries), held=held, now=T0
+        ).sentence
+        == sentence
+    )
 
 
 def test_a_preempted_attempt_costs_no_retry_and_raises_both() -> None:
     """CHAIN-1"""
-    state = make_retry_state(job(attempts=3, retries_charged=0), RetryPolicy(max_retries=1), held=None, now=T0)
+    state = make_retry_state(
+        job(attempts=3, retries_charged=0), RetryPolicy(max_retries=1), held=None, now=T0
+    )
     assert (state.attempt, state.of, state.retries_left) == (3, 4, 1)
 
 
@@ -82,17 +94,23 @@ def test_an_interactive_job_has_no_retries() -> None:
 
 
 @given(
-    state=st.sampled_from(list(JobState)), attempts=st.integers(0, 50), charged=st.integers(0, 60),
-    allowed=st.integers(0, 20), due=st.none() | st.integers(-100_000, 100_000), held=st.none() | st.just("project p"),
-)  # fmt: skip
+    state=st.sampled_from(list(JobState)),
+    attempts=st.integers(0, 50),
+    charged=st.integers(0, 60),
+    allowed=st.integers(0, 20),
+    due=st.none() | st.integers(-100_000, 100_000),
+    held=st.none() | st.just("project p"),
+)
 def test_the_numbers_always_hold_together(
     state: JobState, attempts: int, charged: int, allowed: int, due: int | None, held: str | None
 ) -> None:
     waits = state is JobState.WAITING and due is not None
     one = job(
-        state=state.value, attempts=attempts, retries_charged=charged,
+        state=state.value,
+        attempts=attempts,
+        retries_charged=charged,
         retry_at=T0 + timedelta(seconds=due) if waits and due is not None else None,
-    )  # fmt: skip
+    )
     found = make_retry_state(one, RetryPolicy(max_retries=allowed), held=held, now=T0)
     assert found.attempt == attempts <= found.of
     assert found.retries_left == max(0, allowed - charged)
@@ -108,10 +126,13 @@ def test_the_numbers_always_hold_together(
 
 def test_the_chain_is_oldest_first_and_light() -> None:
     policy = RetryPolicy(max_retries=1)
-    chain = make_chain([attempt(2, retry_count=1), attempt(1, cause="nonzero_exit", next_at=T0, policy=policy)])
+    chain = make_chain(
+        [attempt(2, retry_count=1), attempt(1, cause="nonzero_exit", next_at=T0, policy=policy)]
+    )
     assert [(link.number, link.parent, link.retry_count, link.cause) for link in chain] == [
-        (1, None, 0, "nonzero_exit"), (2, 1, 1, None)
-    ]  # fmt: skip
+        (1, None, 0, "nonzero_exit"),
+        (2, 1, 1, None),
+    ]
     assert b"policy" not in msgspec.json.encode(chain)
 
 

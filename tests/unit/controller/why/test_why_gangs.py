@@ -32,7 +32,9 @@ async def why(served: Served, job: dict[str, Any]) -> dict[str, LINE]:
     return lines
 
 
-async def until_why(served: Served, job: dict[str, Any], code: str, seconds: float = 20) -> dict[str, LINE]:
+async def until_why(
+    served: Served, job: dict[str, Any], code: str, seconds: float = 20
+) -> dict[str, LINE]:
     async with asyncio.timeout(seconds):
         while code not in (found := await why(served, job)):
             await asyncio.sleep(0.02)
@@ -53,7 +55,10 @@ def claim(key: wire.TaskKey) -> wire.TaskReport:
 
 @pytest.fixture
 async def hosts(served: Served) -> tuple[FakeAgent, FakeAgent]:
-    made = FakeAgent(served, "left", labels={"zone": "a"}), FakeAgent(served, "right", labels={"zone": "b"})
+    made = (
+        FakeAgent(served, "left", labels={"zone": "a"}),
+        FakeAgent(served, "right", labels={"zone": "b"}),
+    )
     for host in made:
         assert (await host.register()).status_code == 200
     return made
@@ -67,16 +72,27 @@ async def test_a_gang_that_does_not_fit_is_told_how_many_ranks_do(
     await served.until(filler["id"], "reserved")
     gang = await served.submit(tasks=4, cpus=2)
     found = await until_why(served, gang, "no_room")
-    assert found["no_room"]["message"] == "it needs 2 CPU slots for each of 4 tasks at once, and 2 fit now"
+    assert (
+        found["no_room"]["message"]
+        == "it needs 2 CPU slots for each of 4 tasks at once, and 2 fit now"
+    )
     huge = await served.submit(tasks=5, cpus=2)
     found = await why(served, huge)
-    assert "no more than 4 would fit if all active hosts were idle" in found["impossible_resources"]["message"]
+    assert (
+        "no more than 4 would fit if all active hosts were idle"
+        in found["impossible_resources"]["message"]
+    )
 
 
-async def test_labels_decide_which_hosts_count(served: Served, hosts: tuple[FakeAgent, FakeAgent]) -> None:
+async def test_labels_decide_which_hosts_count(
+    served: Served, hosts: tuple[FakeAgent, FakeAgent]
+) -> None:
     nowhere = await served.submit(host_labels={"zone": "c", "gpu": "h100"})
     found = await until_why(served, nowhere, "no_host_with_labels")
-    assert found["no_host_with_labels"]["message"] == "no host that serves queue cpu carries gpu=h100, zone=c"
+    assert (
+        found["no_host_with_labels"]["message"]
+        == "no host that serves queue cpu carries gpu=h100, zone=c"
+    )
     filler = await served.submit(cpus=4, host_labels={"zone": "a"})
     await served.until(filler["id"], "reserved")
     waits = await served.submit(host_labels={"zone": "a"})
@@ -120,27 +136,40 @@ async def test_claims_that_are_missing_are_named_host_by_host(
     await left.sync(*[claim(key) for key in keys])
     found = await why(served, gang)
     assert found["claiming"]["message"].endswith("once each has its place: 2 have, 2 have not")
-    assert found["claim_outstanding"]["message"].startswith("host right has not claimed the place of ranks ")
+    assert found["claim_outstanding"]["message"].startswith(
+        "host right has not claimed the place of ranks "
+    )
     assert "left" not in found["claim_outstanding"]["message"]
     assert "reservation_seconds is 30 s" in found["start_timeout"]["message"]
 
     others = await until_claims(right, 2)
-    assert "was told and has not answered yet" in (await why(served, gang))["claim_outstanding"]["message"]
+    assert (
+        "was told and has not answered yet"
+        in (await why(served, gang))["claim_outstanding"]["message"]
+    )
     await right.sync(*[claim(key) for key in others])
     found = await why(served, gang)
     assert "claim_outstanding" not in found
-    assert found["starting_together"]["message"] == "all 4 ranks have their places; 0 have started, 4 have not"
-    assert found["starting"]["message"].endswith("which was told and has not reported it yet") or found["starting"][
-        "message"
-    ].endswith("which has not asked yet")
-    assert "unless every task runs (start_timeout_seconds is 600 s)" in found["start_timeout"]["message"]
+    assert (
+        found["starting_together"]["message"]
+        == "all 4 ranks have their places; 0 have started, 4 have not"
+    )
+    assert found["starting"]["message"].endswith(
+        "which was told and has not reported it yet"
+    ) or found["starting"]["message"].endswith("which has not asked yet")
+    assert (
+        "unless every task runs (start_timeout_seconds is 600 s)"
+        in found["start_timeout"]["message"]
+    )
 
     async with asyncio.timeout(20):
         while not (orders := (await left.sync(*[claim(key) for key in keys], wait=1.0)).launch):
             pass
     await left.sync(*[left.running(order) for order in orders])
     found = await why(served, gang)
-    assert "; 2 have started, 2 have not" in found["starting_together"]["message"].replace("places", "")
+    assert "; 2 have started, 2 have not" in found["starting_together"]["message"].replace(
+        "places", ""
+    )
     assert "on host right" in found["starting"]["message"]
 
 
@@ -156,7 +185,10 @@ async def test_failed_starts_end_in_a_park_and_a_person_lets_it_go_on(
             for host in hosts:
                 answer = await host.sync(wait=0.2)
                 await host.sync(
-                    *[wire.TaskReport(key=o.key, state="ended", facts=TaskFacts(stopped=True)) for o in answer.preempt]
+                    *[
+                        wire.TaskReport(key=o.key, state="ended", facts=TaskFacts(stopped=True))
+                        for o in answer.preempt
+                    ]
                 )
     assert found["parked"]["message"].startswith("it is parked: its start failed")
     assert "start_timeout_seconds" in found["parked"]["message"]
@@ -167,7 +199,9 @@ async def test_failed_starts_end_in_a_park_and_a_person_lets_it_go_on(
     assert again.json()["state"] in ("queued", "reserved")
 
 
-async def test_what_a_host_could_not_start_is_said_with_the_host(served: Served, agent: FakeAgent) -> None:
+async def test_what_a_host_could_not_start_is_said_with_the_host(
+    served: Served, agent: FakeAgent
+) -> None:
     words = "this job runs in a container, and neither podman nor docker is installed on this host"
     job = await served.submit(image="docker.io/library/busybox")
     order = await agent.take()
@@ -177,7 +211,11 @@ async def test_what_a_host_could_not_start_is_said_with_the_host(served: Served,
     assert found["start_error"]["message"] == f"attempt 1 could not be started on host h1: {words}"
     assert "--host-label" in found["start_error"]["hint"]
     (attempt,) = (await served.call("GET", f"/v1/jobs/{job['id']}/attempts")).json()["items"]
-    assert (attempt["rule"], attempt["host"], words in attempt["reason"]) == ("start-error", "h1", True)
+    assert (attempt["rule"], attempt["host"], words in attempt["reason"]) == (
+        "start-error",
+        "h1",
+        True,
+    )
 
 
 # ---- preemption
@@ -202,12 +240,16 @@ async def test_both_sides_of_a_preemption_name_each_other(served: Served, agent:
     await served.until(winner["id"], "reserved")
     await served.until(victim["id"], "queued")
     found = await why(served, victim)
-    assert found["preempted"]["message"].startswith(f"attempt 1 gave its place to job {winner['id']} of priority 90")
+    assert found["preempted"]["message"].startswith(
+        f"attempt 1 gave its place to job {winner['id']} of priority 90"
+    )
     assert "last_attempt" not in found
     assert "taking_place" not in await why(served, winner)
 
 
-async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(served: Served, agent: FakeAgent) -> None:
+async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(
+    served: Served, agent: FakeAgent
+) -> None:
     await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 600}})
     young = await served.submit(cpus=4, priority=10, preemptible=True)
     order = await agent.take()
@@ -217,7 +259,8 @@ async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(served: Se
     less = await served.submit(cpus=4, priority=5)
     found = await until_why(served, more, "may_make_room")
     assert found["may_make_room"]["message"] == (
-        f"job {young['id']} of priority 10 may be asked to make room in 10 min: by then it has run for 10 min"
+        f"job {young['id']} of priority 10 may be asked to make room in 10 min: by then it has "
+        "run for 10 min"
     )
     assert "may_make_room" not in await why(served, less)
     await served.call("PATCH", "/v1/config", json={"set": {"preemption": False}})
@@ -226,10 +269,9 @@ async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(served: Se
 
 
 def test_the_sentence_of_a_preemption_is_read_back() -> None:
-    assert find_winner(f"requeued at no charge: {say_preempted('06ch2v8wq1m4kz7d9x3t', 90, 10)}") == (
-        "06ch2v8wq1m4kz7d9x3t",
-        90,
-    )
+    assert find_winner(
+        f"requeued at no charge: {say_preempted('06ch2v8wq1m4kz7d9x3t', 90, 10)}"
+    ) == ("06ch2v8wq1m4kz7d9x3t", 90)
     assert find_winner("a person preempted by accident") is None
     assert find_winner(None) is None
 
@@ -255,39 +297,75 @@ def explain_job(tasks: tuple[TaskRecord, ...] = (), **fields: Any) -> Why:
         "epoch": 3, "attempts": 2, "created_at": NOW,
     }  # fmt: skip
     last = AttemptRecord(
-        job_id=str(plain["id"]), number=2, parent=1, epoch=3, state=AttemptState.RESERVED, reserved_at=NOW
+        job_id=str(plain["id"]),
+        number=2,
+        parent=1,
+        epoch=3,
+        state=AttemptState.RESERVED,
+        reserved_at=NOW,
     )
     job = msgspec.convert({**plain, **fields}, JobRecord)
     return explain(
         Circumstances(
-            job=job, queue=None, tasks=tasks, hosts=(), place=0, now=NOW + timedelta(seconds=100), last_attempt=last,
-            start_limit=("recovery_timeout_seconds", 600.0), reservation_seconds=30.0,
+            job=job,
+            queue=None,
+            tasks=tasks,
+            hosts=(),
+            place=0,
+            now=NOW + timedelta(seconds=100),
+            last_attempt=last,
+            start_limit=("recovery_timeout_seconds", 600.0),
+            reservation_seconds=30.0,
         )
-    )  # fmt: skip
+    )
 
 
 def reserved(rank: int, **fields: Any) -> TaskRecord:
     return TaskRecord(
-        job_id="j", rank=rank, epoch=3, attempt=2, state=TaskState.RESERVED, host_name=f"node-{rank // 8}", barrier=False, **fields
-    )  # fmt: skip
+        job_id="j",
+        rank=rank,
+        epoch=3,
+        attempt=2,
+        state=TaskState.RESERVED,
+        host_name=f"node-{rank // 8}",
+        barrier=False,
+        **fields,
+    )
 
 
 def test_a_gang_over_many_hosts_is_explained_in_a_few_lines() -> None:
     found = explain_job(tuple(reserved(rank) for rank in range(1000)), state="reserved")
     messages = [line.message for line in found.lines if line.code == "claim_outstanding"]
     assert len(messages) == 6
-    assert messages[1] == "host node-1 has not claimed the place of ranks 8-15: it has not asked for work yet"
+    assert (
+        messages[1]
+        == "host node-1 has not claimed the place of ranks 8-15: it has not asked for work yet"
+    )
     assert messages[-1] == "120 more hosts have not claimed their places either"
     (limit,) = [line.message for line in found.lines if line.code == "start_timeout"]
-    assert limit.startswith("its places are given back any moment now"), "30 s to answer, and 100 are over"
+    assert limit.startswith("its places are given back any moment now"), (
+        "30 s to answer, and 100 are over"
+    )
 
-    claimed = tuple(reserved(rank, offered_at=NOW, claimed_at=NOW if rank < 7 else None) for rank in range(8))
-    (line,) = [line for line in explain_job(claimed, state="reserved").lines if line.code == "claim_outstanding"]
-    assert line.message == "host node-0 has not claimed the place of rank 7: it was told and has not answered yet"
+    claimed = tuple(
+        reserved(rank, offered_at=NOW, claimed_at=NOW if rank < 7 else None) for rank in range(8)
+    )
+    (line,) = [
+        line
+        for line in explain_job(claimed, state="reserved").lines
+        if line.code == "claim_outstanding"
+    ]
+    assert (
+        line.message
+        == "host node-0 has not claimed the place of rank 7: it was told and has not answered yet"
+    )
 
 
 def test_a_start_that_is_slow_is_told_when_it_is_given_up() -> None:
-    tasks = tuple(msgspec.structs.replace(reserved(r, offered_at=NOW, claimed_at=NOW), barrier=True) for r in range(2))
+    tasks = tuple(
+        msgspec.structs.replace(reserved(r, offered_at=NOW, claimed_at=NOW), barrier=True)
+        for r in range(2)
+    )
     found = explain_job(tasks, state="reserved", spec={"argv": ["x"], "image": "team/train:7"})
     codes = {line.code: line for line in found.lines}
     assert (
@@ -295,19 +373,27 @@ def test_a_start_that_is_slow_is_told_when_it_is_given_up() -> None:
         in codes["container_starting"].message
     )
     assert codes["start_timeout"].message == (
-        "its places are given back in 8 min, unless every task runs (recovery_timeout_seconds is 600 s)"
+        "its places are given back in 8 min, unless every task runs (recovery_timeout_seconds is "
+        "600 s)"
     )
     assert "--recovery-timeout" in codes["start_timeout"].hint
 
 
 def test_a_failed_start_is_no_retry() -> None:
     found = explain_job(
-        state="waiting", wait_cause="back_off", retry_at=NOW + timedelta(seconds=160), cause="start_timeout", start_failures=2,
-        retries_charged=1, reason="not every task ran within 600 s of the reservation; failed start 2 of 8, tried again in 60 s",
-    )  # fmt: skip
+        state="waiting",
+        wait_cause="back_off",
+        retry_at=NOW + timedelta(seconds=160),
+        cause="start_timeout",
+        start_failures=2,
+        retries_charged=1,
+        reason="not every task ran within 600 s of the reservation; failed start 2 of 8, tried "
+        "again in 60 s",
+    )
     line = next(line for line in found.lines if line.code == "failed_starts")
     assert line.message.startswith(
-        "2 starts in a row failed; it is tried again at 2026-01-01 12:02:40 UTC (60 s from now): not every"
+        "2 starts in a row failed; it is tried again at 2026-01-01 12:02:40 UTC (60 s from now): "
+        "not every"
     )
     assert "after 8 in a row it is parked" in line.hint
     assert "back_off" not in {line.code for line in found.lines}
@@ -320,16 +406,27 @@ def test_a_gang_that_falls_names_the_first_and_the_silent() -> None:
         msgspec.structs.replace(reserved(9), state=TaskState.PREEMPTING, lease_until=NOW),
     )
     found = explain_job(
-        tasks, state="draining", drain_since=NOW, drain_cause="nonzero_exit", drain_reason="exit code 9", trigger_rank=0
-    )  # fmt: skip
-    assert found.summary == "its attempt 2 is being stopped for 100 s: rank 0 on node-0 fell first: exit code 9"
+        tasks,
+        state="draining",
+        drain_since=NOW,
+        drain_cause="nonzero_exit",
+        drain_reason="exit code 9",
+        trigger_rank=0,
+    )
+    assert (
+        found.summary
+        == "its attempt 2 is being stopped for 100 s: rank 0 on node-0 fell first: exit code 9"
+    )
     (line,) = [line for line in found.lines if line.code == "unconfirmed"]
-    assert line.message.startswith("host node-1 has not confirmed the end of ranks 8-9; its lease ends at 12:00:00 UTC")
+    assert line.message.startswith(
+        "host node-1 has not confirmed the end of ranks 8-9; its lease ends at 12:00:00 UTC"
+    )
 
 
 def test_ranks_that_lag_are_named() -> None:
     tasks = tuple(
-        msgspec.structs.replace(reserved(r), state=TaskState.RUNNING, step=90 + 10 * (r != 1)) for r in range(3)
+        msgspec.structs.replace(reserved(r), state=TaskState.RUNNING, step=90 + 10 * (r != 1))
+        for r in range(3)
     )
     found = explain_job(tasks, state="running", step=100, beat_at=NOW)
     assert "its ranks are at steps 90 to 100, the furthest behind rank 1" in found.summary

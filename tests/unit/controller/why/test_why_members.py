@@ -1,4 +1,5 @@
-"""`why` and `show` of a supervised job whose members are being replaced: which ranks, since when, and what they wait for."""
+"""`why` and `show` of a supervised job whose members are being replaced: which ranks, since when,
+and what they wait for."""
 
 from __future__ import annotations
 
@@ -26,10 +27,16 @@ async def _explain(rig: Rig, job_id: str, *, dead: str = "", refusal: str | None
     attempts = await rig.store.list_attempts(job_id)
     return explain(
         Circumstances(
-            job=await rig.job(job_id), queue=None, tasks=tuple(await rig.store.list_tasks(job_id)), hosts=tuple(hosts), place=0,
-            now=rig.now, last_attempt=attempts[-1], refusal=refusal,
+            job=await rig.job(job_id),
+            queue=None,
+            tasks=tuple(await rig.store.list_tasks(job_id)),
+            hosts=tuple(hosts),
+            place=0,
+            now=rig.now,
+            last_attempt=attempts[-1],
+            refusal=refusal,
         )
-    )  # fmt: skip
+    )
 
 
 async def test_members_that_fell_wait_and_start_are_told_apart() -> None:
@@ -39,21 +46,33 @@ async def test_members_that_fell_wait_and_start_are_told_apart() -> None:
     lines = {line.code: line.message for line in (await _explain(rig, job_id)).lines}
     assert lines["member_fell"].startswith("rank 1 fell")
     await rig.replace()
-    lines = {line.code: line.message for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines}
+    lines = {
+        line.code: line.message
+        for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines
+    }
     assert lines["member_waits"] == "rank 1 waits for another host: no host has a slot free"
     assert "attempt 1 runs on name-h" in lines["running"]
     await rig.admit()
     await rig.sync(await rig.where(job_id, 1))
     lines = {line.code: line.message for line in (await _explain(rig, job_id)).lines}
-    assert lines["member_starts"] == f"rank 1 is to start anew on host name-{await rig.where(job_id, 1)}"
+    assert (
+        lines["member_starts"]
+        == f"rank 1 is to start anew on host name-{await rig.where(job_id, 1)}"
+    )
     task = (await rig.store.list_tasks(job_id))[1]
     await rig.sync(str(task.host_id), ended=[(task.key, KILLED)])
     await rig.replace()
-    lines = {line.code: line.message for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines}
+    lines = {
+        line.code: line.message
+        for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines
+    }
     assert lines["member_waits"] == "rank 1 waits for another host; not before 1 s from now"
     await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], GIVEN_UP)])
     await rig.replace()
-    lines = {line.code: line.message for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines}
+    lines = {
+        line.code: line.message
+        for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines
+    }
     assert lines["member_waits"] == "ranks 1-2 wait for another host: no host has a slot free"
     shown = draw_tasks(await rig.job(job_id), await rig.store.list_tasks(job_id))
     assert shown.count("waits for a host") == 2
@@ -65,9 +84,13 @@ async def test_a_dead_host_takes_only_its_members_with_it() -> None:
     job_id, keys = await rig.supervised()
     rig.now += timedelta(seconds=40)
     script, other = await rig.where(job_id, 0), await rig.where(job_id, 2)
-    (line,) = [n.message for n in (await _explain(rig, job_id, dead=other)).lines if n.code == "dead_host"]
+    (line,) = [
+        n.message for n in (await _explain(rig, job_id, dead=other)).lines if n.code == "dead_host"
+    ]
     assert line.endswith("sends no heartbeat; rank 2 is placed again when its lease has lapsed")
-    (line,) = [n.message for n in (await _explain(rig, job_id, dead=script)).lines if n.code == "dead_host"]
+    (line,) = [
+        n.message for n in (await _explain(rig, job_id, dead=script)).lines if n.code == "dead_host"
+    ]
     assert line.endswith("the job is placed again when its lease has lapsed")
     assert len(keys) == 3
 
@@ -77,14 +100,21 @@ async def test_a_parked_rank_says_why_and_what_to_do() -> None:
     job_id, keys = await rig.supervised()
     task = (await rig.store.list_tasks(job_id))[1]
     for failures in (1, 2):
-        await rig.store.stop_member(task.key, Cause.START_TIMEOUT, "it did not start within 60 s", now=rig.now)
+        await rig.store.stop_member(
+            task.key, Cause.START_TIMEOUT, "it did not start within 60 s", now=rig.now
+        )
         await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
         plan = plan_replacement(
-            await rig.job(job_id), msgspec.structs.replace((await rig.store.list_tasks(job_id))[1], started_at=None),
-            Policy(start_failure_limit=2), (),
-        )  # fmt: skip
+            await rig.job(job_id),
+            msgspec.structs.replace((await rig.store.list_tasks(job_id))[1], started_at=None),
+            Policy(start_failure_limit=2),
+            (),
+        )
         await rig.store.replace_members([(task.key, plan)], now=rig.now)
-        told = {line.code: line for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines}
+        told = {
+            line.code: line
+            for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines
+        }
         if failures == 1:
             assert "(failed start 1 of 8 in a row)" in told["member_waits"].message
             await rig.admit()
@@ -92,7 +122,8 @@ async def test_a_parked_rank_says_why_and_what_to_do() -> None:
             await rig.sync(str(task.host_id))
     line = told["member_parked"]
     assert line.message.startswith(
-        f"rank 1 on name-{task.host_id}: it did not start within 60 s; it is parked after 2 failed starts"
+        f"rank 1 on name-{task.host_id}: it did not start within 60 s; it is parked after 2 "
+        "failed starts"
     )
     assert f"holdfast retry {job_id}" in line.hint
     assert "member_waits" not in told

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.causes import CAUSE_OF_TRIP, CHARGED_TO, ELIGIBLE, EXIT_OF, Budget, Cause, Watchdog, WatchdogExit
+from holdfast.core.causes import (
+    CAUSE_OF_TRIP,
+    CHARGED_TO,
+    ELIGIBLE,
+    EXIT_OF,
+    Budget,
+    Cause,
+    Watchdog,
+    WatchdogExit,
+)
 from holdfast.core.endings.classify import MEASURED, RULES, classify, kept_exit_code, signal_name
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts, Trip
@@ -30,11 +39,21 @@ CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
         (TaskFacts(exit_code=1, log_tail=XID + CUDA_OOM), "log-xid", Cause.GPU_FAULT, 1),
         (TaskFacts(trip=TRIP, signal=9), "watchdog-stall", Cause.STALLED, 76),
         (TaskFacts(trip=TRIP, exit_code=0), "watchdog-stall", Cause.STALLED, 76),
-        (TaskFacts(trip=TRIP, signal=9, oom=True, log_tail=XID), "watchdog-stall", Cause.STALLED, 76),
+        (
+            TaskFacts(trip=TRIP, signal=9, oom=True, log_tail=XID),
+            "watchdog-stall",
+            Cause.STALLED,
+            76,
+        ),
         (TaskFacts(trip=TRIP, unkillable=True), "unkillable", Cause.GPU_FAULT, 76),
         (TaskFacts(unkillable=True, oom=True), "unkillable", Cause.GPU_FAULT, None),
         (TaskFacts(lost="new_incarnation"), "host-lost", Cause.AGENT_TRANSIENT, None),
-        (TaskFacts(lost="it could not start", start_error="no fork"), "host-start", Cause.START_TIMEOUT, None),
+        (
+            TaskFacts(lost="it could not start", start_error="no fork"),
+            "host-start",
+            Cause.START_TIMEOUT,
+            None,
+        ),
         (TaskFacts(), "none", Cause.UNKNOWN, None),
     ],
 )
@@ -79,9 +98,12 @@ def test_each_watchdog_has_its_code_and_cause(watchdog: Watchdog) -> None:
 
 def test_the_exit_codes_of_the_design() -> None:
     assert {w: int(EXIT_OF[w]) for w in Watchdog} == {
-        Watchdog.TIME_LIMIT: 75, Watchdog.STALL: 76, Watchdog.LOST_LEASE: 77,
-        Watchdog.GPU_HEALTH: 78, Watchdog.OPERATOR_STOP: 79,
-    }  # fmt: skip
+        Watchdog.TIME_LIMIT: 75,
+        Watchdog.STALL: 76,
+        Watchdog.LOST_LEASE: 77,
+        Watchdog.GPU_HEALTH: 78,
+        Watchdog.OPERATOR_STOP: 79,
+    }
     assert len(set(WatchdogExit)) == 5
 
 
@@ -93,7 +115,9 @@ def test_rule_names_are_unique() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (15, "SIGTERM"), (11, "SIGSEGV"), (40, "SIG40")])
+@pytest.mark.parametrize(
+    ("number", "name"), [(9, "SIGKILL"), (15, "SIGTERM"), (11, "SIGSEGV"), (40, "SIG40")]
+)
 def test_signal_names(number: int, name: str) -> None:
     assert signal_name(number) == name
 
@@ -118,7 +142,8 @@ GIB = 1 << 30
         (TaskFacts(exit_code=1, ecc_errors=1, xids=(48,)), "gpu-ecc", Cause.GPU_FAULT),
         (TaskFacts(exit_code=1, xids=(45, 43, 79), oom=True, log_tail=CUDA_OOM), "gpu-xid", Cause.GPU_FAULT),
         (TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED, xids=(79,)), "stopped", Cause.HOST_DRAINED),
-        # An Xid of the program's own comes behind the words, which say more; a mere notice says nothing.
+        # An Xid of the program's own comes behind the words, which say more; a mere notice says
+        # nothing.
         (TaskFacts(exit_code=1, xids=(31,)), "gpu-xid-own", Cause.NONZERO_EXIT),
         (TaskFacts(exit_code=1, xids=(43,), log_tail=CUDA_OOM), "log-cuda-oom", Cause.OOM_KILLED),
         (TaskFacts(exit_code=1, xids=(45, 63, 92)), "exit-code", Cause.NONZERO_EXIT),
@@ -150,7 +175,9 @@ def test_evidence_is_what_the_rule_went_by() -> None:
     assert classify(TaskFacts(exit_code=1, ecc_errors=3)).evidence["ecc_errors"] == 3
     assert classify(TaskFacts(exit_code=1, xids=(45, 79))).evidence["xid"] == 79
     assert classify(TaskFacts(exit_code=1, xids=(45, 79))).evidence["xids"] == "45, 79"
-    trip = Trip(watchdog=Watchdog.STALL, exit_code=76, reason="r", evidence={"silent_seconds": 122.0})
+    trip = Trip(
+        watchdog=Watchdog.STALL, exit_code=76, reason="r", evidence={"silent_seconds": 122.0}
+    )
     assert classify(TaskFacts(trip=trip)).evidence == {"silent_seconds": 122.0}
     assert classify(TaskFacts(exit_code=4)).evidence == {"exit_code": 4}
     assert classify(TaskFacts(exit_code=1, log_tail="a\n" + CUDA_OOM + "\nb")).evidence == {
@@ -165,7 +192,10 @@ def test_evidence_is_what_the_rule_went_by() -> None:
         (TaskFacts(exit_code=1, xids=(79,)), "has fallen off the bus (restart the machine)"),
         (TaskFacts(exit_code=139), "SIGSEGV"),
         (TaskFacts(exit_code=127), "was not found"),
-        (TaskFacts(signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB), "100 % of its memory limit of 1024 MiB"),
+        (
+            TaskFacts(signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB),
+            "100 % of its memory limit of 1024 MiB",
+        ),
         (TaskFacts(malformed="its facts: Expected `int`, got `str`"), "Expected `int`"),
     ],
 )
@@ -184,7 +214,11 @@ def test_a_malformed_report_is_never_retried() -> None:
 
 def test_an_operators_rule_stands_before_words_and_codes() -> None:
     rule = OperatorRule(
-        name="oom-is-final", pattern="out of memory", cause=Cause.UNKNOWN, never_retry=True, avoid_host=True
+        name="oom-is-final",
+        pattern="out of memory",
+        cause=Cause.UNKNOWN,
+        never_retry=True,
+        avoid_host=True,
     )
     found = classify(TaskFacts(exit_code=1, log_tail=CUDA_OOM), [rule])
     assert (found.cause, found.rule, found.never_retry, found.avoid_host) == (
@@ -196,7 +230,11 @@ def test_an_operators_rule_stands_before_words_and_codes() -> None:
     assert found.evidence == {"in": "log", "line": CUDA_OOM, "shipped_rule": "log-cuda-oom"}
     registry = OperatorRule(name="gone", pattern="manifest unknown", never_retry=True)
     found = classify(TaskFacts(pull_error="reading manifest: manifest unknown"), [registry])
-    assert (found.cause, found.rule, found.never_retry) == (Cause.IMAGE_PULL_FAILURE, "operator:gone", True)
+    assert (found.cause, found.rule, found.never_retry) == (
+        Cause.IMAGE_PULL_FAILURE,
+        "operator:gone",
+        True,
+    )
 
 
 def test_the_first_rule_that_matches_is_taken() -> None:
@@ -209,7 +247,9 @@ def test_the_first_rule_that_matches_is_taken() -> None:
 
 
 def test_all_conditions_must_hold() -> None:
-    rule = OperatorRule(name="r", pattern="boom", exit_codes=(3,), signals=(11,), cause=Cause.UNKNOWN)
+    rule = OperatorRule(
+        name="r", pattern="boom", exit_codes=(3,), signals=(11,), cause=Cause.UNKNOWN
+    )
     assert classify(TaskFacts(exit_code=3, log_tail="boom"), [rule]).rule == "operator:r"
     assert classify(TaskFacts(signal=11, log_tail="boom"), [rule]).rule == "operator:r"
     assert classify(TaskFacts(exit_code=3), [rule]).rule == "exit-code"
@@ -219,7 +259,11 @@ def test_all_conditions_must_hold() -> None:
 def test_a_rule_without_a_cause_leaves_the_one_that_was_found() -> None:
     rule = OperatorRule(name="note", pattern="Tried", avoid_host=True)
     found = classify(TaskFacts(exit_code=1, log_tail=CUDA_OOM), [rule])
-    assert (found.cause, found.avoid_host, found.evidence["shipped_rule"]) == (Cause.OOM_KILLED, True, "log-cuda-oom")
+    assert (found.cause, found.avoid_host, found.evidence["shipped_rule"]) == (
+        Cause.OOM_KILLED,
+        True,
+        "log-cuda-oom",
+    )
     assert "GPU's memory ran out" in found.message
 
 
@@ -239,7 +283,9 @@ def test_a_rule_without_a_cause_leaves_the_one_that_was_found() -> None:
     ],
 )
 def test_no_rule_overrules_what_was_measured_tripped_or_asked_for(facts: TaskFacts) -> None:
-    rule = OperatorRule(name="gpu-xid", pattern="boom", exit_codes=(0, 1), signals=(9, 15), cause=Cause.PREEMPTED)
+    rule = OperatorRule(
+        name="gpu-xid", pattern="boom", exit_codes=(0, 1), signals=(9, 15), cause=Cause.PREEMPTED
+    )
     catch_all = OperatorRule(name="all", pattern="boom", cause=Cause.PREEMPTED)
     assert classify(facts, [rule, catch_all]) == classify(facts)
 
@@ -248,7 +294,9 @@ def test_a_rules_name_cannot_pass_for_a_shipped_one() -> None:
     """A rule called like those that quarantine hosts must not quarantine any."""
     for name in ("gpu-xid", "unkillable"):
         rule = OperatorRule(name=name, pattern="boom", cause=Cause.GPU_FAULT)
-        assert classify(TaskFacts(exit_code=1, log_tail="boom"), [rule]).rule not in {shipped.name for shipped in RULES}
+        assert classify(TaskFacts(exit_code=1, log_tail="boom"), [rule]).rule not in {
+            shipped.name for shipped in RULES
+        }
 
 
 # ---- for any facts
@@ -294,7 +342,9 @@ def test_any_facts_get_one_cause_one_sentence_and_one_code(facts: TaskFacts) -> 
     assert found.exit_code == kept_exit_code(facts)
     if facts.unkillable:
         assert found.rule == "unkillable"
-    elif facts.trip is not None and not (facts.gpu_lost or facts.ecc_errors or {79, 94} & set(facts.xids)):
+    elif facts.trip is not None and not (
+        facts.gpu_lost or facts.ecc_errors or {79, 94} & set(facts.xids)
+    ):
         assert found.rule == "watchdog-stall"
     if facts.exit_code == 0:
         assert not found.rule.startswith("log-")
@@ -309,15 +359,21 @@ def test_the_first_rule_that_finds_something_is_the_one(facts: TaskFacts) -> Non
 
 
 @given(FACTS, st.lists(OPERATORS, max_size=3))
-def test_a_rule_that_does_not_match_changes_nothing(facts: TaskFacts, rules: list[OperatorRule]) -> None:
-    stranger = OperatorRule(name="stranger", pattern="no log has this", cause=Cause.UNKNOWN, never_retry=True)
+def test_a_rule_that_does_not_match_changes_nothing(
+    facts: TaskFacts, rules: list[OperatorRule]
+) -> None:
+    stranger = OperatorRule(
+        name="stranger", pattern="no log has this", cause=Cause.UNKNOWN, never_retry=True
+    )
     plain = classify(facts, rules)
     for place in range(len(rules) + 1):
         assert classify(facts, [*rules[:place], stranger, *rules[place:]]) == plain
 
 
 @given(FACTS, st.lists(OPERATORS, min_size=1, max_size=3))
-def test_rules_change_only_what_words_and_codes_said(facts: TaskFacts, rules: list[OperatorRule]) -> None:
+def test_rules_change_only_what_words_and_codes_said(
+    facts: TaskFacts, rules: list[OperatorRule]
+) -> None:
     plain, found = classify(facts), classify(facts, rules)
     if plain.rule in {rule.name for rule in MEASURED} or facts.exit_code == 0:
         assert found == plain

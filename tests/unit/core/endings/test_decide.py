@@ -1,4 +1,5 @@
-"""decide: budgets, causes, progress, kill switches; by table, by property and by walking whole chains (BUDGET-1…4, RETRY-1…5)."""
+"""decide: budgets, causes, progress, kill switches; by table, by property and by walking whole
+chains (BUDGET-1…4, RETRY-1…5)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.core.causes import CHARGED_TO, ELIGIBLE, Budget, Cause
-from holdfast.core.endings.decide import Charges, Decision, Ending, Policy, count_progress, decide, decide_success
+from holdfast.core.endings.decide import (
+    Charges,
+    Decision,
+    Ending,
+    Policy,
+    count_progress,
+    decide,
+    decide_success,
+)
 from holdfast.core.facts import Classified
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import JobEvent, Outcome
@@ -31,11 +40,18 @@ def found(cause: Cause, **more: Any) -> Classified:
 
 
 def judge(
-    cause: Cause, charges: Charges | None = None, policy: Policy | None = None, *, chance: float = 0.0,
-    more: dict[str, Any] | None = None, **ending: Any,
-) -> Decision:  # fmt: skip
+    cause: Cause,
+    charges: Charges | None = None,
+    policy: Policy | None = None,
+    *,
+    chance: float = 0.0,
+    more: dict[str, Any] | None = None,
+    **ending: Any,
+) -> Decision:
     what = found(cause, **(more or {}))
-    return decide(what, charges or Charges(), policy or Policy(), Ending(job_id="j", **ending), chance=chance)
+    return decide(
+        what, charges or Charges(), policy or Policy(), Ending(job_id="j", **ending), chance=chance
+    )
 
 
 def retrying(retries: int, **fields: Any) -> Policy:
@@ -95,7 +111,11 @@ def test_a_retry_waits_and_says_which_it_is() -> None:
     policy = retrying(3, retry_delay=10.0, backoff="exponential")
     decision = judge(Cause.NONZERO_EXIT, Charges(retries=1), policy)
     assert (decision.event, decision.outcome) == (JobEvent.BACK_OFF, Outcome.REQUEUED)
-    assert (decision.delay_seconds, decision.retry, decision.policy) == (20.0, "scheduled", policy.retry)
+    assert (decision.delay_seconds, decision.retry, decision.policy) == (
+        20.0,
+        "scheduled",
+        policy.retry,
+    )
     assert decision.reason == "it happened; retry 2 of 3 in 20 s"
     assert not decision.front, "a retry keeps its place in its queue"
     assert decision.avoid_host
@@ -117,17 +137,25 @@ def test_what_is_not_the_jobs_own_failure_runs_again_at_once_and_in_front(cause:
 @given(
     cause=st.sampled_from(Cause),
     charges=st.builds(
-        Charges, retries=st.integers(0, 50), watchdog=st.integers(0, 50), infra=st.integers(0, 50),
-        best_step=st.none() | st.integers(0, 9), no_progress=st.integers(0, 4),
+        Charges,
+        retries=st.integers(0, 50),
+        watchdog=st.integers(0, 50),
+        infra=st.integers(0, 50),
+        best_step=st.none() | st.integers(0, 9),
+        no_progress=st.integers(0, 4),
     ),
     policy=st.builds(
-        Policy, retry=st.builds(RetryPolicy, max_retries=st.integers(0, 50)), watchdog_cap=st.integers(0, 50),
-        infra_cap=st.integers(0, 50), on_trip=st.sampled_from(["requeue", "fail"]), no_progress_limit=st.none() | st.integers(1, 5),
+        Policy,
+        retry=st.builds(RetryPolicy, max_retries=st.integers(0, 50)),
+        watchdog_cap=st.integers(0, 50),
+        infra_cap=st.integers(0, 50),
+        on_trip=st.sampled_from(["requeue", "fail"]),
+        no_progress_limit=st.none() | st.integers(1, 5),
         held=st.none() | st.just("the cluster"),
     ),
     step=st.none() | st.integers(0, 9),
     chance=st.floats(0, 1, exclude_max=True),
-)  # fmt: skip
+)
 def test_charges_one_budget_at_most_and_says_why(
     cause: Cause, charges: Charges, policy: Policy, step: int | None, chance: float
 ) -> None:
@@ -152,7 +180,9 @@ def test_charges_one_budget_at_most_and_says_why(
     assert (decision.retry == "exhausted") <= (decision.event is JobEvent.FAIL)
     best = [s for s in (charges.best_step, step) if s is not None]
     assert decision.charges.best_step == max(best, default=None)
-    assert decision == judge(cause, charges, policy, chance=chance, step=step), "the same arguments, the same decision"
+    assert decision == judge(cause, charges, policy, chance=chance, step=step), (
+        "the same arguments, the same decision"
+    )
 
 
 # ---- what is not run again
@@ -160,13 +190,21 @@ def test_charges_one_budget_at_most_and_says_why(
 
 def test_cancel_ends_as_cancelled() -> None:
     decision = judge(Cause.USER_CANCELLED, policy=retrying(5))
-    assert (decision.event, decision.outcome, decision.retry) == (JobEvent.CANCEL, Outcome.CANCELLED, None)
+    assert (decision.event, decision.outcome, decision.retry) == (
+        JobEvent.CANCEL,
+        Outcome.CANCELLED,
+        None,
+    )
 
 
-@pytest.mark.parametrize("cause", [c for c in BY_BUDGET[Budget.NEVER] if c is not Cause.USER_CANCELLED])
+@pytest.mark.parametrize(
+    "cause", [c for c in BY_BUDGET[Budget.NEVER] if c is not Cause.USER_CANCELLED]
+)
 def test_never_is_never_even_where_a_policy_lists_it(cause: Cause) -> None:
     """RETRY-2: whatever got into a policy."""
-    policy = msgspec.structs.replace(PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=tuple(Cause)))
+    policy = msgspec.structs.replace(
+        PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=tuple(Cause))
+    )
     decision = judge(cause, policy=policy)
     assert (decision.event, decision.retry) == (JobEvent.FAIL, None)
     assert f"{cause} is never retried" in decision.reason
@@ -175,12 +213,16 @@ def test_never_is_never_even_where_a_policy_lists_it(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", ELIGIBLE)
 def test_eligible_causes_may_leave_out_any(cause: Cause) -> None:
     rest = tuple(c for c in ELIGIBLE if c is not cause)
-    without = msgspec.structs.replace(PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=rest))
+    without = msgspec.structs.replace(
+        PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=rest)
+    )
     decision = judge(cause, policy=without)
     assert (decision.event, decision.retry) == (JobEvent.FAIL, None)
     assert f"{cause} is not among the causes it is retried for" in decision.reason
     assert decision.charges == Charges()
-    alone = msgspec.structs.replace(PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=(cause,)))
+    alone = msgspec.structs.replace(
+        PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=(cause,))
+    )
     assert judge(cause, policy=alone).event in AGAIN
 
 
@@ -207,7 +249,9 @@ def test_an_operators_rule_may_have_the_host_avoided() -> None:
 # ---- progress (RETRY-4)
 
 
-def walk(steps: list[int | None], policy: Policy, cause: Cause = Cause.NONZERO_EXIT) -> tuple[int, Decision]:
+def walk(
+    steps: list[int | None], policy: Policy, cause: Cause = Cause.NONZERO_EXIT
+) -> tuple[int, Decision]:
     """Attempts that get to `steps` one after the other, until one is the last."""
     charges = Charges()
     number = 0
@@ -238,7 +282,10 @@ def test_retries_that_get_nowhere_stop_early(steps: list[int | None], ended_by: 
         assert (number, decision.event) == (len(steps), JobEvent.BACK_OFF)
         return
     assert (number, decision.event, decision.retry) == (ended_by, JobEvent.FAIL, "exhausted")
-    assert f"3 attempts in a row got no further than step {decision.charges.best_step}" in decision.reason
+    assert (
+        f"3 attempts in a row got no further than step {decision.charges.best_step}"
+        in decision.reason
+    )
 
 
 def test_the_limit_may_be_off_or_one() -> None:
@@ -276,16 +323,27 @@ def test_progress_is_the_furthest_step_and_how_long_ago(steps: list[int | None])
 
 
 def test_stable_running_gives_the_budgets_back() -> None:
-    policy = msgspec.structs.replace(retrying(1), watchdog_cap=1, infra_cap=1, budget_reset_seconds=100.0)
+    policy = msgspec.structs.replace(
+        retrying(1), watchdog_cap=1, infra_cap=1, budget_reset_seconds=100.0
+    )
     spent = Charges(retries=1, watchdog=1, infra=1, best_step=7, no_progress=1)
     for cause in (Cause.NONZERO_EXIT, Cause.STALLED, Cause.AGENT_TRANSIENT):
         assert judge(cause, spent, policy, ran_seconds=99.9).event is JobEvent.FAIL
         decision = judge(cause, spent, policy, ran_seconds=100.0)
         assert decision.event in AGAIN
-        assert sum((decision.charges.retries, decision.charges.watchdog, decision.charges.infra)) == 1
+        assert (
+            sum((decision.charges.retries, decision.charges.watchdog, decision.charges.infra)) == 1
+        )
         assert decision.charges.best_step == 7
-    assert judge(Cause.NONZERO_EXIT, spent, msgspec.structs.replace(policy, budget_reset_seconds=None),
-                 ran_seconds=1e9).event is JobEvent.FAIL  # fmt: skip
+    assert (
+        judge(
+            Cause.NONZERO_EXIT,
+            spent,
+            msgspec.structs.replace(policy, budget_reset_seconds=None),
+            ran_seconds=1e9,
+        ).event
+        is JobEvent.FAIL
+    )
 
 
 def test_a_window_does_not_open_what_is_closed() -> None:
@@ -305,7 +363,11 @@ def test_a_held_retry_waits_with_its_charge(cause: Cause) -> None:
     assert (decision.event, decision.held) == (JobEvent.BACK_OFF, "project x")
     assert "project x holds all retries" in decision.reason
     assert decision.charges == free.charges
-    assert (decision.front, decision.avoid_host, decision.retry) == (free.front, free.avoid_host, free.retry)
+    assert (decision.front, decision.avoid_host, decision.retry) == (
+        free.front,
+        free.avoid_host,
+        free.retry,
+    )
     assert decision.delay_seconds == free.delay_seconds
 
 
@@ -326,7 +388,11 @@ def test_failed_starts_back_off_and_end_in_a_park() -> None:
     charges = first.charges
     for _ in range(7):
         decision = judge(Cause.START_TIMEOUT, charges, policy)
-        assert (decision.event, decision.parked, decision.front) == (JobEvent.BACK_OFF, False, False)
+        assert (decision.event, decision.parked, decision.front) == (
+            JobEvent.BACK_OFF,
+            False,
+            False,
+        )
         delays.append(decision.delay_seconds)
         charges = decision.charges
     assert delays == [60, 120, 240, 480, 960, 1920, 3600]
@@ -347,8 +413,12 @@ def test_success_names_the_attempt() -> None:
 
 
 def test_only_evidence_a_job_cannot_forge_quarantines_its_host() -> None:
-    by_text = Classified(cause=Cause.GPU_FAULT, rule="gpu-fault-text", message="its log says so", exit_code=1)
-    by_kernel = Classified(cause=Cause.GPU_FAULT, rule="unkillable", message="it survived SIGKILL", exit_code=None)
+    by_text = Classified(
+        cause=Cause.GPU_FAULT, rule="gpu-fault-text", message="its log says so", exit_code=1
+    )
+    by_kernel = Classified(
+        cause=Cause.GPU_FAULT, rule="unkillable", message="it survived SIGKILL", exit_code=None
+    )
     assert not decide(by_text, Charges(), Policy(), ENDING, chance=0.0).quarantine_host
     assert decide(by_text, Charges(), Policy(), ENDING, chance=0.0).avoid_host
     assert decide(by_kernel, Charges(), Policy(), ENDING, chance=0.0).quarantine_host
@@ -364,14 +434,19 @@ class Chain(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy = Policy(retry=RetryPolicy(max_retries=2), watchdog_cap=1, infra_cap=3, no_progress_limit=4)
+        self.policy = Policy(
+            retry=RetryPolicy(max_retries=2), watchdog_cap=1, infra_cap=3, no_progress_limit=4
+        )
         self.charges = Charges()
         self.attempts: dict[Budget, int] = dict.fromkeys(Budget, 0)
         self.over = False
 
     @precondition(lambda self: not self.over)
     @rule(
-        cause=st.sampled_from(Cause), step=st.none() | st.integers(0, 6), held=st.booleans(), chance=st.floats(0, 0.99)
+        cause=st.sampled_from(Cause),
+        step=st.none() | st.integers(0, 6),
+        held=st.booleans(),
+        chance=st.floats(0, 0.99),
     )
     def fail(self, cause: Cause, step: int | None, held: bool, chance: float) -> None:
         policy = msgspec.structs.replace(self.policy, held="the cluster" if held else None)
@@ -397,7 +472,9 @@ class Chain(RuleBasedStateMachine):
         }
         for budget, cap in caps.items():
             assert self.attempts[budget] <= cap + 1, budget
-            assert self.over or self.attempts[budget] <= cap, f"{budget} is over its cap, and the job goes on"
+            assert self.over or self.attempts[budget] <= cap, (
+                f"{budget} is over its cap, and the job goes on"
+            )
         assert self.attempts[Budget.NEVER] <= 1
 
 

@@ -1,4 +1,5 @@
-"""plan_completion: when a drain is over, who is charged, and what a cancel means (DRAIN-1, DRAIN-2)."""
+"""plan_completion: when a drain is over, who is charged, and what a cancel means (DRAIN-1,
+DRAIN-2)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def job(**changes: object) -> JobRecord:
     return JobRecord(**(fields | changes))  # type: ignore[arg-type]  # a test's shorthand
 
 
-def task(rank: int, state: TaskState, *, ended: int | None = None, facts: TaskFacts | None = None) -> TaskRecord:
+def task(
+    rank: int, state: TaskState, *, ended: int | None = None, facts: TaskFacts | None = None
+) -> TaskRecord:
     at = None if ended is None else T0 + timedelta(seconds=ended)
     return TaskRecord(
         job_id="j",
@@ -50,7 +53,8 @@ def task(rank: int, state: TaskState, *, ended: int | None = None, facts: TaskFa
 
 FAILED = TaskFacts(exit_code=7)
 TRIPPED = TaskFacts(
-    signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=WatchdogExit.STALL, reason="no beat for 3 s")
+    signal=9,
+    trip=Trip(watchdog=Watchdog.STALL, exit_code=WatchdogExit.STALL, reason="no beat for 3 s"),
 )
 
 
@@ -83,7 +87,11 @@ def test_the_first_failure_is_the_trigger_not_the_loudest() -> None:
 def test_a_cancel_wins_over_the_way_the_task_died() -> None:
     cancelled = job(drain_cause=Cause.USER_CANCELLED, drain_reason="cancelled by a person")
     completion = plan_completion(
-        cancelled, [task(0, TaskState.FAILED, ended=1, facts=TaskFacts(signal=15))], Policy(), (), chance=0.0
+        cancelled,
+        [task(0, TaskState.FAILED, ended=1, facts=TaskFacts(signal=15))],
+        Policy(),
+        (),
+        chance=0.0,
     )
     assert completion is not None
     assert completion.decision.event is JobEvent.CANCEL
@@ -93,7 +101,11 @@ def test_a_cancel_wins_over_the_way_the_task_died() -> None:
 def test_a_task_that_finished_before_the_cancel_reached_it_has_succeeded() -> None:
     cancelled = job(drain_cause=Cause.USER_CANCELLED, drain_reason="cancelled by a person")
     completion = plan_completion(
-        cancelled, [task(0, TaskState.DONE, ended=1, facts=TaskFacts(exit_code=0))], Policy(), (), chance=0.0
+        cancelled,
+        [task(0, TaskState.DONE, ended=1, facts=TaskFacts(exit_code=0))],
+        Policy(),
+        (),
+        chance=0.0,
     )
     assert completion is not None
     assert completion.decision.event is JobEvent.SUCCEED
@@ -107,7 +119,9 @@ def test_an_operators_stop_costs_nothing_and_keeps_its_exit_code() -> None:
     )
     asked = job(drain_cause=Cause.HOST_DRAINED, drain_reason="host h was switched off")
     facts = TaskFacts(signal=9, stopped=True, trip=trip)
-    completion = plan_completion(asked, [task(0, TaskState.PREEMPTED, ended=1, facts=facts)], Policy(), (), chance=0.0)
+    completion = plan_completion(
+        asked, [task(0, TaskState.PREEMPTED, ended=1, facts=facts)], Policy(), (), chance=0.0
+    )
     assert completion is not None
     assert (completion.decision.event, completion.decision.exit_code) == (JobEvent.REQUEUE, 79)
     assert completion.decision.charges.watchdog == 0
@@ -115,7 +129,8 @@ def test_an_operators_stop_costs_nothing_and_keeps_its_exit_code() -> None:
 
 @pytest.mark.parametrize("ttl", [15.0, 60.0, 300.0, 3600.0])
 def test_two_attempts_never_overlap(ttl: float) -> None:
-    """LEASE-2: the host's deadline counts from the start of its sync, the controller's from its own later clock."""
+    """LEASE-2: the host's deadline counts from the start of its sync, the controller's from its own
+    later clock."""
     for delay in (0.0, 0.5, 5.0):  # between the sync's start and the controller's renewal
         replaced_at = delay + ttl + margin_seconds(ttl)
         assert host_deadline(0.0, ttl) + 2 * margin_seconds(ttl) <= replaced_at
@@ -124,7 +139,9 @@ def test_two_attempts_never_overlap(ttl: float) -> None:
 # ---- what a decision is fed with
 
 
-RETRYING = Policy(retry=RetryPolicy(max_retries=5, retry_delay=8.0, jitter="random", jitter_ratio=1.0))
+RETRYING = Policy(
+    retry=RetryPolicy(max_retries=5, retry_delay=8.0, jitter="random", jitter_ratio=1.0)
+)
 
 
 def test_charges_steps_and_chance_reach_the_decision() -> None:
@@ -150,14 +167,18 @@ def test_the_window_goes_by_how_long_the_trigger_ran() -> None:
     events = []
     for ran in (99.0, 100.0):
         facts = TaskFacts(exit_code=7, runtime_seconds=ran)
-        completion = plan_completion(spent, [task(0, TaskState.FAILED, ended=1, facts=facts)], policy, (), chance=0.0)
+        completion = plan_completion(
+            spent, [task(0, TaskState.FAILED, ended=1, facts=facts)], policy, (), chance=0.0
+        )
         assert completion is not None
         events.append(completion.decision.event)
     assert events == [JobEvent.FAIL, JobEvent.BACK_OFF]
 
 
 def test_an_operators_rule_is_heard() -> None:
-    rule = OperatorRule(name="no-license", exit_codes=(7,), never_retry=True, message="the licence server said no")
+    rule = OperatorRule(
+        name="no-license", exit_codes=(7,), never_retry=True, message="the licence server said no"
+    )
     completion = plan_completion(
         job(), [task(0, TaskState.FAILED, ended=1, facts=FAILED)], RETRYING, (rule,), chance=0.0
     )
@@ -169,6 +190,8 @@ def test_an_operators_rule_is_heard() -> None:
 
 def test_an_interactive_job_is_not_run_again() -> None:
     shell = job(spec=JobSpec(argv=("sh",), interactive=True))
-    completion = plan_completion(shell, [task(0, TaskState.FAILED, ended=1, facts=FAILED)], RETRYING, (), chance=0.0)
+    completion = plan_completion(
+        shell, [task(0, TaskState.FAILED, ended=1, facts=FAILED)], RETRYING, (), chance=0.0
+    )
     assert completion is not None
     assert completion.decision.event is JobEvent.FAIL

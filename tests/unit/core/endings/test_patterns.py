@@ -1,4 +1,5 @@
-"""Patterns: what tools really print, what merely sounds like it, and Xids as the driver writes them."""
+"""Patterns: what tools really print, what merely sounds like it, and Xids as the driver writes
+them."""
 
 # ruff: noqa: E501  the messages stand as they are printed
 
@@ -20,7 +21,14 @@ from holdfast.core.endings.patterns import (
     find_pattern,
     find_ports,
 )
-from holdfast.core.endings.xids import XIDS, Blame, find_xid, find_xid_lines, parse_pci, parse_xid_line
+from holdfast.core.endings.xids import (
+    XIDS,
+    Blame,
+    find_xid,
+    find_xid_lines,
+    parse_pci,
+    parse_xid_line,
+)
 from holdfast.core.facts import TaskFacts
 from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
 
@@ -171,9 +179,7 @@ REGISTRY = [
     ("server-error", "Error: initializing source docker://r/x: received unexpected HTTP status: 503 Service Unavailable"),
 ]  # fmt: skip
 
-FRAME = (
-    'epoch 3 step 1200 loss 0.731\nTraceback (most recent call last):\n  File "train.py", line 12, in <module>\n{}\n'
-)
+FRAME = 'epoch 3 step 1200 loss 0.731\nTraceback (most recent call last):\n  File "train.py", line 12, in <module>\n{}\n'
 
 
 @pytest.mark.parametrize(("name", "message"), MESSAGES)
@@ -212,7 +218,11 @@ def test_what_registries_say(name: str, message: str) -> None:
 
 def test_a_registry_that_says_something_new_is_still_a_pull_failure() -> None:
     found = classify(TaskFacts(pull_error="the registry sang a song"))
-    assert (found.rule, found.cause, found.exit_code) == ("pull-error", Cause.IMAGE_PULL_FAILURE, 127)
+    assert (found.rule, found.cause, found.exit_code) == (
+        "pull-error",
+        Cause.IMAGE_PULL_FAILURE,
+        127,
+    )
     assert "sang a song" in found.message
 
 
@@ -228,31 +238,40 @@ def test_every_pattern_has_a_real_message() -> None:
 
 
 def test_looking_for_words_first_finds_the_same() -> None:
-    """The words of an alternative are in everything it matches, so that they may be looked for first."""
+    """The words of an alternative are in everything it matches, so that they may be looked for
+    first."""
     for pattern in TEXT + PULL:
         for words, regex in pattern.alternatives:
             for _, message in MESSAGES + REGISTRY:
                 assert words in message or regex.search(message) is None
-    assert sum(len(words) >= 5 for p in TEXT for words, _ in p.alternatives) == sum(len(p.alternatives) for p in TEXT)
+    assert sum(len(words) >= 5 for p in TEXT for words, _ in p.alternatives) == sum(
+        len(p.alternatives) for p in TEXT
+    )
 
 
 # ---- what stands before what (PATTERN-1)
 
 
 @pytest.mark.parametrize(
-    "own", [m for n, m in MESSAGES if n in ("cuda-oom", "gpu-ecc", "cuda-fault", "disk-full", "host-oom")]
+    "own",
+    [m for n, m in MESSAGES if n in ("cuda-oom", "gpu-ecc", "cuda-fault", "disk-full", "host-oom")],
 )
 @pytest.mark.parametrize("cascade", [m for n, m in MESSAGES if f"log-{n}" in CASCADE_RULES][::3])
-def test_a_ranks_own_fault_is_not_hidden_by_the_connections_it_took_down(own: str, cascade: str) -> None:
+def test_a_ranks_own_fault_is_not_hidden_by_the_connections_it_took_down(
+    own: str, cascade: str
+) -> None:
     for text in (f"{own}\n{cascade}", f"{cascade}\n{own}"):
         assert classify(TaskFacts(exit_code=1, log_tail=text)).rule not in CASCADE_RULES
 
 
 def test_ncclremoteerror_inside_an_internal_error_is_a_peers_death() -> None:
     text = (
-        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, "
-        "internal error - please report this issue to the NCCL developers, NCCL version 2.20.5\nncclInternalError: Internal check failed.\n"
-        "Last error:\nn1:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n2<47861>"
+        "torch.distributed.DistBackendError: NCCL error in: "
+        "../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, "
+        "internal error - please report this issue to the NCCL developers, NCCL version "
+        "2.20.5\nncclInternalError: Internal check failed.\n"
+        "Last error:\nn1:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by "
+        "remote peer n2<47861>"
     )
     assert classify(TaskFacts(signal=6, log_tail=text)).rule == "log-nccl-peer"
 
@@ -297,13 +316,23 @@ def test_cutting_at_the_edges() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a" * 16_000, "NCCL WARN " * 1600, "gloo/transport/" * 1000, ": " * 8000, "x\n" * 8000, "WorkNCCL(" * 1700]
+    "text",
+    [
+        "a" * 16_000,
+        "NCCL WARN " * 1600,
+        "gloo/transport/" * 1000,
+        ": " * 8000,
+        "x\n" * 8000,
+        "WorkNCCL(" * 1700,
+    ],
 )
 def test_no_log_makes_the_shipped_patterns_slow(text: str) -> None:
     began = time.process_time()
     find_pattern(TEXT, text[:16_000])
     find_pattern(PULL, text[:16_000])
-    assert time.process_time() - began < 2.0  # some hundredths of a second; a pattern that blows up takes minutes
+    assert (
+        time.process_time() - began < 2.0
+    )  # some hundredths of a second; a pattern that blows up takes minutes
 
 
 # ---- Xids
@@ -312,13 +341,18 @@ def test_no_log_makes_the_shipped_patterns_slow(text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "pci", "code"),
     [
-        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.", (0, 0x3B, 0), 79),
-        ("[111.111] NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", (0, 5, 0), 79),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the "
+        "bus.", (0, 0x3B, 0), 79),
+        ("[111.111] NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has "
+        "fallen off the bus.", (0, 5, 0), 79),
         ("[...] NVRM: Xid (0000:03:00): 14, Channel 00000001", (0, 3, 0), 14),
-        ("kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2131, name=nvidia-smi, Timeout after 6s of waiting for RPC response", (0, 0x9B, 0), 119),
+        ("kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid=2131, name=nvidia-smi, Timeout after 6s of "
+        "waiting for RPC response", (0, 0x9B, 0), 119),
         ("NVRM: Xid (PCI:0001:00:00): 94, pid=7194, name=python3, Ch 00000008", (1, 0, 0), 94),
-        ("NVRM: Xid (PCI:0000:00:06): 31, pid=79749, name=exe, Ch 0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS", (0, 0, 6), 31),
-        ("NVRM: Xid (PCI:0000:5d:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 06 (0x004505c6 0x00000000)", (0, 0x5D, 0), 149),
+        ("NVRM: Xid (PCI:0000:00:06): 31, pid=79749, name=exe, Ch 0000000a, intr 00000000. MMU "
+        "Fault: ENGINE GRAPHICS", (0, 0, 6), 31),
+        ("NVRM: Xid (PCI:0000:5d:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 06 (0x004505c6 "
+        "0x00000000)", (0, 0x5D, 0), 149),
     ],
 )  # fmt: skip
 def test_xid_lines(line: str, pci: tuple[int, int, int], code: int) -> None:
@@ -341,7 +375,8 @@ def test_pci_addresses_as_nvml_writes_them() -> None:
 
 
 def test_whose_failure_an_xid_is() -> None:
-    """By NVIDIA's catalogue: what asks for a reset or a restart is the hardware's; what asks to restart the program is its own."""
+    """By NVIDIA's catalogue: what asks for a reset or a restart is the hardware's; what asks to
+    restart the program is its own."""
     for code in (48, 64, 74, 79, 94, 95, 119, 120, 136, 140, 143, 149):
         assert XIDS[code].blame is Blame.HARDWARE, code
         assert XIDS[code].cause is Cause.GPU_FAULT
@@ -385,7 +420,8 @@ def test_the_page_of_xids_has_every_code() -> None:
 
 
 TORCH_PORT = (
-    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: {0}, "
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+    "network address. port: {0}, "
     "useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use"
 )
 
@@ -395,9 +431,12 @@ TORCH_PORT = (
     [
         (TORCH_PORT.format(29500), {29500}),
         ("OSError: [Errno 98] Address already in use", set()),
-        ("OSError: [Errno 98] error while attempting to bind on address ('::1', 8000, 0, 0): address already in use", {8000}),
-        ("OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 80): address already in use", {80}),
-        ("12:04:59 [rank0]:[W1121 socket.cpp:1030] bind to 10.0.0.7:23456: Address already in use", {23456}),
+        ("OSError: [Errno 98] error while attempting to bind on address ('::1', 8000, 0, 0): "
+        "address already in use", {8000}),
+        ("OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 80): address "
+        "already in use", {80}),
+        ("12:04:59 [rank0]:[W1121 socket.cpp:1030] bind to 10.0.0.7:23456: Address already in "
+        "use", {23456}),
         ("listen tcp :8080: bind: address already in use", {8080}),
     ],
 )  # fmt: skip
@@ -411,7 +450,12 @@ def test_the_ports_a_message_names(line: str, named: set[int]) -> None:
         (TORCH_PORT.format(23456), 23456, 3.0, Cause.AGENT_TRANSIENT),
         ("OSError: [Errno 98] Address already in use", 23456, 59.0, Cause.AGENT_TRANSIENT),
         (TORCH_PORT.format(8080), 23456, 3.0, Cause.NONZERO_EXIT),  # a port of its own choice
-        ("OSError: [Errno 98] Address already in use", 0, 3.0, Cause.NONZERO_EXIT),  # another rank than the first
+        (
+            "OSError: [Errno 98] Address already in use",
+            0,
+            3.0,
+            Cause.NONZERO_EXIT,
+        ),  # another rank than the first
         (TORCH_PORT.format(23456), 23456, 61.0, Cause.NONZERO_EXIT),  # it had it, and let go of it
         ("ValueError: bad port", 23456, 3.0, Cause.NONZERO_EXIT),
     ],
@@ -419,8 +463,13 @@ def test_the_ports_a_message_names(line: str, named: set[int]) -> None:
 def test_a_rendezvous_port_that_was_taken_is_no_failure_of_the_job(
     line: str, port: int, seconds: float, cause: Cause
 ) -> None:
-    facts = TaskFacts(exit_code=1, log_tail=f"Traceback\n{line}\n", rendezvous_port=port, runtime_seconds=seconds)
+    facts = TaskFacts(
+        exit_code=1, log_tail=f"Traceback\n{line}\n", rendezvous_port=port, runtime_seconds=seconds
+    )
     found = classify(facts)
     assert found.cause is cause
     assert (found.rule == "rendezvous-port") is (cause is Cause.AGENT_TRANSIENT)
-    assert classify(TaskFacts(exit_code=0, log_tail=line, rendezvous_port=port)).rule != "rendezvous-port"
+    assert (
+        classify(TaskFacts(exit_code=0, log_tail=line, rendezvous_port=port)).rule
+        != "rendezvous-port"
+    )

@@ -1,4 +1,5 @@
-"""plan_replacement: what becomes of a fallen member, over all facts, causes and policies; and the drain agrees (MEMBER-1…4)."""
+"""plan_replacement: what becomes of a fallen member, over all facts, causes and policies; and the
+drain agrees (MEMBER-1…4)."""
 
 from __future__ import annotations
 
@@ -35,8 +36,12 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 AGAIN = (JobEvent.REQUEUE, JobEvent.BACK_OFF)
 KILLED = TaskFacts(signal=9, runtime_seconds=3.0)
 GIVEN_UP = TaskFacts(exit_code=EXIT_REPLACED, runtime_seconds=3.0)
-TRIPPED = TaskFacts(signal=9, trip=make_trip(Watchdog.STALL, "no beat for 3 s", {}), runtime_seconds=3.0)
-TOO_LONG = TaskFacts(signal=9, trip=make_trip(Watchdog.TIME_LIMIT, "it ran for a day", {}), runtime_seconds=3.0)
+TRIPPED = TaskFacts(
+    signal=9, trip=make_trip(Watchdog.STALL, "no beat for 3 s", {}), runtime_seconds=3.0
+)
+TOO_LONG = TaskFacts(
+    signal=9, trip=make_trip(Watchdog.TIME_LIMIT, "it ran for a day", {}), runtime_seconds=3.0
+)
 BROKEN = TaskFacts(signal=9, xids=(79,), runtime_seconds=3.0)
 
 
@@ -52,20 +57,36 @@ def job(charges: RankCharges | None = None, *, rank: int = 1, **changes: Any) ->
     return JobRecord(**(fields | changes))
 
 
-def member(facts: TaskFacts | None = KILLED, state: TaskState = TaskState.FAILED, **changes: Any) -> TaskRecord:
+def member(
+    facts: TaskFacts | None = KILLED, state: TaskState = TaskState.FAILED, **changes: Any
+) -> TaskRecord:
     fields: dict[str, Any] = {
-        "job_id": "j", "rank": 1, "epoch": 3, "attempt": 2, "state": state, "facts": facts, "host_id": "h", "host_name": "h",
-        "barrier": True, "offered_at": T0, "ended_at": T0 + timedelta(seconds=9),
-    }  # fmt: skip
+        "job_id": "j",
+        "rank": 1,
+        "epoch": 3,
+        "attempt": 2,
+        "state": state,
+        "facts": facts,
+        "host_id": "h",
+        "host_name": "h",
+        "barrier": True,
+        "offered_at": T0,
+        "ended_at": T0 + timedelta(seconds=9),
+    }
     return TaskRecord(**(fields | changes))
 
 
 trips = st.sampled_from(Watchdog).map(lambda dog: make_trip(dog, f"the {dog} watchdog", {}))
 words = st.sampled_from([None, "no space left on device", "manifest unknown", ""])
 logs = st.sampled_from(
-    ["", "torch.OutOfMemoryError: CUDA out of memory", "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus",
-     "Connection reset by peer", "never again"]
-)  # fmt: skip
+    [
+        "",
+        "torch.OutOfMemoryError: CUDA out of memory",
+        "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus",
+        "Connection reset by peer",
+        "never again",
+    ]
+)
 measured = {
     "oom": st.just(True), "trip": trips, "stopped": st.just(True), "stop_cause": st.sampled_from(Cause), "unkillable": st.just(True),
     "xids": st.sampled_from([(79,), (13,), (999,)]), "ecc_errors": st.just(2), "gpu_lost": words, "malformed": words,
@@ -79,39 +100,66 @@ said = {
 }  # fmt: skip
 some = st.fixed_dictionaries({}, optional=said)
 facts = st.none() | st.builds(
-    lambda more, rest: TaskFacts(**more, **rest), st.just({}) | st.fixed_dictionaries({}, optional=measured), some
+    lambda more, rest: TaskFacts(**more, **rest),
+    st.just({}) | st.fixed_dictionaries({}, optional=measured),
+    some,
 )
 members = st.builds(
-    member, facts, st.sampled_from([TaskState.FAILED, TaskState.FAILED, TaskState.PREEMPTED]),
-    stop_cause=st.none() | st.sampled_from([Cause.HOST_DRAINED, Cause.START_TIMEOUT, *Cause]), stop_reason=words,
-    replaced=st.integers(0, 2000), start_failures=st.integers(0, 12), host_name=st.sampled_from([None, "h"]),
-    started_at=st.sampled_from([None, T0, T0 - timedelta(days=1)]), ended_at=st.sampled_from([None, T0 + timedelta(seconds=9)]),
-)  # fmt: skip
-charges = st.builds(RankCharges, retries=st.integers(0, 3), watchdog=st.integers(0, 5), infra=st.integers(0, 12))
+    member,
+    facts,
+    st.sampled_from([TaskState.FAILED, TaskState.FAILED, TaskState.PREEMPTED]),
+    stop_cause=st.none() | st.sampled_from([Cause.HOST_DRAINED, Cause.START_TIMEOUT, *Cause]),
+    stop_reason=words,
+    replaced=st.integers(0, 2000),
+    start_failures=st.integers(0, 12),
+    host_name=st.sampled_from([None, "h"]),
+    started_at=st.sampled_from([None, T0, T0 - timedelta(days=1)]),
+    ended_at=st.sampled_from([None, T0 + timedelta(seconds=9)]),
+)
+charges = st.builds(
+    RankCharges, retries=st.integers(0, 3), watchdog=st.integers(0, 5), infra=st.integers(0, 12)
+)
 policies = st.builds(
-    Policy, retry=st.builds(
-        RetryPolicy, max_retries=st.integers(0, 3), eligible_causes=st.just(ELIGIBLE) | st.sets(st.sampled_from(ELIGIBLE)).map(tuple)
+    Policy,
+    retry=st.builds(
+        RetryPolicy,
+        max_retries=st.integers(0, 3),
+        eligible_causes=st.just(ELIGIBLE) | st.sets(st.sampled_from(ELIGIBLE)).map(tuple),
     ),
-    watchdog_cap=st.integers(0, 4), infra_cap=st.integers(0, 11), on_trip=st.sampled_from(["requeue", "fail"]),
-    no_progress_limit=st.sampled_from([None, 1, 3]), budget_reset_seconds=st.sampled_from([None, 50.0, 3600.0]),
-    start_failure_limit=st.integers(1, 8), held=st.sampled_from([None, "the cluster"]),
-)  # fmt: skip
+    watchdog_cap=st.integers(0, 4),
+    infra_cap=st.integers(0, 11),
+    on_trip=st.sampled_from(["requeue", "fail"]),
+    no_progress_limit=st.sampled_from([None, 1, 3]),
+    budget_reset_seconds=st.sampled_from([None, 50.0, 3600.0]),
+    start_failure_limit=st.integers(1, 8),
+    held=st.sampled_from([None, "the cluster"]),
+)
 rules = st.sampled_from(
-    [(), (OperatorRule(name="never", pattern="never again", never_retry=True),),
-     (OperatorRule(name="code", exit_codes=(1, 72), cause=Cause.STALLED),),
-     (OperatorRule(name="any", pattern=".", cause=Cause.START_TIMEOUT, never_retry=True),)]
-)  # fmt: skip
+    [
+        (),
+        (OperatorRule(name="never", pattern="never again", never_retry=True),),
+        (OperatorRule(name="code", exit_codes=(1, 72), cause=Cause.STALLED),),
+        (OperatorRule(name="any", pattern=".", cause=Cause.START_TIMEOUT, never_retry=True),),
+    ]
+)
 
 
 def apply(before: JobRecord, plan: Replacement) -> JobRecord:
     """The job after its member was given up, as `moves.members.replace_member` leaves it."""
     return msgspec.structs.replace(
-        before, state=JobState.DRAINING, rank_charges={**before.rank_charges, "1": plan.charges}, drain_cause=plan.cause,
-        drain_reason=plan.reason, drain_since=T0 + timedelta(seconds=10), trigger_rank=1,
-    )  # fmt: skip
+        before,
+        state=JobState.DRAINING,
+        rank_charges={**before.rank_charges, "1": plan.charges},
+        drain_cause=plan.cause,
+        drain_reason=plan.reason,
+        drain_since=T0 + timedelta(seconds=10),
+        trigger_rank=1,
+    )
 
 
-def complete(after: JobRecord, fallen: TaskRecord, policy: Policy, given: tuple[OperatorRule, ...]) -> Completion:
+def complete(
+    after: JobRecord, fallen: TaskRecord, policy: Policy, given: tuple[OperatorRule, ...]
+) -> Completion:
     """The drain that follows, in which the others end as they were told."""
     stopped = TaskFacts(signal=15, stopped=True)
     script = member(stopped, TaskState.PREEMPTED, rank=0)
@@ -130,11 +178,17 @@ def test_every_fall_has_its_answer(
     assert plan.reason.startswith("rank 1")
     slow = plan.cause is Cause.START_TIMEOUT
     assert 0.0 <= plan.delay_seconds <= (MAX_START_DELAY_SECONDS if slow else MAX_DELAY_SECONDS)
-    assert plan.start_failures == 0 or slow, "any other end of a member ends the row of its failed starts"
-    assert not plan.parked or (plan.go_on and slow and plan.start_failures >= policy.start_failure_limit)
+    assert plan.start_failures == 0 or slow, (
+        "any other end of a member ends the row of its failed starts"
+    )
+    assert not plan.parked or (
+        plan.go_on and slow and plan.start_failures >= policy.start_failure_limit
+    )
     mine = before.rank_charges.get("1", RankCharges())
     change = (plan.charges.infra - mine.infra, plan.charges.watchdog - mine.watchdog)
-    reset = policy.budget_reset_seconds is not None and plan.charges.retries == 0 and min(change) < 0
+    reset = (
+        policy.budget_reset_seconds is not None and plan.charges.retries == 0 and min(change) < 0
+    )
     assert reset or change in ((0, 0), (1, 0), (0, 1)) or plan.charges == RankCharges(), (
         "MEMBER-2: one charge at the most"
     )
@@ -152,7 +206,9 @@ def test_every_fall_has_its_answer(
         assert not plan.go_on
     if fallen.state is TaskState.FAILED:
         proof = classify(fallen.facts or TaskFacts(), given_rules).rule in PROOF_AGAINST_HOST
-        assert plan.quarantine_host == proof, "evidence against a host counts whatever its member's end is taken for"
+        assert plan.quarantine_host == proof, (
+            "evidence against a host counts whatever its member's end is taken for"
+        )
 
 
 @given(before=st.builds(job, charges), fallen=members, policy=policies, given_rules=rules)
@@ -160,7 +216,8 @@ def test_every_fall_has_its_answer(
 def test_what_is_given_up_is_given_up_by_the_drain_too(
     before: JobRecord, fallen: TaskRecord, policy: Policy, given_rules: tuple[OperatorRule, ...]
 ) -> None:
-    """Else the whole gang would be started again and again for what its own budget had already refused."""
+    """Else the whole gang would be started again and again for what its own budget had already
+    refused."""
     plan = plan_replacement(before, fallen, policy, given_rules)
     assume(not plan.go_on)
     decision = complete(apply(before, plan), fallen, policy, given_rules).decision
@@ -171,7 +228,9 @@ def test_what_is_given_up_is_given_up_by_the_drain_too(
         reset = policy.budget_reset_seconds is not None
         assert policy.on_trip == "requeue"
         assert (0 if reset else spent) < policy.watchdog_cap, "the watchdog budget forgives it"
-        assert decision.charges.watchdog == 1 or decision.charges.watchdog == spent + 1, "and is charged for it"
+        assert decision.charges.watchdog == 1 or decision.charges.watchdog == spent + 1, (
+            "and is charged for it"
+        )
     else:
         assert decision.event is JobEvent.FAIL, decision.reason
 
@@ -182,7 +241,12 @@ def test_what_the_script_gave_up_is_free_and_its_host_barred(
 ) -> None:
     fallen = msgspec.structs.replace(fallen, facts=GIVEN_UP, state=TaskState.FAILED)
     plan = plan_replacement(before, fallen, policy, ())
-    assert (plan.go_on, plan.bar_host, plan.delay_seconds, plan.charged_to) == (True, True, 0.0, Budget.NOTHING)
+    assert (plan.go_on, plan.bar_host, plan.delay_seconds, plan.charged_to) == (
+        True,
+        True,
+        0.0,
+        Budget.NOTHING,
+    )
     assert plan.charges == before.rank_charges.get("1", RankCharges())
 
 
@@ -195,35 +259,51 @@ def test_what_the_script_gave_up_is_free_and_its_host_barred(
     ids=["lost", "malformed", "tripped", "stopped"],
 )  # fmt: skip
 def test_a_72_that_is_not_its_own_is_no_word_of_the_script(foreign: dict[str, Any]) -> None:
-    plan = plan_replacement(job(), member(msgspec.structs.replace(GIVEN_UP, **foreign)), Policy(), ())
+    plan = plan_replacement(
+        job(), member(msgspec.structs.replace(GIVEN_UP, **foreign)), Policy(), ()
+    )
     assert plan.rule != "replaced"
     assert not plan.bar_host
 
 
 def test_who_heard_nothing_of_the_script_is_not_to_blame() -> None:
-    """The script's host is gone, which only its lease will tell: all other managers end with 70 long before."""
+    """The script's host is gone, which only its lease will tell: all other managers end with 70
+    long before."""
     silent = TaskFacts(exit_code=EXIT_SILENT, runtime_seconds=3.0)
     for number in range(20):
-        plan = plan_replacement(job(RankCharges(infra=10)), member(silent, replaced=number), Policy(), ())
+        plan = plan_replacement(
+            job(RankCharges(infra=10)), member(silent, replaced=number), Policy(), ()
+        )
         assert (plan.go_on, plan.charged_to, plan.charges, plan.bar_host) == (
             True,
             Budget.NOTHING,
             RankCharges(infra=10),
             False,
         )
-        assert plan.delay_seconds == (0.0 if not number else min(2.0 ** (number - 1), MAX_DELAY_SECONDS)), "MEMBER-3"
+        assert plan.delay_seconds == (
+            0.0 if not number else min(2.0 ** (number - 1), MAX_DELAY_SECONDS)
+        ), "MEMBER-3"
     assert "heard nothing of the script" in plan.reason
     tripped = msgspec.structs.replace(TRIPPED, exit_code=EXIT_SILENT, signal=None)
     assert plan_replacement(job(), member(tripped), Policy(), ()).charged_to is Budget.WATCHDOG
 
 
 def test_a_broken_device_quarantines_its_host_also_where_the_script_was_first() -> None:
-    plan = plan_replacement(job(), member(msgspec.structs.replace(GIVEN_UP, xids=(79,))), Policy(), ())
-    assert (plan.go_on, plan.bar_host, plan.quarantine_host, plan.charged_to) == (True, True, True, Budget.NOTHING)
+    plan = plan_replacement(
+        job(), member(msgspec.structs.replace(GIVEN_UP, xids=(79,))), Policy(), ()
+    )
+    assert (plan.go_on, plan.bar_host, plan.quarantine_host, plan.charged_to) == (
+        True,
+        True,
+        True,
+        Budget.NOTHING,
+    )
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"), [(KILLED, "infra"), (BROKEN, "infra"), (TRIPPED, "watchdog")], ids=["killed", "broken", "tripped"]
+    ("end", "kind"),
+    [(KILLED, "infra"), (BROKEN, "infra"), (TRIPPED, "watchdog")],
+    ids=["killed", "broken", "tripped"],
 )
 @pytest.mark.parametrize("cap", [0, 1, 3])
 def test_a_budget_of_n_forgives_n(end: TaskFacts, kind: str, cap: int) -> None:
@@ -254,11 +334,16 @@ def test_the_time_limit_is_the_whole_jobs() -> None:
     assert completion.rank_charges["1"].watchdog == 1
     again = job(completion.rank_charges["1"])
     plan = plan_replacement(again, fallen, Policy(), ())
-    assert complete(apply(again, plan), fallen, Policy(watchdog_cap=1), ()).decision.event is JobEvent.FAIL
+    assert (
+        complete(apply(again, plan), fallen, Policy(watchdog_cap=1), ()).decision.event
+        is JobEvent.FAIL
+    )
 
 
 @given(ends=st.lists(st.sampled_from([KILLED, TRIPPED, GIVEN_UP]), min_size=2, max_size=20))
-def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(ends: list[TaskFacts]) -> None:
+def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(
+    ends: list[TaskFacts],
+) -> None:
     """MEMBER-3, whatever it falls of. What the script gives up is its own pace."""
     policy, mine, delays = Policy(infra_cap=99, watchdog_cap=99), RankCharges(), []
     for number, end in enumerate(ends):
@@ -278,7 +363,12 @@ def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(ends: list
 def too_slow(failures: int, **changes: Any) -> TaskRecord:
     """A member that did not come up, after so many of its starts in a row that failed."""
     return member(
-        None, TaskState.PREEMPTED, stop_cause=Cause.START_TIMEOUT, start_failures=failures, replaced=failures, **changes
+        None,
+        TaskState.PREEMPTED,
+        stop_cause=Cause.START_TIMEOUT,
+        start_failures=failures,
+        replaced=failures,
+        **changes,
     )
 
 
@@ -294,8 +384,17 @@ def test_a_rank_that_never_comes_up_is_tried_ever_more_rarely_and_then_parked(li
     assert failures == limit
     assert plan.parked
     assert f"parked after {limit} failed starts in a row, until `holdfast retry`" in plan.reason
-    assert delays[:-1] == [0.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0, 3600.0][: limit - 1]
-    forbidden = Policy(retry=RetryPolicy(eligible_causes=tuple(c for c in ELIGIBLE if c is not Cause.START_TIMEOUT)))
+    assert (
+        delays[:-1]
+        == [0.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0, 3600.0][
+            : limit - 1
+        ]
+    )
+    forbidden = Policy(
+        retry=RetryPolicy(
+            eligible_causes=tuple(c for c in ELIGIBLE if c is not Cause.START_TIMEOUT)
+        )
+    )
     assert not plan_replacement(job(), too_slow(0), forbidden, ()).go_on
 
 
@@ -307,13 +406,19 @@ def test_a_start_that_succeeded_ends_the_row_of_those_that_failed() -> None:
     spoilt = TaskFacts(checkpoint_error="404", runtime_seconds=0.0)
     plan = plan_replacement(job(), member(spoilt, start_failures=7, started_at=T0), Policy(), ())
     assert (plan.start_failures, plan.parked) == (8, True), "its agent never started it"
-    assert plan_replacement(job(), member(KILLED, start_failures=7), Policy(), ()).start_failures == 0
+    assert (
+        plan_replacement(job(), member(KILLED, start_failures=7), Policy(), ()).start_failures == 0
+    )
 
 
 def test_a_member_that_ran_well_is_replaced_at_once() -> None:
     ran = msgspec.structs.replace(KILLED, runtime_seconds=STEADY_SECONDS)
     assert plan_replacement(job(), member(ran, replaced=7), Policy(), ()).delay_seconds == 0.0
-    lost = member(TaskFacts(lost="lease_lapsed"), replaced=7, started_at=T0 - timedelta(seconds=STEADY_SECONDS))
+    lost = member(
+        TaskFacts(lost="lease_lapsed"),
+        replaced=7,
+        started_at=T0 - timedelta(seconds=STEADY_SECONDS),
+    )
     assert plan_replacement(job(), lost, Policy(), ()).delay_seconds == 0.0, (
         "nobody told how long it ran; its row says so"
     )
@@ -331,14 +436,22 @@ def test_a_long_run_gives_its_rank_its_budgets_back() -> None:
 
 
 def test_a_drain_that_was_asked_for_blames_no_member() -> None:
-    """A start that ran out: its missing rank is on record as who was waited for, and has no failure of its own."""
+    """A start that ran out: its missing rank is on record as who was waited for, and has no failure
+    of its own."""
     missing = member(None, TaskState.PREEMPTED, barrier=False, ended_at=None)
-    asked = job(state=JobState.DRAINING, drain_cause=Cause.START_TIMEOUT, drain_reason="not in time", trigger_rank=1)
+    asked = job(
+        state=JobState.DRAINING,
+        drain_cause=Cause.START_TIMEOUT,
+        drain_reason="not in time",
+        trigger_rank=1,
+    )
     completion = complete(asked, missing, Policy(), ())
     assert completion.decision.cause is Cause.START_TIMEOUT
     assert completion.decision.event in AGAIN
     assert all(m.cause is None for m in completion.members)
-    cancelled = job(state=JobState.DRAINING, drain_cause=Cause.USER_CANCELLED, drain_reason="enough")
+    cancelled = job(
+        state=JobState.DRAINING, drain_cause=Cause.USER_CANCELLED, drain_reason="enough"
+    )
     completion = complete(cancelled, member(KILLED), Policy(), ())
     assert completion.decision.event is JobEvent.CANCEL
     assert completion.trigger_rank is None

@@ -10,8 +10,19 @@ from hypothesis import strategies as st
 
 from holdfast.core.causes import ELIGIBLE, Cause
 from holdfast.core.endings.classify import classify
-from holdfast.core.endings.regex import MAX_LINE_CHARS, MAX_PATTERN_CHARS, compile_pattern, find_words
-from holdfast.core.endings.rules import MAX_RULES, MAX_TEXT_BYTES, OperatorRule, find_match, parse_rules
+from holdfast.core.endings.regex import (
+    MAX_LINE_CHARS,
+    MAX_PATTERN_CHARS,
+    compile_pattern,
+    find_words,
+)
+from holdfast.core.endings.rules import (
+    MAX_RULES,
+    MAX_TEXT_BYTES,
+    OperatorRule,
+    find_match,
+    parse_rules,
+)
 from holdfast.core.endings.toml_lines import find_lines
 from holdfast.core.facts import TaskFacts
 from holdfast.errors import ValidationError
@@ -40,12 +51,14 @@ def test_reading() -> None:
     assert parse_rules("") == parse_rules("  \n") == parse_rules("# none yet\n") == ()
     assert parse_rules(GOOD) == (
         OperatorRule(
-            name="object-store", pattern="botocore\\.exceptions\\.EndpointConnectionError", cause=Cause.AGENT_TRANSIENT,
+            name="object-store",
+            pattern="botocore\\.exceptions\\.EndpointConnectionError",
+            cause=Cause.AGENT_TRANSIENT,
             message="the object store was away",
         ),
         OperatorRule(name="bad-config", exit_codes=(64, 78), never_retry=True),
         OperatorRule(name="segfaults-here", signals=(11, 7), avoid_host=True),
-    )  # fmt: skip
+    )
     assert parse_rules('[[rule]]\nname="one"\nexit_codes=3\ncause="unknown"')[0].exit_codes == (3,)
 
 
@@ -73,22 +86,27 @@ RULE = '[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "unknown"\n'
         ('[[rule]]\nname = "r"\nexit_codes = []\ncause = "unknown"', 3, "1 to 64"),
         ('[[rule]]\nname = "r"\nsignals = [65]\ncause = "unknown"', 3, "1 to 64"),
         ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "sunspots"', 4, "is no cause"),
-        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "user_cancelled"', 4, "by Holdfast alone"),
-        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "malformed_report"', 4, "by Holdfast alone"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = '
+        '"user_cancelled"', 4, "by Holdfast alone"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\ncause = '
+        '"malformed_report"', 4, "by Holdfast alone"),
         ('[[rule]]\nname = "r"\nexit_codes = [3]\nnever_retry = 1', 4, "true or false"),
         ('[[rule]]\nname = "r"\nexit_codes = [3]\nmessage = "a\\nb"', 4, "one line"),
         ('[[rule]]\nname = "r"\npattern = ""\ncause = "unknown"', 3, "regular expression"),
         ('[[rule]]\nname = "r"\npattern = "["\ncause = "unknown"', 3, "no regular expression"),
         ('[[rule]]\nname = "r"\npattern = "a*"\ncause = "unknown"', 3, "everything"),
-        ('[[rule]]\nname = "r"\npattern = "(a+)+b"\ncause = "unknown"', 3, "repeats something that itself repeats"),
+        ('[[rule]]\nname = "r"\npattern = "(a+)+b"\ncause = '
+        '"unknown"', 3, "repeats something that itself repeats"),
         ("[[rule]]\nname = \"r\"\npattern = '(x)\\1'\ncause = \"unknown\"", 3, "refers back"),
         ('[rule]\nname = "r"', 1, "list of tables"),
         ('\nrule = 3', 2, "list of tables"),
         ('[[rules]]\nname = "r"', 1, "unknown key 'rules'"),
         ('# a\n\nversion = 1\n' + RULE, 3, "unknown key 'version'"),
         # A text of several lines, or a list, that looks like a rule must not move the count.
-        ('[[rule]]\nname = "r"\nexit_codes = [\n  3, # ]\n  4,\n]\nmessage = \'\'\'[[rule]]\'\'\'\nbad = 1', 8, "unknown field 'bad'"),
-        ('[[rule]]\nname = "r"\nexit_codes = [3]\nmessage = """x \\\n[[rule]] \\\nname = """\ncolour = "red"\n' + RULE, 7, "'colour'"),
+        ('[[rule]]\nname = "r"\nexit_codes = [\n  3, # ]\n  4,\n]\nmessage = '
+        '\'\'\'[[rule]]\'\'\'\nbad = 1', 8, "unknown field 'bad'"),
+        ('[[rule]]\nname = "r"\nexit_codes = [3]\nmessage = """x \\\n[[rule]] \\\nname = '
+        '"""\ncolour = "red"\n' + RULE, 7, "'colour'"),
         ('[[ "rule" ]]\nname = "r"\n"exit_codes" = [3]\n\'cause\' = "sunspots"', 4, "no cause"),
     ],
 )  # fmt: skip
@@ -101,13 +119,18 @@ def test_what_is_wrong_is_named_with_its_line(text: str, line: int, says: str) -
 
 
 def test_limits() -> None:
-    many = "".join(f'[[rule]]\nname = "r{n}"\nexit_codes = [3]\ncause = "unknown"\n' for n in range(MAX_RULES + 1))
+    many = "".join(
+        f'[[rule]]\nname = "r{n}"\nexit_codes = [3]\ncause = "unknown"\n'
+        for n in range(MAX_RULES + 1)
+    )
     with pytest.raises(ValidationError, match=f"line {4 * MAX_RULES + 1}: there are 101 rules"):
         parse_rules(many)
     with pytest.raises(ValidationError, match="bytes"):
         parse_rules("#" * (MAX_TEXT_BYTES + 1))
     with pytest.raises(ValidationError, match="line 3: pattern: the pattern has 501 characters"):
-        parse_rules(f'[[rule]]\nname = "r"\npattern = "{"x" * (MAX_PATTERN_CHARS + 1)}"\ncause = "unknown"')
+        parse_rules(
+            f'[[rule]]\nname = "r"\npattern = "{"x" * (MAX_PATTERN_CHARS + 1)}"\ncause = "unknown"'
+        )
 
 
 TEXT = st.text(st.sampled_from("[]{}\"'#=\\ \n.,ruleabc03"), max_size=120)
@@ -123,8 +146,24 @@ def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     assert refusal.startswith("line ") or not refusal
 
 
-@given(st.lists(st.tuples(st.sampled_from(["", "\n", "# [[rule]]\n", 'message = """\n[[rule]]\n"""\n', "exit_codes = [\n1,\n]\n"]),
-                          st.integers(0, 3)), min_size=1, max_size=6))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    "",
+                    "\n",
+                    "# [[rule]]\n",
+                    'message = """\n[[rule]]\n"""\n',
+                    "exit_codes = [\n1,\n]\n",
+                ]
+            ),
+            st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
 def test_the_lines_of_rules_are_found_among_anything(parts: list[tuple[str, int]]) -> None:
     text, expected = "", []
     for body, blank in parts:
@@ -179,7 +218,8 @@ def test_patterns_that_people_write_are_taken(pattern: str) -> None:
 )
 @pytest.mark.parametrize("line", ["a" * MAX_LINE_CHARS, "ab" * (MAX_LINE_CHARS // 2), "a" * 16_384])
 def test_the_worst_that_is_accepted_is_quick(pattern: str, line: str) -> None:
-    """REGEX-1: on as long a log as there is, made for the pattern. What is refused above takes hours on this."""
+    """REGEX-1: on as long a log as there is, made for the pattern. What is refused above takes
+    hours on this."""
     rule = OperatorRule(name="r", pattern=pattern, cause=Cause.UNKNOWN)
     log = "\n".join([line] * (16_384 // len(line)))
     began = time.process_time()
@@ -187,10 +227,14 @@ def test_the_worst_that_is_accepted_is_quick(pattern: str, line: str) -> None:
     assert time.process_time() - began < 20.0  # a second at most where nothing else runs
 
 
-ATOMS = st.sampled_from(["a", "b", "[ab]", ".", "[^b]", r"\w", "(?:a|b)", "(?:a|ab)", "(?:b.*a)", r"\s"])
+ATOMS = st.sampled_from(
+    ["a", "b", "[ab]", ".", "[^b]", r"\w", "(?:a|b)", "(?:a|ab)", "(?:b.*a)", r"\s"]
+)
 REPEATS = st.sampled_from(["", "", "*", "+", "?", "{2,}", "*?", "{0,3}", "{1,9}"])
 PARTS = st.lists(st.tuples(ATOMS, REPEATS).map("".join), min_size=1, max_size=5).map("".join)
-PATTERNS = st.tuples(st.sampled_from(["", "^"]), PARTS, st.sampled_from(["c", "$", "b", ""])).map("".join)
+PATTERNS = st.tuples(st.sampled_from(["", "^"]), PARTS, st.sampled_from(["c", "$", "b", ""])).map(
+    "".join
+)
 
 
 @given(PATTERNS)

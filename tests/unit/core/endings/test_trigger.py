@@ -1,4 +1,5 @@
-"""Who began the fall of a gang: tables of what trainers really leave behind, and what is charged for it (DRAIN-2, GANG-4, GANG-5)."""
+"""Who began the fall of a gang: tables of what trainers really leave behind, and what is charged
+for it (DRAIN-2, GANG-4, GANG-5)."""
 
 from __future__ import annotations
 
@@ -24,18 +25,22 @@ from holdfast.core.states import JobEvent, JobState, TaskState
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 RETRYING = Policy(retry=RetryPolicy(max_retries=2, retry_delay=8.0))
 
-EXIT_1 = TaskFacts(exit_code=1, log_tail="Traceback (most recent call last):\nValueError: bad batch\n")
+EXIT_1 = TaskFacts(
+    exit_code=1, log_tail="Traceback (most recent call last):\nValueError: bad batch\n"
+)
 KILLED = TaskFacts(signal=9)
 OOM = TaskFacts(signal=9, oom=True)
 TERMED = TaskFacts(signal=15)
 LOST = TaskFacts(lost="lease_lapsed")
 XID = TaskFacts(exit_code=1, xids=(79,))
 STALLED = TaskFacts(
-    signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=WatchdogExit.STALL, reason="no beat for 120 s")
+    signal=9,
+    trip=Trip(watchdog=Watchdog.STALL, exit_code=WatchdogExit.STALL, reason="no beat for 120 s"),
 )
 GLOO = TaskFacts(
     exit_code=1,
-    log_tail="[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711",
+    log_tail="[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by "
+    "peer [10.0.0.2]:4711",
 )
 NCCL = TaskFacts(exit_code=1, log_tail="NCCL WARN Connection closed by remote peer host-3<51234>")
 STORE = TaskFacts(exit_code=1, log_tail="RuntimeError: Connection reset by peer")
@@ -54,13 +59,22 @@ def gang(**changes: object) -> JobRecord:
 
 def fell(rank: int, at: float, facts: TaskFacts) -> TaskRecord:
     return TaskRecord(
-        job_id="j", rank=rank, epoch=3, attempt=1, state=TaskState.FAILED, host_id=f"h{rank}", host_name=f"h{rank}",
-        ended_at=T0 + timedelta(seconds=at), facts=facts,
-    )  # fmt: skip
+        job_id="j",
+        rank=rank,
+        epoch=3,
+        attempt=1,
+        state=TaskState.FAILED,
+        host_id=f"h{rank}",
+        host_name=f"h{rank}",
+        ended_at=T0 + timedelta(seconds=at),
+        facts=facts,
+    )
 
 
 def ended(rank: int, state: TaskState) -> TaskRecord:
-    facts = TaskFacts(exit_code=0) if state is TaskState.DONE else TaskFacts(signal=15, stopped=True)
+    facts = (
+        TaskFacts(exit_code=0) if state is TaskState.DONE else TaskFacts(signal=15, stopped=True)
+    )
     return msgspec.structs.replace(fell(rank, 1.0, facts), state=state)
 
 
@@ -75,17 +89,20 @@ def complete(job: JobRecord, tasks: Sequence[TaskRecord], policy: Policy = RETRY
     [
         # A rank is killed; its peers' collectives break a moment later, and one's report overtakes.
         ([(0, 0.4, GLOO), (1, 0.5, KILLED), (2, 0.6, NCCL), (3, 0.6, STORE)], 1, [0, 2, 3]),
-        # The loudest is not the first: the kernel killed rank 2 for its memory, rank 0 printed a traceback at once.
+        # The loudest is not the first: the kernel killed rank 2 for its memory, rank 0 printed a
+        # traceback at once.
         ([(0, 1.0, EXIT_1), (2, 1.9, OOM)], 2, []),
         # … but not for what came much later.
         ([(0, 1.0, EXIT_1), (2, 9.0, OOM)], 0, []),
         # A dead host is noticed long after its peers gave up waiting for it.
         ([(0, 0.2, NCCL), (1, 0.3, NCCL), (2, 300.0, LOST)], 2, [0, 1]),
-        # A card falls off the bus: rank 3's own words are of NCCL too, but the driver's are of its card.
+        # A card falls off the bus: rank 3's own words are of NCCL too, but the driver's are of its
+        # card.
         ([(0, 0.1, NCCL), (3, 0.8, XID)], 3, [0]),
         # A rank hangs: its trip is the cause, whatever the peers' time-outs said before it.
         ([(0, 0.0, NCCL), (1, 30.0, STALLED)], 1, [0]),
-        # Somebody's plain `kill` of one rank, with peers that die of it: nobody fell of anything else.
+        # Somebody's plain `kill` of one rank, with peers that die of it: nobody fell of anything
+        # else.
         ([(0, 0.5, GLOO), (1, 0.0, TERMED)], 1, [0]),
         # Two plain failures: the first in time.
         ([(0, 1.5, EXIT_1), (1, 1.0, EXIT_1)], 1, []),
@@ -105,9 +122,13 @@ def test_the_initiating_rank_is_told_from_the_cascade(
 
 
 falls = st.lists(
-    st.tuples(st.floats(0, 60), st.sampled_from([EXIT_1, KILLED, OOM, TERMED, LOST, STALLED, GLOO, NCCL, STORE])),
-    min_size=1, max_size=6,
-)  # fmt: skip
+    st.tuples(
+        st.floats(0, 60),
+        st.sampled_from([EXIT_1, KILLED, OOM, TERMED, LOST, STALLED, GLOO, NCCL, STORE]),
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
 @given(falls, st.randoms(use_true_random=False))
@@ -139,12 +160,14 @@ def test_only_the_triggers_count_grows_and_by_one(fallen: list[tuple[float, Task
         return
     completion = complete(job, tasks)
     grown = {
-        rank for rank in {*before, *completion.rank_charges}
+        rank
+        for rank in {*before, *completion.rank_charges}
         if completion.rank_charges.get(rank, RankCharges()) != before.get(rank, RankCharges())
-    }  # fmt: skip
+    }
     assert grown <= {str(completion.trigger_rank)}
     sums = [
-        sum(getattr(c, kind) for c in completion.rank_charges.values()) for kind in ("retries", "watchdog", "infra")
+        sum(getattr(c, kind) for c in completion.rank_charges.values())
+        for kind in ("retries", "watchdog", "infra")
     ]
     assert sums == [completion.totals.retries, completion.totals.watchdog, completion.totals.infra]
     assert 0 <= sum(sums) - 3 <= 1
@@ -154,13 +177,18 @@ def run_out(ranks: Sequence[int], policy: Policy) -> list[JobEvent]:
     """The job's fate when these ranks fail, one after the other, each an attempt."""
     job, events = gang(), []
     for number, rank in enumerate(ranks, 1):
-        tasks = [fell(r, 1.0, EXIT_1) if r == rank else ended(r, TaskState.PREEMPTED) for r in range(4)]
+        tasks = [
+            fell(r, 1.0, EXIT_1) if r == rank else ended(r, TaskState.PREEMPTED) for r in range(4)
+        ]
         completion = complete(job, tasks, policy)
         events.append(completion.decision.event)
         job = msgspec.structs.replace(
-            job, attempts=number + 1, trigger_rank=rank, rank_charges=dict(completion.rank_charges),
+            job,
+            attempts=number + 1,
+            trigger_rank=rank,
+            rank_charges=dict(completion.rank_charges),
             retries_charged=completion.totals.retries,
-        )  # fmt: skip
+        )
     return events
 
 
@@ -174,23 +202,34 @@ def test_three_members_that_fail_once_each_do_not() -> None:
     assert run_out([0, 1, 2, 3], RETRYING) == [JobEvent.BACK_OFF] * 4
 
 
-@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.HOST_DRAINED, Cause.SCALED_DOWN, Cause.START_TIMEOUT])
-@pytest.mark.parametrize("facts", [*CASCADES, EXIT_1, KILLED], ids=lambda f: f.log_tail[:12] or f"signal {f.signal}")
-def test_who_dies_of_being_asked_to_go_is_charged_with_nothing(cause: Cause, facts: TaskFacts) -> None:
-    """A rank whose peers were stopped a moment before it breaks on its own; the gang was preempted all the same."""
+@pytest.mark.parametrize(
+    "cause", [Cause.PREEMPTED, Cause.HOST_DRAINED, Cause.SCALED_DOWN, Cause.START_TIMEOUT]
+)
+@pytest.mark.parametrize(
+    "facts", [*CASCADES, EXIT_1, KILLED], ids=lambda f: f.log_tail[:12] or f"signal {f.signal}"
+)
+def test_who_dies_of_being_asked_to_go_is_charged_with_nothing(
+    cause: Cause, facts: TaskFacts
+) -> None:
+    """A rank whose peers were stopped a moment before it breaks on its own; the gang was preempted
+    all the same."""
     asked = gang(drain_cause=cause, drain_reason="asked", trigger_rank=None)
     tasks = [fell(0, 1.0, facts), *(ended(r, TaskState.PREEMPTED) for r in (1, 2, 3))]
     completion = complete(asked, tasks, Policy())
     assert completion.trigger_rank is None
     assert completion.totals == RankCharges()
     assert (completion.decision.event, completion.decision.cause) == (JobEvent.REQUEUE, cause)
-    assert [m.message for m in completion.members if m.rank == 0] != [""], "what it died of stays on record"
+    assert [m.message for m in completion.members if m.rank == 0] != [""], (
+        "what it died of stays on record"
+    )
 
 
 @pytest.mark.parametrize("facts", [OOM, STALLED, XID])
 def test_a_fault_that_was_measured_counts_in_any_drain(facts: TaskFacts) -> None:
     asked = gang(drain_cause=Cause.PREEMPTED, drain_reason="asked", trigger_rank=None)
-    completion = complete(asked, [fell(0, 1.0, facts), *(ended(r, TaskState.PREEMPTED) for r in (1, 2, 3))])
+    completion = complete(
+        asked, [fell(0, 1.0, facts), *(ended(r, TaskState.PREEMPTED) for r in (1, 2, 3))]
+    )
     assert completion.trigger_rank == 0
 
 
@@ -229,7 +268,8 @@ def test_another_rank_that_is_never_retried_fails_the_gang() -> None:
 
 
 def test_those_who_fell_with_a_lost_host_do_not_fail_the_gang_by_their_cause() -> None:
-    """A job that retries lost hosts alone: its ranks' broken connections are not failures of their own."""
+    """A job that retries lost hosts alone: its ranks' broken connections are not failures of their
+    own."""
     infra_only = Policy(retry=RetryPolicy(max_retries=0, eligible_causes=(Cause.AGENT_TRANSIENT,)))
     tasks = [fell(0, 300.0, LOST), fell(1, 1.0, NCCL), fell(2, 1.0, GLOO), fell(3, 1.2, TERMED)]
     decision = complete(gang(trigger_rank=1), tasks, infra_only).decision
@@ -238,4 +278,7 @@ def test_those_who_fell_with_a_lost_host_do_not_fail_the_gang_by_their_cause() -
 
 def test_a_gang_whose_every_rank_is_done_has_succeeded_whatever_was_asked() -> None:
     job = gang(drain_cause=Cause.PREEMPTED, drain_reason="asked", trigger_rank=None)
-    assert complete(job, [ended(r, TaskState.DONE) for r in range(4)]).decision.event is JobEvent.SUCCEED
+    assert (
+        complete(job, [ended(r, TaskState.DONE) for r in range(4)]).decision.event
+        is JobEvent.SUCCEED
+    )

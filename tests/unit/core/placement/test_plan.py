@@ -10,18 +10,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Size, find_impossible, plan_admission
+from holdfast.core.placement.plan import (
+    Candidate,
+    Capacity,
+    QuotaLeft,
+    Size,
+    find_impossible,
+    plan_admission,
+)
 
 
-def host(name: str, cpu: int = 4, gpus: int = 0, memory: int = 1 << 34, queues: tuple[str, ...] = ()) -> Capacity:
+def host(
+    name: str, cpu: int = 4, gpus: int = 0, memory: int = 1 << 34, queues: tuple[str, ...] = ()
+) -> Capacity:
     return Capacity(
-        host_id=name, name=name, incarnation="i", queues=frozenset(queues), free_cpu_slots=cpu,
-        free_memory_bytes=memory, free_devices=tuple(range(gpus)),
-    )  # fmt: skip
+        host_id=name,
+        name=name,
+        incarnation="i",
+        queues=frozenset(queues),
+        free_cpu_slots=cpu,
+        free_memory_bytes=memory,
+        free_devices=tuple(range(gpus)),
+    )
 
 
 def job(
-    name: str, *, tasks: int = 1, gpus: int = 0, cpu: int = 1, queue: str = "q", avoid: tuple[str, ...] = ()
+    name: str,
+    *,
+    tasks: int = 1,
+    gpus: int = 0,
+    cpu: int = 1,
+    queue: str = "q",
+    avoid: tuple[str, ...] = (),
 ) -> Candidate:
     return Candidate(
         job_id=name,
@@ -38,18 +58,30 @@ def job(
 
 candidates = st.lists(
     st.builds(
-        job, st.uuids().map(str), tasks=st.integers(1, 6), gpus=st.integers(0, 3), cpu=st.integers(0, 3),
-        queue=st.sampled_from(["q", "r"]), avoid=st.sampled_from([(), ("h0",), ("h0", "h1")]),
+        job,
+        st.uuids().map(str),
+        tasks=st.integers(1, 6),
+        gpus=st.integers(0, 3),
+        cpu=st.integers(0, 3),
+        queue=st.sampled_from(["q", "r"]),
+        avoid=st.sampled_from([(), ("h0",), ("h0", "h1")]),
     ),
     max_size=12,
-)  # fmt: skip
+)
 capacities = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from([(), ("q",), ("r",)])), max_size=5
-).map(lambda rows: [host(f"h{i}", cpu, gpus, queues=queues) for i, (cpu, gpus, queues) in enumerate(rows)])
+    st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from([(), ("q",), ("r",)])),
+    max_size=5,
+).map(
+    lambda rows: [
+        host(f"h{i}", cpu, gpus, queues=queues) for i, (cpu, gpus, queues) in enumerate(rows)
+    ]
+)
 
 
 @given(candidates, capacities, st.dictionaries(st.sampled_from(["q", "r"]), st.integers(0, 3)))
-def test_never_more_than_there_is(jobs: list[Candidate], hosts: list[Capacity], headroom: dict[str, int]) -> None:
+def test_never_more_than_there_is(
+    jobs: list[Candidate], hosts: list[Capacity], headroom: dict[str, int]
+) -> None:
     """ADMIT-1, ADMIT-2."""
     plan = plan_admission(jobs, hosts, headroom)
     by_id = {j.job_id: j for j in jobs}
@@ -97,18 +129,24 @@ def test_a_refused_job_really_finds_no_room(jobs: list[Candidate], hosts: list[C
 
 def test_avoided_host_only_when_no_other_has_room() -> None:
     """ADMIT-3."""
-    plan = plan_admission([job("a", avoid=("h0",)), job("b", avoid=("h0",))], [host("h0", 1), host("h1", 1)], {})
+    plan = plan_admission(
+        [job("a", avoid=("h0",)), job("b", avoid=("h0",))], [host("h0", 1), host("h1", 1)], {}
+    )
     assert [p.tasks[0].host_id for p in plan.placements] == ["h1", "h0"]
 
 
 def test_a_gang_that_does_not_fit_takes_nothing_from_the_next() -> None:
-    plan = plan_admission([job("big", tasks=3, gpus=1, cpu=0), job("small", gpus=2, cpu=0)], [host("h0", gpus=2)], {})
+    plan = plan_admission(
+        [job("big", tasks=3, gpus=1, cpu=0), job("small", gpus=2, cpu=0)], [host("h0", gpus=2)], {}
+    )
     assert [p.job_id for p in plan.placements] == ["small"]
     assert "3 tasks" in plan.refusals["big"]
 
 
 def test_impossible_says_what_there_is() -> None:
-    size = Size(name="h", queues=frozenset(), cpu_slots=2, memory_bytes=1 << 30, gpus=(Gpu(index=0),))
+    size = Size(
+        name="h", queues=frozenset(), cpu_slots=2, memory_bytes=1 << 30, gpus=(Gpu(index=0),)
+    )
     assert find_impossible(job("a", gpus=1, cpu=0), [size]) is None
     sentence = find_impossible(job("a", gpus=9, cpu=0), [size])
     assert sentence is not None
@@ -125,14 +163,23 @@ def of_project(name: str, project: str, *, tasks: int = 1, gpus: int = 0) -> Can
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["p", "r", "free"]), st.integers(1, 3), st.integers(0, 2)), max_size=15),
+    st.lists(
+        st.tuples(st.sampled_from(["p", "r", "free"]), st.integers(1, 3), st.integers(0, 2)),
+        max_size=15,
+    ),
     st.dictionaries(
         st.sampled_from(["p", "r"]),
-        st.builds(QuotaLeft, jobs=st.none() | st.integers(-2, 4), gpus=st.none() | st.integers(-2, 6)),
+        st.builds(
+            QuotaLeft, jobs=st.none() | st.integers(-2, 4), gpus=st.none() | st.integers(-2, 6)
+        ),
     ),
 )
-def test_no_project_starts_more_than_it_may(shapes: list[tuple[str, int, int]], quotas: dict[str, QuotaLeft]) -> None:
-    jobs = [of_project(f"j{i}", project, tasks=n, gpus=g) for i, (project, n, g) in enumerate(shapes)]
+def test_no_project_starts_more_than_it_may(
+    shapes: list[tuple[str, int, int]], quotas: dict[str, QuotaLeft]
+) -> None:
+    jobs = [
+        of_project(f"j{i}", project, tasks=n, gpus=g) for i, (project, n, g) in enumerate(shapes)
+    ]
     plan = plan_admission(jobs, [host("h0", gpus=99)], {}, quotas)
     placed = {p.job_id for p in plan.placements}
     for project, left in quotas.items():
@@ -150,7 +197,12 @@ def test_no_project_starts_more_than_it_may(shapes: list[tuple[str, int, int]], 
 
 def test_a_quota_says_what_is_left_and_what_is_asked() -> None:
     quotas = {"p": QuotaLeft(jobs=1), "r": QuotaLeft(gpus=3)}
-    jobs = [of_project("a", "p"), of_project("b", "p"), of_project("c", "r", tasks=2, gpus=2), of_project("d", "r")]
+    jobs = [
+        of_project("a", "p"),
+        of_project("b", "p"),
+        of_project("c", "r", tasks=2, gpus=2),
+        of_project("d", "r"),
+    ]
     plan = plan_admission(jobs, [host("h0", gpus=9)], {}, quotas)
     assert [p.job_id for p in plan.placements] == ["a", "d"]
     assert plan.refusals == {
@@ -163,29 +215,43 @@ def test_a_quota_says_what_is_left_and_what_is_asked() -> None:
 
 
 def spread(name: str, tasks: int, **more: object) -> Candidate:
-    return msgspec.structs.replace(job(name, tasks=tasks, gpus=1, cpu=0), placement="spread", **more)
+    return msgspec.structs.replace(
+        job(name, tasks=tasks, gpus=1, cpu=0), placement="spread", **more
+    )
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 3))
 def test_pack_takes_the_fewest_hosts_there_are(sizes: list[int], tasks: int, gpus: int) -> None:
-    """Against trying every set of hosts; and of those that do, it leaves the largest holes alone."""
+    """Against trying every set of hosts; and of those that do, it leaves the largest holes
+    alone."""
     hosts = [host(f"h{i}", gpus=n) for i, n in enumerate(sizes)]
     plan = plan_admission([job("g", tasks=tasks, gpus=gpus, cpu=0)], hosts, {})
     fits = [n // gpus for n in sizes]
-    fewest = next((k for k in range(1, len(sizes) + 1) if any(sum(c) >= tasks for c in combinations(fits, k))), None)
+    fewest = next(
+        (
+            k
+            for k in range(1, len(sizes) + 1)
+            if any(sum(c) >= tasks for c in combinations(fits, k))
+        ),
+        None,
+    )
     if fewest is None:
         assert not plan.placements
         return
     used = [t.host_id for t in plan.placements[0].tasks]
     assert len(set(used)) == fewest
-    assert used == [h for h, n in Counter(used).items() for _ in range(n)], "ranks of a host do not follow each other"
+    assert used == [h for h, n in Counter(used).items() for _ in range(n)], (
+        "ranks of a host do not follow each other"
+    )
     if fewest == 1:
         assert fits[int(used[0][1:])] == min(n for n in fits if n >= tasks)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 12))
 def test_spread_takes_as_many_hosts_as_it_can_and_evenly(sizes: list[int], tasks: int) -> None:
-    plan = plan_admission([spread("g", tasks)], [host(f"h{i}", gpus=n) for i, n in enumerate(sizes)], {})
+    plan = plan_admission(
+        [spread("g", tasks)], [host(f"h{i}", gpus=n) for i, n in enumerate(sizes)], {}
+    )
     if sum(sizes) < tasks:
         assert not plan.placements
         return
@@ -224,7 +290,9 @@ def test_a_gang_uses_an_avoided_host_for_no_more_than_the_others_cannot_take() -
     """ADMIT-3."""
     hosts = [host("bad", gpus=8), host("h1", gpus=2), host("h2", gpus=1)]
     for placement in ("pack", "spread"):
-        one = msgspec.structs.replace(job("g", tasks=3, gpus=1, cpu=0, avoid=("bad",)), placement=placement)
+        one = msgspec.structs.replace(
+            job("g", tasks=3, gpus=1, cpu=0, avoid=("bad",)), placement=placement
+        )
         used = Counter(t.host_id for t in plan_admission([one], hosts, {}).placements[0].tasks)
         assert used == {"h1": 2, "h2": 1}
         more = msgspec.structs.replace(one, tasks=5)
@@ -233,7 +301,8 @@ def test_a_gang_uses_an_avoided_host_for_no_more_than_the_others_cannot_take() -
 
 
 def test_what_a_smaller_gang_could_not_have_is_not_refused_to_another_lane_or_size() -> None:
-    """A shape that found no room is not looked at again; a smaller gang of it, and another shape, are."""
+    """A shape that found no room is not looked at again; a smaller gang of it, and another shape,
+    are."""
     jobs = [
         job("big", tasks=5, gpus=1, cpu=0),
         job("also", tasks=6, gpus=1, cpu=0),

@@ -108,7 +108,12 @@ def test_values_that_are_refused_name_the_setting(name: str, raw: object) -> Non
     assert name in raised.value.message
 
 
-@given(names, st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers())))
+@given(
+    names,
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers())
+    ),
+)
 def test_anything_is_read_within_bounds_or_refused(name: str, raw: Any) -> None:
     setting = SETTINGS[name]
     try:
@@ -150,7 +155,14 @@ def test_the_figures_of_the_design() -> None:
     }  # fmt: skip
     assert {name: SETTINGS[name].default for name in wanted} == wanted
     limits = {queue: layer["time_limit_seconds"] for queue, layer in BUILTIN_QUEUES.items()}
-    assert limits == {"gpu": 8100, "video": 1800, "cpu": 2100, "ingest-fetch": 7200, "ingest-load": 3600, "input": 120}
+    assert limits == {
+        "gpu": 8100,
+        "video": 1800,
+        "cpu": 2100,
+        "ingest-fetch": 7200,
+        "ingest-load": 3600,
+        "input": 120,
+    }
     assert BUILTIN_QUEUES["video"]["stall_watch"] is False
 
 
@@ -168,26 +180,38 @@ def test_the_strongest_layer_that_speaks_wins(name: str, given_by: dict[str, int
     effective = resolve(name, layers)
     expected = next((source for source in LAYERS if source in given_by), "default")
     assert effective.source == expected
-    assert effective.value == (SETTINGS[name].default if expected == "default" else given_by[expected])
+    assert effective.value == (
+        SETTINGS[name].default if expected == "default" else given_by[expected]
+    )
 
 
 def test_off_in_a_strong_layer_is_not_silence() -> None:
     effective = resolve(
-        "silence_limit_seconds", [("job", {"silence_limit_seconds": None}), ("queue", {"silence_limit_seconds": 9.0})]
+        "silence_limit_seconds",
+        [("job", {"silence_limit_seconds": None}), ("queue", {"silence_limit_seconds": 9.0})],
     )
     assert (effective.value, effective.source) == (None, "job")
 
 
 def test_the_environment_is_a_layer() -> None:
-    layer = layer_from_environment({"HOLDFAST_STALL_TIMEOUT_SECONDS": "2m", "HOLDFAST_TASK": "x", "PATH": "/"})
+    layer = layer_from_environment(
+        {"HOLDFAST_STALL_TIMEOUT_SECONDS": "2m", "HOLDFAST_TASK": "x", "PATH": "/"}
+    )
     assert layer == {"stall_timeout_seconds": 120.0}
     with pytest.raises(ValidationError, match="watchdog_cap"):
         layer_from_environment({"HOLDFAST_WATCHDOG_CAP": "many"})
 
 
 def test_a_layer_is_refused_where_it_reaches_too_far() -> None:
-    assert check_layer({"on_trip": "fail", "max_running": 3}, "queue") == {"on_trip": "fail", "max_running": 3}
-    for name, value, scope in [("on_trip", "fail", "job"), ("history_days", 3, "queue"), ("history_days", 3, "job")]:
+    assert check_layer({"on_trip": "fail", "max_running": 3}, "queue") == {
+        "on_trip": "fail",
+        "max_running": 3,
+    }
+    for name, value, scope in [
+        ("on_trip", "fail", "job"),
+        ("history_days", 3, "queue"),
+        ("history_days", 3, "job"),
+    ]:
         with pytest.raises(ValidationError, match=name):
             check_layer({name: value}, scope)  # type: ignore[arg-type]  # plain words stand for the typed value in a test
 
@@ -195,10 +219,18 @@ def test_a_layer_is_refused_where_it_reaches_too_far() -> None:
 def test_a_job_speaks_only_of_what_it_set() -> None:
     assert job_layer(JobSpec(argv=("x",))) == {}
     spec = JobSpec(argv=("x",), stall_timeout_seconds="off", grace_seconds=0.0, watchdog_cap=0)
-    assert job_layer(spec) == {"stall_timeout_seconds": None, "grace_seconds": 0.0, "watchdog_cap": 0}
+    assert job_layer(spec) == {
+        "stall_timeout_seconds": None,
+        "grace_seconds": 0.0,
+        "watchdog_cap": 0,
+    }
 
 
 def test_the_watch_is_made_of_effective_settings_and_has_the_same_defaults() -> None:
     assert watch_settings(resolve_all([])) == WatchSettings()
     made = watch_settings(resolve_all([("queue", dict(BUILTIN_QUEUES["video"]))]))
-    assert (made.time_limit_seconds, made.stall_watch, made.silence_limit_seconds) == (1800.0, False, 1800.0)
+    assert (made.time_limit_seconds, made.stall_watch, made.silence_limit_seconds) == (
+        1800.0,
+        False,
+        1800.0,
+    )

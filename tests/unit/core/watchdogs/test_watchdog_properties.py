@@ -12,11 +12,18 @@ from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs import GpuReading, Reading, TaskWatch, TreeReading
 from holdfast.core.watchdogs.signals import MB, Signal, extend_window, judge, open_window
 
-SETTINGS = WatchSettings(stall_timeout_seconds=20.0, silence_limit_seconds=60.0, health_window_seconds=30.0,
-                         health_load_grace_seconds=90.0)  # fmt: skip
+SETTINGS = WatchSettings(
+    stall_timeout_seconds=20.0,
+    silence_limit_seconds=60.0,
+    health_window_seconds=30.0,
+    health_load_grace_seconds=90.0,
+)
 Kind = str
 steps = st.lists(
-    st.tuples(st.floats(0.05, 12.0), st.sampled_from(["idle", "busy", "unknown", "nothing", "beat", "enter", "leave"])),
+    st.tuples(
+        st.floats(0.05, 12.0),
+        st.sampled_from(["idle", "busy", "unknown", "nothing", "beat", "enter", "leave"]),
+    ),
     min_size=20,
     max_size=150,
 )
@@ -50,14 +57,19 @@ class Story:
 
     def tell(self, script: list[tuple[float, Kind]]) -> Story:
         for seconds, kind in script:
-            if not self.trips:  # what happens to a task after its trip is no longer this watch's matter
+            if (
+                not self.trips
+            ):  # what happens to a task after its trip is no longer this watch's matter
                 self.take(seconds, kind)
         return self
 
 
 @given(steps)
 def test_no_stall_before_the_first_beat(script: list[tuple[float, Kind]]) -> None:
-    script = [(seconds, "nothing" if kind in ("beat", "enter", "leave") else kind) for seconds, kind in script]
+    script = [
+        (seconds, "nothing" if kind in ("beat", "enter", "leave") else kind)
+        for seconds, kind in script
+    ]
     story = Story().tell(script)
     assert all(trip.exit_code != 76 for _, trip in story.trips)
 
@@ -74,7 +86,9 @@ def test_a_stall_before_the_silence_limit_stands_on_three_idle_samples_in_a_row(
 
 
 @given(steps)
-def test_busy_or_unknown_samples_never_trip_before_the_silence_limit(script: list[tuple[float, Kind]]) -> None:
+def test_busy_or_unknown_samples_never_trip_before_the_silence_limit(
+    script: list[tuple[float, Kind]],
+) -> None:
     script = [(seconds, "unknown" if kind == "idle" else kind) for seconds, kind in script]
     story = Story().tell([(0.0, "beat"), *script])
     for at, trip in story.trips:
@@ -83,9 +97,13 @@ def test_busy_or_unknown_samples_never_trip_before_the_silence_limit(script: lis
 
 
 @given(steps)
-def test_gpu_health_trips_only_after_the_grace_and_a_whole_idle_window(script: list[tuple[float, Kind]]) -> None:
+def test_gpu_health_trips_only_after_the_grace_and_a_whole_idle_window(
+    script: list[tuple[float, Kind]],
+) -> None:
     """HEALTH-1, HEALTH-2."""
-    story = Story(WatchSettings(stall_watch=False, health_window_seconds=30.0, health_load_grace_seconds=90.0))
+    story = Story(
+        WatchSettings(stall_watch=False, health_window_seconds=30.0, health_load_grace_seconds=90.0)
+    )
     story.tell(script * 2)
     for at, trip in story.trips:
         assert trip.exit_code == 78
@@ -105,7 +123,9 @@ def test_there_is_one_trip_at_most_and_then_silence(script: list[tuple[float, Ki
 
 
 @given(steps, st.integers(1, 19))
-def test_a_restart_at_any_point_never_trips_earlier(script: list[tuple[float, Kind]], cut: int) -> None:
+def test_a_restart_at_any_point_never_trips_earlier(
+    script: list[tuple[float, Kind]], cut: int
+) -> None:
     plain = Story().tell([(0.0, "beat"), *script])
     story = Story().tell([(0.0, "beat"), *script[:cut]])
     dumped: Any = story.watch.dump(story.now)
@@ -117,15 +137,24 @@ def test_a_restart_at_any_point_never_trips_earlier(script: list[tuple[float, Ki
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 4000), st.integers(0, 4000)), min_size=2, max_size=20),
+    st.lists(
+        st.tuples(st.floats(0, 50), st.integers(0, 4000), st.integers(0, 4000)),
+        min_size=2,
+        max_size=20,
+    ),
     st.integers(0, 2),
 )
-def test_more_readings_never_turn_busy_into_idle(rows: list[tuple[float, int, int]], gpus: int) -> None:
+def test_more_readings_never_turn_busy_into_idle(
+    rows: list[tuple[float, int, int]], gpus: int
+) -> None:
     """A window is monotone: what once proved work keeps proving it until a new window is opened."""
     readings, spent = [], 0.0
     for at, (percent, memory, rss) in enumerate(rows):
         spent += percent / 1000
-        devices = tuple(GpuReading(index=i, utilisation_percent=percent, memory_bytes=memory * MB) for i in range(gpus))
+        devices = tuple(
+            GpuReading(index=i, utilisation_percent=percent, memory_bytes=memory * MB)
+            for i in range(gpus)
+        )
         tree = TreeReading(cpu_seconds=spent, io_bytes=at, rss_bytes=rss * MB)
         readings.append(Reading(at=float(at), gpus=devices, tree=tree))
     window = open_window(readings[0], gpus, False)

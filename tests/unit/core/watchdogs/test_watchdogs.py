@@ -10,7 +10,15 @@ import pytest
 
 from holdfast.core.facts import Trip
 from holdfast.core.settings.watch import WatchSettings
-from holdfast.core.watchdogs import GpuReading, Reading, Rearmed, Suspect, TaskWatch, TreeReading, Verdict
+from holdfast.core.watchdogs import (
+    GpuReading,
+    Reading,
+    Rearmed,
+    Suspect,
+    TaskWatch,
+    TreeReading,
+    Verdict,
+)
 from holdfast.core.watchdogs.signals import MB, Signal, extend_window, judge, open_window
 from holdfast.errors import ValidationError
 
@@ -29,12 +37,19 @@ def cpu(percent: float = 0.0, io_mb_s: float = 0.0, rss_mb_s: float = 0.0) -> Pr
     )
 
 
-def gpu(percent: float | None = 0.0, mb_s: float = 0.0, box_wide: bool = False, tree: Probe | None = None) -> Probe:
+def gpu(
+    percent: float | None = 0.0,
+    mb_s: float = 0.0,
+    box_wide: bool = False,
+    tree: Probe | None = None,
+) -> Probe:
     """One device at this utilisation whose memory grows at this rate, over an idle tree."""
 
     def read(at: float) -> Reading:
         memory = None if percent is None else int((1000 + at * mb_s) * MB)
-        one = GpuReading(index=0, utilisation_percent=percent, memory_bytes=memory, box_wide=box_wide)
+        one = GpuReading(
+            index=0, utilisation_percent=percent, memory_bytes=memory, box_wide=box_wide
+        )
         return Reading(at=at, gpus=(one,), tree=(tree or cpu())(at).tree)
 
     return read
@@ -45,9 +60,12 @@ def unreadable(at: float) -> Reading:
 
 
 class Driver:
-    """Runs a watch as the agent does: ticks when woken, samples when wished, and writes down what is said."""
+    """Runs a watch as the agent does: ticks when woken, samples when wished, and writes down what
+    is said."""
 
-    def __init__(self, settings: WatchSettings, probe: Probe, gpus: int = 0, owns_whole_box: bool = False) -> None:
+    def __init__(
+        self, settings: WatchSettings, probe: Probe, gpus: int = 0, owns_whole_box: bool = False
+    ) -> None:
         self.watch = TaskWatch(settings, gpus=gpus)
         self.probe, self.owns = probe, owns_whole_box
         self.now = 0.0
@@ -94,7 +112,9 @@ HEALTH = WatchSettings(stall_watch=False)
 
 
 def test_time_limit_trips_on_the_wall_clock_with_75() -> None:
-    driver = Driver(WatchSettings(time_limit_seconds=100.0, stall_watch=False), cpu(percent=100)).run(500)
+    driver = Driver(
+        WatchSettings(time_limit_seconds=100.0, stall_watch=False), cpu(percent=100)
+    ).run(500)
     assert driver.trip == (100.0, 75)
     assert "time limit is 100 s" in driver.watch.trip.reason
 
@@ -152,7 +172,9 @@ def test_a_stall_comes_before_gpu_health_in_the_same_tick() -> None:
         watch.sample(now, gpu()(now))
         assert not [v for v in watch.tick(now) if isinstance(v, Trip)]
     watch.sample(122.0, gpu()(122.0))
-    assert watch._state.health.sample(gpu()(123.0), settings, 1, False)[1] is not None  # it would have tripped
+    assert (
+        watch._state.health.sample(gpu()(123.0), settings, 1, False)[1] is not None
+    )  # it would have tripped
     assert [v.exit_code for v in watch.tick(122.0) if isinstance(v, Trip)] == [76]
 
 
@@ -161,7 +183,10 @@ def test_a_stall_comes_before_gpu_health_in_the_same_tick() -> None:
 
 def test_a_wedge_is_suspected_confirmed_and_tripped_with_76() -> None:
     driver = Driver(STALL, cpu()).run(10).beat(step=7).run(1000)
-    assert driver.trip == (10 + 120 + 2, 76)  # three samples one second apart, the first at the timeout
+    assert driver.trip == (
+        10 + 120 + 2,
+        76,
+    )  # three samples one second apart, the first at the timeout
     assert driver.kinds() == ["Suspect", "Trip"]
     assert driver.sampled == [129, 130, 131, 132]  # nothing was read before, but one baseline
     assert "no beat for 122 s" in driver.watch.trip.reason
@@ -198,7 +223,9 @@ def test_busy_in_the_last_of_three_samples_rearms() -> None:
 
     def wakes_up(at: float) -> Reading:
         return (
-            cpu()(at) if at < 122 else Reading(at=at, tree=TreeReading(cpu_seconds=1, io_bytes=0, rss_bytes=100 * MB))
+            cpu()(at)
+            if at < 122
+            else Reading(at=at, tree=TreeReading(cpu_seconds=1, io_bytes=0, rss_bytes=100 * MB))
         )
 
     driver = Driver(STALL, wakes_up).beat().run(130)
@@ -274,10 +301,14 @@ def test_each_limit_can_be_off_by_itself() -> None:
 
 
 def test_a_short_timeout_still_takes_its_samples() -> None:
-    quick = WatchSettings(health_watch="off", stall_timeout_seconds=0.5, stall_sample_interval_seconds=0.1)
+    quick = WatchSettings(
+        health_watch="off", stall_timeout_seconds=0.5, stall_sample_interval_seconds=0.1
+    )
     driver = Driver(quick, cpu()).beat().run(10)
     assert driver.trip == (pytest.approx(0.7), 76)
-    shorter = WatchSettings(health_watch="off", stall_timeout_seconds=0.1, stall_sample_interval_seconds=1.0)
+    shorter = WatchSettings(
+        health_watch="off", stall_timeout_seconds=0.1, stall_sample_interval_seconds=1.0
+    )
     assert Driver(shorter, cpu()).beat().run(10).trip == (pytest.approx(3.1), 76)
 
 
@@ -291,7 +322,8 @@ def test_a_gpu_task_spinning_on_its_cpu_is_not_working() -> None:
 
 
 @pytest.mark.parametrize(
-    "probe", [gpu(80), gpu(0, mb_s=6000), gpu(0, tree=cpu(io_mb_s=5)), gpu(0, tree=cpu(rss_mb_s=20))]
+    "probe",
+    [gpu(80), gpu(0, mb_s=6000), gpu(0, tree=cpu(io_mb_s=5)), gpu(0, tree=cpu(rss_mb_s=20))],
 )
 def test_a_gpu_task_that_computes_or_moves_data_is_working(probe: Probe) -> None:
     driver = Driver(STALL, probe, gpus=1).beat().run(1000)
@@ -326,7 +358,9 @@ def test_memory_is_weighed_per_device_and_in_sum() -> None:
         pairs = ((0, a), (1, b))
         return Reading(
             at=at,
-            gpus=tuple(GpuReading(index=i, utilisation_percent=0.0, memory_bytes=m * MB) for i, m in pairs),
+            gpus=tuple(
+                GpuReading(index=i, utilisation_percent=0.0, memory_bytes=m * MB) for i, m in pairs
+            ),
         )
 
     settings = WatchSettings(gpu_memory_moving_mb=100.0)
@@ -341,7 +375,9 @@ def test_memory_is_weighed_per_device_and_in_sum() -> None:
 @pytest.mark.parametrize("nonsense", [float("nan"), float("inf"), -1.0])
 def test_a_probes_nonsense_is_unreadable(nonsense: float) -> None:
     window = open_window(
-        Reading(at=0.0, gpus=(GpuReading(index=0, utilisation_percent=nonsense, memory_bytes=1),)), 1, False
+        Reading(at=0.0, gpus=(GpuReading(index=0, utilisation_percent=nonsense, memory_bytes=1),)),
+        1,
+        False,
     )
     assert judge(window, WatchSettings(), 1).signal is Signal.UNKNOWN
 
@@ -378,7 +414,12 @@ def test_a_beat_resets_the_window_and_frequent_beats_cost_no_sample() -> None:
 
 def test_one_busy_sample_begins_a_new_window() -> None:
     """HEALTH-2."""
-    driver = Driver(HEALTH, lambda at: gpu(50 if at == 1285 else 0)(at), gpus=1).run(990).beat().run(5000)
+    driver = (
+        Driver(HEALTH, lambda at: gpu(50 if at == 1285 else 0)(at), gpus=1)
+        .run(990)
+        .beat()
+        .run(5000)
+    )
     assert driver.trip is not None
     assert driver.trip[0] == 1290 + 300  # from the first idle reading after it
 
@@ -409,7 +450,9 @@ def test_a_gap_in_the_sampling_begins_a_new_window() -> None:
             watch.sample(now, gpu()(now))
     for now in range(1485, 1495, 5):
         watch.sample(now, gpu()(now))
-    assert [v.exit_code for v in watch.tick(1490) if isinstance(v, Trip)] == [78]  # 300 s after the gap
+    assert [v.exit_code for v in watch.tick(1490) if isinstance(v, Trip)] == [
+        78
+    ]  # 300 s after the gap
 
 
 def test_health_watch_auto_on_and_off() -> None:
@@ -450,7 +493,12 @@ def test_an_own_timeout_replaces_both() -> None:
 def test_an_own_timeout_holds_before_the_first_beat() -> None:
     """STALL-1."""
     assert Driver(STALL, cpu()).beat(section="load", timeout=60).run(5000).trip == (62.0, 76)
-    left = Driver(STALL, cpu()).beat(section="load", timeout=60).run(30).beat(section="load", leave=True)
+    left = (
+        Driver(STALL, cpu())
+        .beat(section="load", timeout=60)
+        .run(30)
+        .beat(section="load", leave=True)
+    )
     assert left.run(50_000).trip is None  # still not armed
 
 
@@ -463,12 +511,16 @@ def test_a_later_pass_is_judged_by_the_longest_earlier_one() -> None:
 
 
 def test_a_learned_timeout_is_never_less_than_the_stall_timeout() -> None:
-    driver = Driver(STALL, cpu()).beat().beat(section="e").run(1).beat(section="e", leave=True).beat()
+    driver = (
+        Driver(STALL, cpu()).beat().beat(section="e").run(1).beat(section="e", leave=True).beat()
+    )
     assert driver.beat(section="e").run(5000).trip == (1 + 122, 76)
 
 
 def test_sections_nest_and_lost_datagrams_heal() -> None:
-    watch = Driver(STALL, cpu()).beat().beat(section="outer", timeout=900).beat(section="inner").watch
+    watch = (
+        Driver(STALL, cpu()).beat().beat(section="outer", timeout=900).beat(section="inner").watch
+    )
     assert watch.section == "inner"
     watch.beat(1.0, section="inner", leave=True)
     assert watch.section == "outer"
@@ -482,7 +534,13 @@ def test_sections_nest_and_lost_datagrams_heal() -> None:
 
 
 def test_an_untimed_section_inside_a_timed_one_is_covered_by_it() -> None:
-    driver = Driver(STALL, cpu()).beat().beat(section="outer", timeout=300).beat(section="inner").run(5000)
+    driver = (
+        Driver(STALL, cpu())
+        .beat()
+        .beat(section="outer", timeout=300)
+        .beat(section="inner")
+        .run(5000)
+    )
     assert driver.trip == (302.0, 76)
 
 
@@ -496,7 +554,10 @@ def test_beats_inside_a_section_count() -> None:
 def test_gpu_health_steps_back_in_a_section_that_another_clock_covers() -> None:
     both = WatchSettings()
     covered = Driver(both, gpu(0), gpus=1).beat().beat(section="eval", timeout=1500).run(1499)
-    assert (covered.trip, covered.sampled) == (None, [1499.0])  # one baseline, for the section's own timeout
+    assert (covered.trip, covered.sampled) == (
+        None,
+        [1499.0],
+    )  # one baseline, for the section's own timeout
     uncovered = Driver(both, gpu(0), gpus=1).beat(section="load").run(5000)
     assert uncovered.trip == (1200.0, 78)  # no beat, so nothing else would ever end it
 

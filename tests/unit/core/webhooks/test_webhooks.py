@@ -1,4 +1,5 @@
-"""Webhooks as values: who wants what, in which order it goes, how long it waits, what an answer means."""
+"""Webhooks as values: who wants what, in which order it goes, how long it waits, what an answer
+means."""
 
 from __future__ import annotations
 
@@ -44,13 +45,22 @@ def event(kind: str = "job.failed", number: int = 1, **more: object) -> EventRec
     return EventRecord(id=f"{0:012x}-{number:012x}", at=NOW, kind=kind, **more)  # type: ignore[arg-type]  # fields by name
 
 
-def hook(*events: str, project: str | None = None, room: int = 100, cursor: str = "") -> Subscription:
+def hook(
+    *events: str, project: str | None = None, room: int = 100, cursor: str = ""
+) -> Subscription:
     return Subscription(webhook_id="h", cursor=cursor, events=events, project=project, room=room)
 
 
 def due(number: int, lane: str = "j", hook_id: str = "h", tries: int = 0) -> DueDelivery:
     return DueDelivery(
-        id=f"d{number}", webhook_id=hook_id, lane=lane, seq=number, tries=tries, url="", secrets=("s",), body="{}"
+        id=f"d{number}",
+        webhook_id=hook_id,
+        lane=lane,
+        seq=number,
+        tries=tries,
+        url="",
+        secrets=("s",),
+        body="{}",
     )
 
 
@@ -87,8 +97,11 @@ def test_a_hook_never_hears_of_itself() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 12))
-def test_the_cursor_stops_where_the_room_ends_and_nothing_is_passed_over(wanted: list[bool], room: int) -> None:
-    """Collected in any number of steps, the deliveries are exactly the wanted events, in their order."""
+def test_the_cursor_stops_where_the_room_ends_and_nothing_is_passed_over(
+    wanted: list[bool], room: int
+) -> None:
+    """Collected in any number of steps, the deliveries are exactly the wanted events, in their
+    order."""
     events = [event("job.a" if yes else "host.b", number) for number, yes in enumerate(wanted, 1)]
     ids = (f"id{n}" for n in itertools.count())
     found, cursor = [], ""
@@ -108,11 +121,22 @@ def test_the_cursor_stops_where_the_room_ends_and_nothing_is_passed_over(wanted:
 
 
 def test_a_delivery_carries_its_event_and_its_job() -> None:
-    job = JobSummary(id="j1", name="train", project="p", queue="gpu", state="failed", reason="r", attempt=2, labels={})
+    job = JobSummary(
+        id="j1",
+        name="train",
+        project="p",
+        queue="gpu",
+        state="failed",
+        reason="r",
+        attempt=2,
+        labels={},
+    )
     batch = plan_deliveries(hook(), [event(job_id="j1", data={"x": 1})], {"j1": job}, iter(["id1"]))
     (made,) = batch.deliveries
     payload = msgspec.json.decode(made.body, type=Payload)
-    assert payload == Payload(delivery="id1", webhook="h", event=event(job_id="j1", data={"x": 1}), job=job)
+    assert payload == Payload(
+        delivery="id1", webhook="h", event=event(job_id="j1", data={"x": 1}), job=job
+    )
 
 
 # ---- in which order
@@ -120,8 +144,11 @@ def test_a_delivery_carries_its_event_and_its_job() -> None:
 
 @given(st.data())
 def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject) -> None:
-    """HOOK-1, HOOK-2: whatever fails, hangs or dies. Everything pending is offered, so that the order is the planner's own."""
-    lanes = data.draw(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=25))
+    """HOOK-1, HOOK-2: whatever fails, hangs or dies. Everything pending is offered, so that the
+    order is the planner's own."""
+    lanes = data.draw(
+        st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=25)
+    )
     pending = {n: due(n, lane, hook_id) for n, (hook_id, lane) in enumerate(lanes)}
     windows = {"a": data.draw(st.integers(1, 4)), "b": data.draw(st.integers(1, 4))}
     total, tries_allowed = data.draw(st.integers(1, 5)), 3
@@ -130,10 +157,14 @@ def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject
     first_sent: list[DueDelivery] = []
     ended: list[DueDelivery] = []
     for _ in range(20 * len(lanes) + 1):
-        chosen = plan_sends([d for d in pending.values() if d not in flying], flying, windows, total)
+        chosen = plan_sends(
+            [d for d in pending.values() if d not in flying], flying, windows, total
+        )
         for one in chosen:
             older = [
-                d for d in pending.values() if (d.webhook_id, d.lane) == (one.webhook_id, one.lane) and d.seq < one.seq
+                d
+                for d in pending.values()
+                if (d.webhook_id, d.lane) == (one.webhook_id, one.lane) and d.seq < one.seq
             ]
             assert not older, "an older one of the lane is still pending"
             first_sent += [one] if one.tries == 0 else []
@@ -143,7 +174,9 @@ def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject
             assert sum(d.webhook_id == name for d in flying) <= window
         in_lanes = [(d.webhook_id, d.lane) for d in flying]
         assert len(in_lanes) == len(set(in_lanes))
-        assert flying or not pending, "something is pending, nothing is under way and nothing was chosen"
+        assert flying or not pending, (
+            "something is pending, nothing is under way and nothing was chosen"
+        )
         if not pending:
             break
         landed = flying.pop(chance.randrange(len(flying)))
@@ -183,8 +216,15 @@ def test_a_receiver_in_trouble_is_asked_by_one_at_a_time() -> None:
 # ---- how long, and what an answer means
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(0.1, 60), st.floats(60, 86_400))
-def test_back_off_grows_to_its_ceiling_and_never_beyond(tries: int, chance: float, first: float, top: float) -> None:
+@given(
+    st.integers(1, 10_000),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(0.1, 60),
+    st.floats(60, 86_400),
+)
+def test_back_off_grows_to_its_ceiling_and_never_beyond(
+    tries: int, chance: float, first: float, top: float
+) -> None:
     policy = BackOff(first_seconds=first, ceiling_seconds=top)
     delay = back_off(policy, tries, chance)
     assert 0.75 * min(first, top) <= delay <= top
@@ -194,18 +234,38 @@ def test_back_off_grows_to_its_ceiling_and_never_beyond(tries: int, chance: floa
 
 def test_the_schedule_is_the_documented_one() -> None:
     assert [back_off(POLICY, n, 0.0) for n in range(1, 13)] == [
-        5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600
-    ]  # fmt: skip
+        5,
+        10,
+        20,
+        40,
+        80,
+        160,
+        320,
+        640,
+        1280,
+        2560,
+        3600,
+        3600,
+    ]
     assert back_off(POLICY, 1, 0.999) == pytest.approx(3.75, abs=0.01)
 
 
-@given(st.integers(0, 30), st.integers(1, 30), st.none() | st.integers(100, 599), st.none() | st.floats(0, 1e9))
+@given(
+    st.integers(0, 30),
+    st.integers(1, 30),
+    st.none() | st.integers(100, 599),
+    st.none() | st.floats(0, 1e9),
+)
 @example(0, 12, 410, None)
 @example(11, 12, 410, 5.0)
 @example(11, 12, 503, 5.0)
 @example(0, 1, None, None)
-def test_a_try_ends_in_exactly_one_way(tries: int, allowed: int, status: int | None, wish: float | None) -> None:
-    tried = judge_try(due(1, tries=tries), Answer(status=status, retry_after_seconds=wish), allowed, POLICY, 0.0)
+def test_a_try_ends_in_exactly_one_way(
+    tries: int, allowed: int, status: int | None, wish: float | None
+) -> None:
+    tried = judge_try(
+        due(1, tries=tries), Answer(status=status, retry_after_seconds=wish), allowed, POLICY, 0.0
+    )
     good = status is not None and 200 <= status < 300
     if good:
         assert (tried.state, tried.error) == (DeliveryState.DELIVERED, "")
@@ -224,7 +284,9 @@ def test_a_try_ends_in_exactly_one_way(tries: int, allowed: int, status: int | N
 
 def test_retry_after_slows_and_never_hurries() -> None:
     def delay(wish: float) -> float:
-        return judge_try(due(1), Answer(status=503, retry_after_seconds=wish), 12, POLICY, 0.0).delay_seconds
+        return judge_try(
+            due(1), Answer(status=503, retry_after_seconds=wish), 12, POLICY, 0.0
+        ).delay_seconds
 
     assert (delay(1), delay(60), delay(1e9)) == (5, 60, 3600)
 
@@ -246,7 +308,8 @@ def test_retry_after_of_anything_is_never_an_error(text: str) -> None:
 
 
 def test_the_signature_is_hmac_sha256_of_timestamp_dot_body() -> None:
-    """The figure is from `openssl dgst`: receivers have the scheme written down, so a change of it must be seen."""
+    """The figure is from `openssl dgst`: receivers have the scheme written down, so a change of it
+    must be seen."""
     wanted = hmac.new(b"key", b'1700000000.{"a":1}', hashlib.sha256).hexdigest()
     assert sign("key", 1_700_000_000, b'{"a":1}') == wanted
     assert wanted == "a438e398bfafc57e4396bb7fc2304422f0f768e965d073ca313cb52e22e6ad03"
@@ -263,7 +326,11 @@ def test_an_ipv4_address_is_judged_the_same_however_it_is_wrapped(number: int) -
     plain = ".".join(str(b) for b in number.to_bytes(4, "big"))
     high, low = number >> 16, number & 0xFFFF
     refused = judge_addresses([plain], allow_private=False) is not None
-    for wrapped in (f"::ffff:{high:x}:{low:x}", f"64:ff9b::{high:x}:{low:x}", f"2002:{high:x}:{low:x}::"):
+    for wrapped in (
+        f"::ffff:{high:x}:{low:x}",
+        f"64:ff9b::{high:x}:{low:x}",
+        f"2002:{high:x}:{low:x}::",
+    ):
         if refused:
             assert judge_addresses([wrapped], allow_private=False) is not None, wrapped
 
@@ -286,8 +353,16 @@ def test_any_text_is_a_target_or_refused(text: str) -> None:
 def test_a_target_is_taken_apart() -> None:
     target = parse_target("https://Hooks.Example:8443/a/b?c=d#e", allow_private=False)
     assert (target.host, target.port, target.path, target.host_header) == (
-        "hooks.example", 8443, "/a/b?c=d", "hooks.example:8443",
-    )  # fmt: skip
+        "hooks.example",
+        8443,
+        "/a/b?c=d",
+        "hooks.example:8443",
+    )
     target = parse_target("http://[fd00::1]?x", allow_private=True)
-    assert (target.host, target.port, target.path, target.host_header) == ("fd00::1", 80, "/?x", "[fd00::1]")
+    assert (target.host, target.port, target.path, target.host_header) == (
+        "fd00::1",
+        80,
+        "/?x",
+        "[fd00::1]",
+    )
     assert parse_target("https://hooks.example./", allow_private=False).host == "hooks.example"

@@ -1,6 +1,7 @@
 """Leadership and hints in PostgreSQL, each on a connection of its own.
 
-A hint is only a hint: it is sent outside any transaction, may be lost, and a loop that never got one still polls.
+A hint is only a hint: it is sent outside any transaction, may be lost, and a loop that never got
+one still polls.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class HintsPart:
             self._lead = conn
             try:
                 with cut_after(conn, CONFIRM_SECONDS):
-                    cursor = await conn.execute("select pg_try_advisory_lock(%s) as held", (LEAD_KEY,))
+                    cursor = await conn.execute(
+                        "select pg_try_advisory_lock(%s) as held", (LEAD_KEY,)
+                    )
                     row = await cursor.fetchone()
             except psycopg.Error:
                 row = None
@@ -115,7 +118,8 @@ class HintsPart:
         return self._hub.listen()
 
     async def _keep(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
-        """Run one of the two hint connections for ever, with a longer pause after each failure in a row."""
+        """Run one of the two hint connections for ever, with a longer pause after each failure in a
+        row."""
         failures = 0
         while True:
             try:
@@ -139,9 +143,15 @@ class HintsPart:
             await self._wake.wait()
             self._wake.clear()
             topics, self._pending = list(self._pending), {}
-            payloads = [f"{self._sender_id} {topic}" for topic in topics if len(topic) < 4000 and "\x00" not in topic]
+            payloads = [
+                f"{self._sender_id} {topic}"
+                for topic in topics
+                if len(topic) < 4000 and "\x00" not in topic
+            ]
             with cut_after(conn, self.session.call_seconds):
-                await conn.execute("select pg_notify(%s, p) from unnest(%s::text[]) p", (CHANNEL, payloads))
+                await conn.execute(
+                    "select pg_notify(%s, p) from unnest(%s::text[]) p", (CHANNEL, payloads)
+                )
             await asyncio.sleep(HINT_GAP_SECONDS)
 
     async def _receive(self, conn: Connection) -> None:

@@ -1,4 +1,5 @@
-"""Schema migrations: numbered files, each applied once, in order, in a transaction of its own, under one advisory lock.
+"""Schema migrations: numbered files, each applied once, in order, in a transaction of its own,
+under one advisory lock.
 
 MIGRATE-1  A file that was applied never changes: its checksum is recorded and compared.
 MIGRATE-2  A schema newer than the code is refused before anything is written.
@@ -18,7 +19,12 @@ import psycopg
 
 from holdfast.core.settings.resolve import BUILTIN_QUEUES
 from holdfast.errors import Conflict, Unavailable
-from holdfast.store.postgres.connection.server_needs import check_dsn, explain_refusal, judge_server, read_facts
+from holdfast.store.postgres.connection.server_needs import (
+    check_dsn,
+    explain_refusal,
+    judge_server,
+    read_facts,
+)
 
 LOCK_KEY = 0x686F6C64_6D696772  # "hold" "migr"
 LOCK_WAIT_SECONDS = 60
@@ -56,7 +62,8 @@ class SchemaStatus(NamedTuple):
 
 
 def list_migrations() -> list[Migration]:
-    """The package's migrations in order. Raises ValueError for a number that is missing or there twice."""
+    """The package's migrations in order. Raises ValueError for a number that is missing or there
+    twice."""
     found = []
     for entry in (resources.files("holdfast.store.postgres") / "migrations").iterdir():
         match = _FILE.fullmatch(entry.name)
@@ -74,9 +81,11 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
     Waits up to 60 s for another process that is migrating.
 
     Raises:
-        ValidationError: the DSN cannot be read, or the server is not one Holdfast can use (`server_needs`).
+        ValidationError: the DSN cannot be read, or the server is not one Holdfast can use
+        (`server_needs`).
         Conflict: the schema is newer than this code, or an applied file was changed.
-        Unavailable: the server cannot be reached, takes no writes, or another process holds the lock for too long.
+        Unavailable: the server cannot be reached, takes no writes, or another process holds the
+        lock for too long.
     """
     known = list_migrations() if migrations is None else migrations
     with _connect(dsn, to_write=True) as conn:
@@ -96,7 +105,8 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
 
 @contextmanager
 def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
-    """A connection to a server that Holdfast can use. What is wrong with it, now or later, is told in words of ours."""
+    """A connection to a server that Holdfast can use. What is wrong with it, now or later, is told
+    in words of ours."""
     check_dsn(dsn)
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
@@ -111,7 +121,9 @@ def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
                     raise
                 raise told from error
     except psycopg.errors.LockNotAvailable as error:
-        raise Unavailable(f"another process has been migrating the database for over {LOCK_WAIT_SECONDS} s") from error
+        raise Unavailable(
+            f"another process has been migrating the database for over {LOCK_WAIT_SECONDS} s"
+        ) from error
     except psycopg.OperationalError as error:
         raise Unavailable(f"the database cannot be reached: {str(error).strip()}") from error
 
@@ -131,7 +143,9 @@ def read_status(dsn: str) -> SchemaStatus:
 
 
 def _read_applied(conn: _Connection) -> dict[int, tuple[str, str]]:
-    rows = conn.execute("select version, name, checksum from schema_migrations order by version").fetchall()
+    rows = conn.execute(
+        "select version, name, checksum from schema_migrations order by version"
+    ).fetchall()
     return {int(str(version)): (str(name), str(checksum)) for version, name, checksum in rows}
 
 
@@ -139,14 +153,16 @@ def _check(known: list[Migration], applied: dict[int, tuple[str, str]]) -> None:
     newest = max((m.version for m in known), default=0)
     if max(applied, default=0) > newest:
         raise Conflict(
-            f"the database's schema is version {max(applied)}, but this Holdfast knows only up to {newest}; "
+            f"the database's schema is version {max(applied)}, but this Holdfast knows only up to "
+            f"{newest}; "
             "run the newer Holdfast that wrote it, or restore an older database",
             code="schema_newer",
         )
     for m in known:
         if m.version in applied and applied[m.version][1] != m.checksum:
             raise Conflict(
-                f"migration {m.version:04d}_{m.name} was changed after it was applied to this database; "
+                f"migration {m.version:04d}_{m.name} was changed after it was applied to this "
+                "database; "
                 "an applied migration must never change, so put the change into a new file",
                 code="schema_changed",
             )
@@ -168,7 +184,8 @@ def _apply(conn: _Connection, m: Migration) -> str:
 
 
 def _settle_events(conn: _Connection) -> None:
-    """Make the events of a dump restored into another cluster visible: their transaction ids lie in its future."""
+    """Make the events of a dump restored into another cluster visible: their transaction ids lie in
+    its future."""
     conn.execute(
         "update events set tx = '0'::xid8 where exists"
         " (select from events where tx >= pg_snapshot_xmax(pg_current_snapshot()))"

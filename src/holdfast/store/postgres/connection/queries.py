@@ -1,4 +1,5 @@
-"""Named queries: every statement the store sends is in `sql/<subject>.sql` under `-- name: …`, with why it is so.
+"""Named queries: every statement the store sends is in `sql/<subject>.sql` under `-- name: …`, with
+why it is so.
 
 A name is unique over all files. A file that breaks the form fails at import, not at the first use.
 """
@@ -12,13 +13,18 @@ _NAME = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
 
 
 def parse_queries(text: str, origin: str) -> dict[str, bytes]:
-    """Split `text` at its `-- name:` lines. Raises ValueError for text before the first, an empty or a repeated one."""
+    """Split `text` at its `-- name:` lines. Raises ValueError for text before the first, an empty
+    or a repeated one."""
     parts = _NAME.split(text)
     if any(line.strip() and not line.startswith("--") for line in parts[0].splitlines()):
         raise ValueError(f"{origin}: SQL before the first `-- name:` line")
     found: dict[str, bytes] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        statement = "\n".join(line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+        statement = "\n".join(
+            line
+            for line in body.splitlines()
+            if line.strip() and not line.lstrip().startswith("--")
+        )
         if not statement:
             raise ValueError(f"{origin}: query {name} is empty")
         if name in found:
@@ -28,7 +34,8 @@ def parse_queries(text: str, origin: str) -> dict[str, bytes]:
 
 
 def load_queries() -> dict[str, bytes]:
-    """Return every named query of the package. Raises ValueError as `parse_queries` does, or for a name in two files."""
+    """Return every named query of the package. Raises ValueError as `parse_queries` does, or for a
+    name in two files."""
     found: dict[str, bytes] = {}
     folder = resources.files("holdfast.store.postgres") / "sql"
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):

@@ -1,7 +1,9 @@
-"""What Holdfast needs of a PostgreSQL server that somebody else set up, and what to do about one that lacks it.
+"""What Holdfast needs of a PostgreSQL server that somebody else set up, and what to do about one
+that lacks it.
 
-Everything is looked at once, when the schema is brought up to date or asked about, so that a server that cannot serve is refused
-at the start and by name, not by the first statement that happens to fail.
+Everything is looked at once, when the schema is brought up to date or asked about, so that a server
+that cannot serve is refused at the start and by name, not by the first statement that happens to
+fail.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from holdfast.store.embedded.binaries import MINIMUM_MAJOR
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server says of itself on a new connection. `number` is its `server_version_num`: 150018 is 15.18."""
+    """What a server says of itself on a new connection. `number` is its `server_version_num`:
+    150018 is 15.18."""
 
     number: int
     version: str
@@ -27,12 +30,14 @@ class ServerFacts:
 
 
 def check_dsn(dsn: str) -> None:
-    """ValidationError where libpq cannot read `dsn`. Its own words are left out: they quote what was given, password and all."""
+    """ValidationError where libpq cannot read `dsn`. Its own words are left out: they quote what
+    was given, password and all."""
     try:
         conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise ValidationError(
-            "the DSN cannot be read: give postgresql://user:password@host:5432/database (with %-escapes for @ : / # % in a "
+            "the DSN cannot be read: give postgresql://user:password@host:5432/database (with "
+            "%-escapes for @ : / # % in a "
             "password), or `host=… dbname=… user=…`",
             code="bad_dsn",
             field="dsn",
@@ -55,35 +60,45 @@ def judge_server(facts: ServerFacts, *, to_write: bool) -> HoldfastError | None:
     """Why this server cannot be used, or None."""
     if facts.number < MINIMUM_MAJOR * 10_000:
         return ValidationError(
-            f"the database is PostgreSQL {facts.version}, and Holdfast needs {MINIMUM_MAJOR} or newer: upgrade the server, or name another",
+            f"the database is PostgreSQL {facts.version}, and Holdfast needs {MINIMUM_MAJOR} or "
+            "newer: upgrade the server, or name another",
             code="postgres_too_old",
             field="dsn",
         )
     if facts.encoding != "UTF8":
         return ValidationError(
-            f"the database keeps its text as {facts.encoding}, and Holdfast needs UTF8: make one with "
+            f"the database keeps its text as {facts.encoding}, and Holdfast needs UTF8: make one "
+            "with "
             "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name it in the DSN",
             code="wrong_encoding",
             field="dsn",
         )
     if to_write and facts.read_only:
         return Unavailable(
-            "the database takes no writes: it is a standby, or default_transaction_read_only is on; name the primary in the DSN "
+            "the database takes no writes: it is a standby, or default_transaction_read_only is "
+            "on; name the primary in the DSN "
             "(with several hosts: target_session_attrs=read-write)",
             code="read_only",
         )
     return None
 
 
-def explain_refusal(error: psycopg.Error, conn: psycopg.Connection[tuple[object, ...]]) -> HoldfastError | None:
-    """What a user can act on, for a statement that the server refused; None where its set-up is not the reason."""
+def explain_refusal(
+    error: psycopg.Error, conn: psycopg.Connection[tuple[object, ...]]
+) -> HoldfastError | None:
+    """What a user can act on, for a statement that the server refused; None where its set-up is not
+    the reason."""
     if isinstance(error, pg.ReadOnlySqlTransaction):  # it became a standby since it was looked at
-        return Unavailable(f"the database takes no writes any more: {str(error).strip()}", code="read_only")
+        return Unavailable(
+            f"the database takes no writes any more: {str(error).strip()}", code="read_only"
+        )
     if isinstance(error, pg.InsufficientPrivilege | pg.InvalidSchemaName):
         user, name = conn.info.user, conn.info.dbname
         return ValidationError(
-            f'the role "{user}" may not keep its tables in the database "{name}": {str(error).strip().splitlines()[0]}. Since PostgreSQL 15 '
-            f'only its owner may by itself: ALTER DATABASE "{name}" OWNER TO "{user}", or GRANT CREATE ON SCHEMA public TO "{user}"',
+            f'the role "{user}" may not keep its tables in the database "{name}": '
+            f"{str(error).strip().splitlines()[0]}. Since PostgreSQL 15 "
+            f'only its owner may by itself: ALTER DATABASE "{name}" OWNER TO "{user}", or GRANT '
+            f'CREATE ON SCHEMA public TO "{user}"',
             code="no_privilege",
             field="dsn",
         )

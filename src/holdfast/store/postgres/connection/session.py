@@ -1,8 +1,9 @@
 """Connections to PostgreSQL: one pool, one way to run a transaction, one way to fail.
 
-Every failure to reach the server becomes `Unavailable`. What failed before COMMIT was sent changed nothing and is tried
-again on another connection a few times (after a restart every pooled connection fails once); what failed during
-COMMIT has an unknown fate and is Unavailable too, which is why every method of the store may be repeated.
+Every failure to reach the server becomes `Unavailable`. What failed before COMMIT was sent changed
+nothing and is tried again on another connection a few times (after a restart every pooled
+connection fails once); what failed during COMMIT has an unknown fate and is Unavailable too, which
+is why every method of the store may be repeated.
 """
 
 from __future__ import annotations
@@ -37,26 +38,29 @@ CALL_SECONDS = 30.0
 POOL_WAIT_SECONDS = 3.0
 CONFLICT_TRIES = 8
 _BEGIN = (b"begin",)
-# Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's lease shorter than the
-# agent believes it to be. That is safe: the crash ends every session, the leader's lock among them, so the next
-# leadership begins after it, and nothing lapses before leading_since + TTL (LEASE-4), which is later than the TTL the
-# agent counts from the start of the sync whose renewal was lost.
+# Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
+# lease shorter than the agent believes it to be. That is safe: the crash ends every session, the
+# leader's lock among them, so the next leadership begins after it, and nothing lapses before
+# leading_since + TTL (LEASE-4), which is later than the TTL the agent counts from the start of the
+# sync whose renewal was lost.
 _RELAXED = b"set local synchronous_commit = off"
-# Statements over arrays are planned anew at every call, because PostgreSQL takes the plan for an array of unknown length for
-# dear; planning took as long as running them. Good where one plan serves every length: look-ups by key.
+# Statements over arrays are planned anew at every call, because PostgreSQL takes the plan for an
+# array of unknown length for dear; planning took as long as running them. Good where one plan
+# serves every length: look-ups by key.
 _KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
-_BOTH = (
-    b"select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
-)
+_BOTH = b"select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
 # What our statements count on, whatever an owner of the server or of the role has set for others.
 _SESSION_SETTINGS = (
-    b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read committed';"
-    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s'; set client_min_messages = warning"
+    b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
+    b"committed';"
+    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s'; set "
+    b"client_min_messages = warning"
 )
 
 
 def to_json(value: object) -> str:
-    """`value` as JSON that a jsonb column takes: a NUL in any string, which it refuses, becomes U+FFFD."""
+    """`value` as JSON that a jsonb column takes: a NUL in any string, which it refuses, becomes
+    U+FFFD."""
     raw = msgspec.json.encode(value)
     if b"\\u0000" in raw:
         raw = raw.replace(b"\\u0000", b"\\ufffd")
@@ -66,12 +70,16 @@ def to_json(value: object) -> str:
 class Tx:
     """One transaction, or one statement on its own.
 
-    begin: what opens the transaction. It travels with the first statement, which saves a round trip.
+    begin: what opens the transaction. It travels with the first statement, which saves a round
+    trip.
     committing: to be called before COMMIT is sent.
     """
 
     def __init__(
-        self, conn: Connection, begin: tuple[bytes, ...] = (), committing: Callable[[], None] | None = None
+        self,
+        conn: Connection,
+        begin: tuple[bytes, ...] = (),
+        committing: Callable[[], None] | None = None,
     ) -> None:
         self.conn = conn
         self._begin = begin
@@ -79,11 +87,13 @@ class Tx:
         self._committing = committing
 
     async def many(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
-        """Run named queries in their order, in one round trip: each sees what those before it did and waited for."""
+        """Run named queries in their order, in one round trip: each sees what those before it did
+        and waited for."""
         return await self._pipe(steps, ())
 
     async def last(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
-        """As `many`, and the transaction's COMMIT with them: its locks are let go before anybody looks at the rows.
+        """As `many`, and the transaction's COMMIT with them: its locks are let go before anybody
+        looks at the rows.
 
         Where one of them fails nothing is committed. Nothing may follow in the transaction.
         """
@@ -92,7 +102,9 @@ class Tx:
         self._committing()
         return await self._pipe(steps, (b"commit",))
 
-    async def _pipe(self, steps: Sequence[tuple[str, Mapping[str, Any] | None]], end: tuple[bytes, ...]) -> list[Rows]:
+    async def _pipe(
+        self, steps: Sequence[tuple[str, Mapping[str, Any] | None]], end: tuple[bytes, ...]
+    ) -> list[Rows]:
         begin, self._begin = self._begin, ()
         async with self.conn.pipeline():
             for word in begin:
@@ -113,12 +125,16 @@ class Tx:
                 await self.conn.execute(word, prepare=False)
             return await self.conn.execute(QUERIES[name], params, prepare=prepare)
 
-    async def rows(self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None) -> Rows:
+    async def rows(
+        self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
+    ) -> Rows:
         """Run the named query and return its rows as dicts."""
         cursor = await self._execute(name, params, prepare)
         return await cursor.fetchall()
 
-    async def one(self, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    async def one(
+        self, name: str, params: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
         """The first row, or None."""
         cursor = await self._execute(name, params)
         return await cursor.fetchone()
@@ -144,8 +160,10 @@ class Tx:
 class Session:
     """The pool, and how everything runs on it.
 
-    prepare_threshold: as psycopg's: 0 plans a statement at its first use on a connection; None behind a pooler in transaction mode.
-    call_seconds: a call that takes longer is cut off at its socket, so a frozen server cannot freeze the controller.
+    prepare_threshold: as psycopg's: 0 plans a statement at its first use on a connection; None
+    behind a pooler in transaction mode.
+    call_seconds: a call that takes longer is cut off at its socket, so a frozen server cannot
+    freeze the controller.
     """
 
     def __init__(
@@ -168,9 +186,16 @@ class Session:
         probe = await self.connect()
         await probe.close()
         self._pool = _WarmPool(
-            self.dsn, kwargs=self._arguments(), min_size=1, max_size=self.max_connections, open=False,
-            configure=_configure, timeout=POOL_WAIT_SECONDS, reconnect_timeout=2.0, name="holdfast",
-        )  # fmt: skip
+            self.dsn,
+            kwargs=self._arguments(),
+            min_size=1,
+            max_size=self.max_connections,
+            open=False,
+            configure=_configure,
+            timeout=POOL_WAIT_SECONDS,
+            reconnect_timeout=2.0,
+            name="holdfast",
+        )
         await self._pool.open()
 
     async def close(self) -> None:
@@ -181,9 +206,14 @@ class Session:
 
     def _arguments(self) -> dict[str, Any]:
         return {
-            "autocommit": True, "prepare_threshold": self._prepare_threshold, "row_factory": dict_row,
-            "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-        }  # fmt: skip
+            "autocommit": True,
+            "prepare_threshold": self._prepare_threshold,
+            "row_factory": dict_row,
+            "connect_timeout": CONNECT_SECONDS,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        }
 
     async def connect(self) -> Connection:
         """A connection of its own, outside the pool. Raises Unavailable."""
@@ -201,49 +231,70 @@ class Session:
         """Run `work` in one transaction, committed when it returns.
 
         `work` may run more than once: nothing it did before has happened then.
-        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan, whatever it is given.
+        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan,
+        whatever it is given.
 
         Raises:
             Unavailable: the server cannot be reached, or the fate of the commit is unknown.
             ValidationError: a value cannot be stored.
         """
-        settings = {(True, False): _RELAXED, (False, True): _KEEP_PLANS, (True, True): _BOTH}.get((relaxed, keep_plans))
+        settings = {(True, False): _RELAXED, (False, True): _KEEP_PLANS, (True, True): _BOTH}.get(
+            (relaxed, keep_plans)
+        )
         begin = _BEGIN if settings is None else (*_BEGIN, settings)
         return await self._attempt(lambda conn, mark: self._transact_once(conn, work, begin, mark))
 
     async def _transact_once(
-        self, conn: Connection, work: Callable[[Tx], Awaitable[T]], begin: tuple[bytes, ...], mark: Callable[[], None]
+        self,
+        conn: Connection,
+        work: Callable[[Tx], Awaitable[T]],
+        begin: tuple[bytes, ...],
+        mark: Callable[[], None],
     ) -> T:
         tx = Tx(conn, begin, mark)
         try:
             result = await work(tx)
         except BaseException:
-            if not conn.closed and conn.info.transaction_status in (2, 3):  # in a transaction, or in a failed one
-                # A connection too broken for it has rolled back already, and why we are here must not be lost with it.
+            if not conn.closed and conn.info.transaction_status in (
+                2,
+                3,
+            ):  # in a transaction, or in a failed one
+                # A connection too broken for it has rolled back already, and why we are here must
+                # not be lost with it.
                 with suppress(psycopg.Error):
                     await conn.execute(b"rollback", prepare=False)
             raise
-        if conn.info.transaction_status == 2:  # else the work sent nothing, or its COMMIT with its last statements
+        if (
+            conn.info.transaction_status == 2
+        ):  # else the work sent nothing, or its COMMIT with its last statements
             mark()
             await conn.execute(b"commit", prepare=False)
         if tx.drain_news:
             self.tell_drains(tx.drain_news)
         return result
 
-    async def single(self, work: Callable[[Tx], Awaitable[T]], *, seconds: float | None = None) -> T:
-        """Run `work`, one statement or reads that need no common snapshot, without BEGIN and COMMIT."""
+    async def single(
+        self, work: Callable[[Tx], Awaitable[T]], *, seconds: float | None = None
+    ) -> T:
+        """Run `work`, one statement or reads that need no common snapshot, without BEGIN and
+        COMMIT."""
 
         async def once(conn: Connection, mark: Callable[[], None]) -> T:
             return await work(Tx(conn))
 
         return await self._attempt(once, seconds=seconds)
 
-    async def rows(self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None) -> Rows:
+    async def rows(
+        self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
+    ) -> Rows:
         """Run one named query on its own."""
         return await self.single(lambda tx: tx.rows(name, params, prepare=prepare))
 
     async def _attempt(
-        self, once: Callable[[Connection, Callable[[], None]], Awaitable[T]], *, seconds: float | None = None
+        self,
+        once: Callable[[Connection, Callable[[], None]], Awaitable[T]],
+        *,
+        seconds: float | None = None,
     ) -> T:
         committing = False
 
@@ -264,16 +315,26 @@ class Session:
             except (pg.SerializationFailure, pg.DeadlockDetected) as error:
                 conflicts += 1
                 if conflicts >= CONFLICT_TRIES:
-                    raise Unavailable(f"the database refused {conflicts} times: {_words(error)}") from error
+                    raise Unavailable(
+                        f"the database refused {conflicts} times: {_words(error)}"
+                    ) from error
                 await asyncio.sleep(random.uniform(0, 0.005 * 2**conflicts))
             except PoolTimeout as error:
                 if _count_cancels() > cancels:  # lost while it waited for a connection
                     raise asyncio.CancelledError from error
-                raise Unavailable("the database cannot be reached: no connection came up in time") from error
+                raise Unavailable(
+                    "the database cannot be reached: no connection came up in time"
+                ) from error
             except PoolClosed as error:
                 raise Unavailable("the store is closed") from error
-            except (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction) as error:
-                if _count_cancels() > cancels:  # lost in a clean-up that failed: nobody waits for this call any more
+            except (
+                psycopg.OperationalError,
+                psycopg.InterfaceError,
+                pg.ReadOnlySqlTransaction,
+            ) as error:
+                if (
+                    _count_cancels() > cancels
+                ):  # lost in a clean-up that failed: nobody waits for this call any more
                     raise asyncio.CancelledError from error
                 broken += 1
                 lost = (
@@ -281,17 +342,26 @@ class Session:
                     or error.sqlstate is None
                     or error.sqlstate[:3] in ("57P", "08")
                 )
-                if committing or not lost or broken > self.max_connections + 1 or loop.time() > deadline:
+                if (
+                    committing
+                    or not lost
+                    or broken > self.max_connections + 1
+                    or loop.time() > deadline
+                ):
                     fate = " while it committed, so whether it did is unknown" if committing else ""
                     raise Unavailable(f"the database failed{fate}: {_words(error)}") from error
             except (psycopg.DataError, UnicodeEncodeError) as error:
-                raise ValidationError(f"the database cannot store a value that was given: {_words(error)}") from error
+                raise ValidationError(
+                    f"the database cannot store a value that was given: {_words(error)}"
+                ) from error
 
     @asynccontextmanager
     async def _borrow(self, seconds: float) -> AsyncIterator[Connection]:
         if self._pool is None:
             raise Unavailable("the store is not open")
-        async with self._pool.connection(timeout=max(0.05, min(seconds, POOL_WAIT_SECONDS))) as conn:
+        async with self._pool.connection(
+            timeout=max(0.05, min(seconds, POOL_WAIT_SECONDS))
+        ) as conn:
             with cut_after(conn, seconds):
                 yield conn
 
@@ -310,10 +380,11 @@ class _Stack(deque[Connection]):
 
 
 class _WarmPool(AsyncConnectionPool[Connection]):
-    """Hands out the connection that was used last, where the library takes the one that rested longest.
+    """Hands out the connection that was used last, where the library takes the one that rested
+    longest.
 
-    A server process that has not run a statement yet needs milliseconds to read the catalog and to plan it, so at idle
-    every call must meet the same warm one.
+    A server process that has not run a statement yet needs milliseconds to read the catalog and to
+    plan it, so at idle every call must meet the same warm one.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -322,7 +393,8 @@ class _WarmPool(AsyncConnectionPool[Connection]):
 
 
 class cut_after:
-    """Cut a connection at its socket after `seconds`: the one way out of a wait for a server that is frozen."""
+    """Cut a connection at its socket after `seconds`: the one way out of a wait for a server that
+    is frozen."""
 
     def __init__(self, conn: Connection, seconds: float) -> None:
         self._conn = conn
