@@ -56,7 +56,7 @@ TORCH_INDEX ?=
 
 slurm: env      ## the supervisor under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/slurm/install.sh
-	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/slurm
+	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/system/slurm
 
 s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/checkpoints/install.sh

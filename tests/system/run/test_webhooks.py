@@ -20,7 +20,15 @@ from tests.store.pg_fixture import PgServer
 from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
 from tests.system.proxy import wait_until
-from tests.unit.controller.receiver import OK, SECRET, Receiver, Request, hang, receive, status
+from tests.unit.controller.webhooks.receiver import (
+    OK,
+    SECRET,
+    Receiver,
+    Request,
+    hang,
+    receive,
+    status,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.system.proxy import Proxy
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[3]
 POLICY, RANK = HERE / "night_policy.py", HERE / "night_rank.py"
 SPARES = 1
 ORPHAN_GRACE_SECONDS = 12.0

@@ -15,7 +15,7 @@ from holdfast import webhooks
 from holdfast.controller.runtime.webhook_sender import Refused, Resolver, Sender
 from holdfast.core.webhooks.values import Answer
 from holdfast.errors import ValidationError
-from tests.unit.controller.receiver import (
+from tests.unit.controller.webhooks.receiver import (
     OK,
     SECRET,
     drip,

@@ -29,7 +29,15 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import NewJob, Store
 from holdfast.store.port.webhooks import NewWebhook
 from tests.unit.controller.conftest import Served
-from tests.unit.controller.receiver import OK, SECRET, Receiver, Request, hang, receive, status
+from tests.unit.controller.webhooks.receiver import (
+    OK,
+    SECRET,
+    Receiver,
+    Request,
+    hang,
+    receive,
+    status,
+)
 
 QUICK = BackOff(first_seconds=0.05, ceiling_seconds=0.2)
 SETTINGS = {"webhook_allow_private": True, "webhook_timeout_seconds": 20.0}

@@ -1,8 +1,6 @@
 """Patterns: what tools really print, what merely sounds like it, and Xids as the driver writes
 them."""
 
-# ruff: noqa: E501  the messages stand as they are printed
-
 from __future__ import annotations
 
 import re

@@ -32,7 +32,7 @@ Script = Callable[[list[dict[str, Any]]], None]
 def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     path = tmp_path / "nvml.json"
     monkeypatch.setenv("FAKE_NVML", str(path))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
     return lambda devices: (
         (path.with_suffix(".part").write_text(json.dumps(devices)) and None)
         or os.rename(path.with_suffix(".part"), path)

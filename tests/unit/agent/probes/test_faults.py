@@ -93,7 +93,7 @@ async def box(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Box]:
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml.json"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
     made = Box(tmp_path, request.param)
     yield made
     await made.worker.close()
