@@ -8,7 +8,7 @@ A frame is one ZeroMQ message part: a fixed header, then (or nothing) a msgpack 
 `session` names one meeting of a supervisor and a manager; it is dealt by the supervisor in
 `Welcome`, at random. `sequence` numbers the frames of one session and direction from 1; 0 is an
 unnumbered frame, which is acted upon
-whatever was heard before: a heartbeat (no messages), or `Hello`, `Who`, `Welcome` and `End`, which
+whatever was heard before: a heartbeat (no messages), or `ManagerHello`, `Who`, `Welcome` and `End`, which
 carry the run instead. `acknowledged` is the last sequence taken from the peer, in order, nothing
 missing.
 
@@ -45,7 +45,7 @@ Count = Annotated[int, Meta(ge=0, le=2**32)]
 Id = Annotated[int, Meta(ge=0, le=2**62)]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BusMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Root of the closed set. An array on the wire, its tag first. No cycle leads through one, so
     the garbage collector need not look."""
 
@@ -53,7 +53,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # ---- manager → supervisor
 
 
-class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a host has. gpus: how many. address: what the other hosts reach it by."""
 
     hostname: Word
@@ -64,7 +64,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     labels: dict[Word, Word] = {}
 
 
-class Ending(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ProcessEnding(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How one process ended. Of exit_code and signal one is set; neither where it survived
     SIGKILL."""
 
@@ -95,11 +95,11 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
     group: Id
     running: list[Running] = []
-    ended: list[Ending] = []
+    ended: list[ProcessEnding] = []
     unstarted: list[Unstarted] = []
 
 
-class Hello(Message, frozen=True, tag=1):
+class ManagerHello(BusMessage, frozen=True, tag=1):
     """A manager presents itself; repeated until it is answered. `identity` of the socket is its
     incarnation.
 
@@ -109,40 +109,40 @@ class Hello(Message, frozen=True, tag=1):
 
     version: int
     run: Word
-    facts: HostFacts
+    facts: MachineFacts
     pid: Count
     groups: list[GroupReport] = []
 
 
-class Launched(Message, frozen=True, tag=2):
+class Launched(BusMessage, frozen=True, tag=2):
     """Processes run."""
 
     group: Id
     processes: list[Running]
 
 
-class LaunchFailed(Message, frozen=True, tag=3):
+class LaunchFailed(BusMessage, frozen=True, tag=3):
     """Processes could not be started."""
 
     group: Id
     processes: list[Unstarted]
 
 
-class Exited(Message, frozen=True, tag=4):
+class Exited(BusMessage, frozen=True, tag=4):
     """Processes are over, their whole trees included."""
 
     group: Id
-    processes: list[Ending]
+    processes: list[ProcessEnding]
 
 
-class Signalled(Message, frozen=True, tag=5):
-    """A `Signal` was carried out; `reached` of the processes meant were there to get it."""
+class Signalled(BusMessage, frozen=True, tag=5):
+    """A `SignalProcesses` was carried out; `reached` of the processes meant were there to get it."""
 
     request: Id
     reached: Count
 
 
-class Deliver(Message, frozen=True, tag=6):
+class Deliver(BusMessage, frozen=True, tag=6):
     """A message of a process for the policy script."""
 
     group: Id
@@ -152,7 +152,7 @@ class Deliver(Message, frozen=True, tag=6):
     last: bool = True
 
 
-class Dropped(Message, frozen=True, tag=7):
+class Dropped(BusMessage, frozen=True, tag=7):
     """Messages for a process that never took them were dropped: its mailbox was full."""
 
     group: Id
@@ -170,7 +170,7 @@ class ProcessUse(msgspec.Struct, frozen=True, array_like=True):
     count: Count
 
 
-class Usage(Message, frozen=True, tag=8):
+class HostUsage(BusMessage, frozen=True, tag=8):
     """A sample of the host: load over one minute, memory still free, and every process tree."""
 
     at: float
@@ -179,7 +179,7 @@ class Usage(Message, frozen=True, tag=8):
     processes: list[ProcessUse]
 
 
-class Bye(Message, frozen=True, tag=9):
+class Bye(BusMessage, frozen=True, tag=9):
     """The manager leaves; nothing of it runs any more."""
 
     reason: str
@@ -189,8 +189,8 @@ class Bye(Message, frozen=True, tag=9):
 # ---- supervisor → manager
 
 
-class Welcome(Message, frozen=True, tag=1):
-    """The answer to `Hello`: a session begins, with these rules.
+class Welcome(BusMessage, frozen=True, tag=1):
+    """The answer to `ManagerHello`: a session begins, with these rules.
 
     Silence for `silence_seconds` ends the manager's processes after `orphan_grace_seconds` more, by
     TERM and, after `kill_grace_seconds`, KILL. epoch: how often a script of this run was started.
@@ -205,13 +205,13 @@ class Welcome(Message, frozen=True, tag=1):
     kill_grace_seconds: float
 
 
-class Who(Message, frozen=True, tag=2):
-    """This supervisor does not know the session: say `Hello` again."""
+class Who(BusMessage, frozen=True, tag=2):
+    """This supervisor does not know the session: say `ManagerHello` again."""
 
     run: Word
 
 
-class Launch(Message, frozen=True, tag=3):
+class LaunchProcesses(BusMessage, frozen=True, tag=3):
     """Start `count` processes with ranks from `first_rank` up. A rank already known is answered,
     never started twice.
 
@@ -232,7 +232,7 @@ class Launch(Message, frozen=True, tag=3):
     simulate: bool = False
 
 
-class Signal(Message, frozen=True, tag=4):
+class SignalProcesses(BusMessage, frozen=True, tag=4):
     """Send a signal to processes (None: all of the group on this host), or to their whole process
     groups."""
 
@@ -243,7 +243,7 @@ class Signal(Message, frozen=True, tag=4):
     whole_group: bool
 
 
-class Stop(Message, frozen=True, tag=5):
+class StopProcesses(BusMessage, frozen=True, tag=5):
     """TERM to the whole trees, KILL after the grace. Repeats act once; a sooner KILL wins."""
 
     group: Id
@@ -251,7 +251,7 @@ class Stop(Message, frozen=True, tag=5):
     grace_seconds: float
 
 
-class Send(Message, frozen=True, tag=6):
+class Send(BusMessage, frozen=True, tag=6):
     """A message for a process, or (rank None) for every process of the group on this host."""
 
     group: Id
@@ -261,13 +261,13 @@ class Send(Message, frozen=True, tag=6):
     last: bool = True
 
 
-class Forget(Message, frozen=True, tag=7):
+class Forget(BusMessage, frozen=True, tag=7):
     """Ended groups that the script has done with."""
 
     groups: list[Id]
 
 
-class End(Message, frozen=True, tag=8):
+class End(BusMessage, frozen=True, tag=8):
     """End every process (TERM, grace, KILL) and exit with `code`. Said again whenever a manager
     given up speaks."""
 
@@ -277,8 +277,18 @@ class End(Message, frozen=True, tag=8):
     grace_seconds: float
 
 
-Up = Hello | Launched | LaunchFailed | Exited | Signalled | Deliver | Dropped | Usage | Bye
-Down = Welcome | Who | Launch | Signal | Stop | Send | Forget | End
+Up = (
+    ManagerHello
+    | Launched
+    | LaunchFailed
+    | Exited
+    | Signalled
+    | Deliver
+    | Dropped
+    | HostUsage
+    | Bye
+)
+Down = Welcome | Who | LaunchProcesses | SignalProcesses | StopProcesses | Send | Forget | End
 
 _encoder = msgspec.msgpack.Encoder()
 encode_message = _encoder.encode

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.supervisor import Context, Process
 from holdfast.supervisor.script import context
-from holdfast.supervisor.script.state import STATE_FILE, RunState
-from holdfast.wire.bus import HostFacts
+from holdfast.supervisor.script.state import STATE_FILE, SavedRun
+from holdfast.wire.bus import MachineFacts
 from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
 
@@ -129,12 +129,12 @@ def test_the_state_never_tells_of_an_end_on_a_host_that_waits(scripts: Any) -> N
         """Looked at, and by then it has come to its end."""
 
         def __iter__(self) -> Iterator[Process]:
-            hosts[0]._identity, hosts[0]._facts = b"\1" * 16, HostFacts(hostname="m0")
+            hosts[0]._identity, hosts[0]._facts = b"\1" * 16, MachineFacts(hostname="m0")
             process._returncode.set_result(0)
             return super().__iter__()
 
     group._processes = Meanwhile(group._processes)
-    state = RunState.begin(ctx._state.keys, ctx.port)
+    state = SavedRun.begin(ctx._state.keys, ctx.port)
     state.update(ctx._roster, ctx._crew)
     assert state.groups[0].returncodes == {0: 0}
     assert state.hosts[0].identity

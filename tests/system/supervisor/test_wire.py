@@ -27,9 +27,9 @@ from holdfast.wire.bus import (
     Assembler,
     Bye,
     Deliver,
-    Hello,
-    HostFacts,
-    Launch,
+    LaunchProcesses,
+    MachineFacts,
+    ManagerHello,
     Welcome,
     cut_parts,
     decode_down,
@@ -66,7 +66,7 @@ def own_key(ctx: Context) -> ManagerKey:
 
 
 def hello(run: str = "", version: int = VERSION) -> bytes:
-    message = Hello(version, run, HostFacts(hostname="stranger"), 1)
+    message = ManagerHello(version, run, MachineFacts(hostname="stranger"), 1)
     return encode_header(0, 0, 0) + encode_body([encode_message(message)])
 
 
@@ -232,7 +232,9 @@ def test_a_replay_within_the_run_acts_once(patient: Context) -> None:
         session = meet(dealer)
         host.hostname().result(PATIENCE)
         (process,) = patient.create_process_group([host], ["true"])
-        while not any(isinstance(message, Launch) for message in decode_down(dealer.recv())):
+        while not any(
+            isinstance(message, LaunchProcesses) for message in decode_down(dealer.recv())
+        ):
             pass  # no manager speaks for processes that it has not been given
         words = [
             encode_header(session, n + 1, 0) + encode_body([deliver(process.group.number, n)])

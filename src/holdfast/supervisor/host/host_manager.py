@@ -42,13 +42,13 @@ from holdfast.wire.bus import (
     Down,
     End,
     Forget,
-    HostFacts,
-    Launch,
+    HostUsage,
+    LaunchProcesses,
+    MachineFacts,
     Send,
-    Signal,
-    Stop,
+    SignalProcesses,
+    StopProcesses,
     Up,
-    Usage,
     encode_message,
 )
 from holdfast.wire.bus_local import Alive, WardenRequest, decode_warden_answer, encode_local
@@ -188,7 +188,7 @@ class _HostManager:
     def __init__(
         self,
         config: ManagerConfig,
-        facts: HostFacts,
+        facts: MachineFacts,
         mark: str,
         warden: socket.socket,
         folder: str,
@@ -417,12 +417,12 @@ class _HostManager:
                 self._say(answer)
         elif isinstance(message, Send):
             self._tended.send(message)
-        elif isinstance(message, Launch):
+        elif isinstance(message, LaunchProcesses):
             if self._end_at is None:
                 self._tended.launch(message)
-        elif isinstance(message, Signal):
+        elif isinstance(message, SignalProcesses):
             self._tended.signal(message)
-        elif isinstance(message, Stop):
+        elif isinstance(message, StopProcesses):
             self._tended.stop(message)
         elif isinstance(message, Forget):
             self._tended.forget(message.groups)
@@ -433,7 +433,7 @@ class _HostManager:
         load, free, uses = read_usage(
             [(p.group, p.rank, p.pid) for p in self._tended.living if p.pid]
         )
-        self._session.push(encode_message(Usage(time.time(), load, free, uses)))
+        self._session.push(encode_message(HostUsage(time.time(), load, free, uses)))
         if uses:
             self.note(
                 "usage",

@@ -19,17 +19,17 @@ from holdfast.supervisor.script.run_config import RUN_VARIABLE
 from holdfast.wire.bus import (
     Deliver,
     Dropped,
-    Ending,
     Exited,
     GroupReport,
-    Launch,
     Launched,
     LaunchFailed,
+    LaunchProcesses,
+    ProcessEnding,
     Running,
     Send,
-    Signal,
     Signalled,
-    Stop,
+    SignalProcesses,
+    StopProcesses,
     Unstarted,
     Up,
 )
@@ -63,7 +63,7 @@ class TendedProcess:
         self.box = box
         self.pid = 0
         self.started_at = 0.0
-        self.ended: Ending | None = None
+        self.ended: ProcessEnding | None = None
         self.unstarted: Unstarted | None = None
 
     @property
@@ -97,7 +97,7 @@ class TendedProcesses:
 
     # ---- orders
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: LaunchProcesses) -> None:
         """Start what is not known yet (MANAGE-1)."""
         group = self._groups.setdefault(launch.group, {})
         for local in range(launch.count):
@@ -122,7 +122,7 @@ class TendedProcesses:
             words = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
             self._ask(Start(process.key, launch.args, words, launch.cwd, log))
 
-    def signal(self, order: Signal) -> None:
+    def signal(self, order: SignalProcesses) -> None:
         """Pass a signal on; the warden says how many it reached."""
         keys = [process.key for process in self._meant(order.group, order.ranks)]
         if keys:
@@ -130,7 +130,7 @@ class TendedProcesses:
         else:
             self._say(Signalled(order.request, 0))
 
-    def stop(self, order: Stop) -> None:
+    def stop(self, order: StopProcesses) -> None:
         """TERM, grace, KILL."""
         keys = [process.key for process in self._meant(order.group, order.ranks)]
         if keys:
@@ -194,7 +194,7 @@ class TendedProcesses:
             self._take_end(process, answer)
 
     def _take_end(self, process: TendedProcess, answer: TreeEnded) -> None:
-        process.ended = Ending(
+        process.ended = ProcessEnding(
             process.rank,
             answer.exit_code,
             answer.signal,
@@ -232,7 +232,7 @@ class TendedProcesses:
             self._say(Deliver(process.group, process.rank, part.data, part.part, part.last))
 
     def report(self) -> list[GroupReport]:
-        """Everything known, for `Hello` (MANAGE-2)."""
+        """Everything known, for `ManagerHello` (MANAGE-2)."""
         return [
             GroupReport(
                 group=number,
@@ -252,7 +252,7 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _describe_rank(launch: Launch, rank: int, local: int, name: str) -> dict[str, str]:
+def _describe_rank(launch: LaunchProcesses, rank: int, local: int, name: str) -> dict[str, str]:
     """torchrun's names, and ours."""
     return {
         "RANK": str(rank),

@@ -13,17 +13,17 @@ import signal
 from holdfast.wire.bus import (
     Deliver,
     Down,
-    Ending,
     Exited,
     Forget,
     GroupReport,
-    Launch,
     Launched,
+    LaunchProcesses,
+    ProcessEnding,
     Running,
     Send,
-    Signal,
     Signalled,
-    Stop,
+    SignalProcesses,
+    StopProcesses,
     Up,
 )
 
@@ -34,10 +34,10 @@ _INF = float("inf")
 class _Group:
     __slots__ = ("echo", "ended", "first_rank", "living")
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchProcesses) -> None:
         self.first_rank = launch.first_rank
         self.living = set(range(launch.first_rank, launch.first_rank + launch.count))
-        self.ended: list[Ending] = []
+        self.ended: list[ProcessEnding] = []
         self.echo = launch.args[:1] == ["echo"]
 
 
@@ -53,12 +53,12 @@ class SimulatedProcesses:
         if isinstance(message, Send):
             group = self._groups.get(message.group)
             return None if group is None else self._take_send(group, message)
-        if isinstance(message, Launch):
+        if isinstance(message, LaunchProcesses):
             return self._launch(message, now) if message.simulate else None
-        if isinstance(message, Signal):
+        if isinstance(message, SignalProcesses):
             group = self._groups.get(message.group)
             return None if group is None else self._signal(group, message)
-        if isinstance(message, Stop):
+        if isinstance(message, StopProcesses):
             group = self._groups.get(message.group)
             return (
                 None
@@ -82,7 +82,7 @@ class SimulatedProcesses:
             else []
         )
 
-    def _launch(self, launch: Launch, now: float) -> list[Up]:
+    def _launch(self, launch: LaunchProcesses, now: float) -> list[Up]:
         if launch.group in self._groups:
             return []
         group = self._groups[launch.group] = _Group(launch)
@@ -102,7 +102,7 @@ class SimulatedProcesses:
                 heapq.heappush(self._due, (now + float(launch.args[1]), launch.group, rank))
         return started
 
-    def _signal(self, group: _Group, message: Signal) -> list[Up]:
+    def _signal(self, group: _Group, message: SignalProcesses) -> list[Up]:
         ranks = self._meant(group, message.ranks)
         ended = (
             self._end(message.group, ranks, -message.number) if message.number in _DEADLY else []
@@ -115,7 +115,8 @@ class SimulatedProcesses:
     def _end(self, number: int, ranks: list[int], code: int) -> list[Up]:
         group = self._groups[number]
         endings = [
-            Ending(rank, code if code >= 0 else None, -code if code < 0 else None) for rank in ranks
+            ProcessEnding(rank, code if code >= 0 else None, -code if code < 0 else None)
+            for rank in ranks
         ]
         group.living.difference_update(ranks)
         group.ended += endings
@@ -144,7 +145,7 @@ class SimulatedProcesses:
         return self._due[0][0] if self._due else _INF
 
     def report(self) -> list[GroupReport]:
-        """Everything known, for `Hello`."""
+        """Everything known, for `ManagerHello`."""
         return [
             GroupReport(
                 group=number,

@@ -22,7 +22,7 @@ from holdfast.supervisor.host.host_manager import dial
 from holdfast.supervisor.host.simulated import SimulatedProcesses
 from holdfast.supervisor.line.keys import ManagerKey
 from holdfast.supervisor.line.session_host import HostSession
-from holdfast.wire.bus import End, HostFacts, Up, encode_message
+from holdfast.wire.bus import End, MachineFacts, Up, encode_message
 
 _MAX_SOCKETS = 65_000
 _FRAMES_PER_TURN = 64
@@ -141,7 +141,7 @@ class SimulatedFleet:
         while self._made < self._count and len(self._unmet) < _DIALLING:
             processes = SimulatedProcesses()
             session = HostSession(
-                HostFacts(hostname=f"{self._name}-{os.getpid()}-{self._made}", cpus=1),
+                MachineFacts(hostname=f"{self._name}-{os.getpid()}-{self._made}", cpus=1),
                 os.getpid(),
                 now=now,
                 patience_seconds=self._patience,

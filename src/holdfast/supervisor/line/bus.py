@@ -29,8 +29,8 @@ from holdfast.supervisor.line.gate import Gate
 from holdfast.supervisor.line.keys import RunKeys
 from holdfast.supervisor.line.lag import LagProbe
 from holdfast.supervisor.line.priority import prefer_this_thread, preferred
-from holdfast.supervisor.line.session_fleet import Fleet, Peer
-from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES, Hello, Up
+from holdfast.supervisor.line.session_fleet import Fleet, ManagerPeer
+from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES, ManagerHello, Up
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -53,13 +53,13 @@ class Roster(Protocol):
     """What the bus needs of whoever knows hosts and processes. All of it is called in the bus's
     thread."""
 
-    def take_came(self, peer: Peer, hello: Hello) -> None:
+    def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
         """A manager was welcomed."""
 
-    def take_messages(self, peer: Peer, messages: list[Up]) -> None:
+    def take_messages(self, peer: ManagerPeer, messages: list[Up]) -> None:
         """Messages of a manager, each for the first time."""
 
-    def take_silent(self, peer: Peer) -> None:
+    def take_silent(self, peer: ManagerPeer) -> None:
         """A manager fell silent."""
 
     def turn(self, now: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.process import table
-from holdfast.wire.bus import HostFacts, ProcessUse
+from holdfast.wire.bus import MachineFacts, ProcessUse
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -23,9 +23,9 @@ def read_facts(
     labels: Mapping[str, str],
     gpus: int | None,
     address: str | None = None,
-) -> HostFacts:
+) -> MachineFacts:
     """What this machine tells of itself. No GPU library is loaded: device files are counted."""
-    return HostFacts(
+    return MachineFacts(
         hostname=name or read_machine_name(),
         address=address or find_address(url),
         cpus=len(os.sched_getaffinity(0)),

@@ -27,8 +27,8 @@ from holdfast.wire.bus import (
     VERSION,
     Bye,
     End,
-    Hello,
-    HostFacts,
+    MachineFacts,
+    ManagerHello,
     Up,
     Welcome,
     Who,
@@ -62,7 +62,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     kill_grace_seconds: float = KILL_GRACE_SECONDS
 
 
-class Peer:
+class ManagerPeer:
     """One manager that was welcomed. `host` is the shell's: the handle it was given to."""
 
     __slots__ = (
@@ -79,12 +79,12 @@ class Peer:
     )
 
     def __init__(
-        self, identity: bytes, link: Link, welcome: bytes, hello: Hello, now: float
+        self, identity: bytes, link: Link, welcome: bytes, hello: ManagerHello, now: float
     ) -> None:
         self.identity = identity
         self.link = link
         self.welcome = welcome
-        self.facts: HostFacts = hello.facts
+        self.facts: MachineFacts = hello.facts
         self.pid = hello.pid
         self.beat: bytes | None = None  # its last heartbeat: the next is most likely the same bytes
         self.heard_at = now
@@ -103,17 +103,21 @@ class Fleet:
         self.epoch = epoch
         self.rules = rules
         self.refused: Counter[str] = Counter()
-        self.peers: OrderedDict[bytes, Peer] = OrderedDict()  # the one heard longest ago first
+        self.peers: OrderedDict[bytes, ManagerPeer] = (
+            OrderedDict()
+        )  # the one heard longest ago first
         self.out: list[tuple[bytes, bytes]] = []
-        self.came: list[tuple[Peer, Hello]] = []  # welcomed since the shell looked last
+        self.came: list[
+            tuple[ManagerPeer, ManagerHello]
+        ] = []  # welcomed since the shell looked last
         self.left: list[
             bytes
         ] = []  # given up, came back, and said goodbye since the shell looked last
         self.resent = 0
-        self._spoken: OrderedDict[bytes, Peer] = OrderedDict()
+        self._spoken: OrderedDict[bytes, ManagerPeer] = OrderedDict()
         self._given_up: OrderedDict[bytes, bytes] = OrderedDict()
         self._make_session = make_session
-        self._dirty: list[Peer] = []
+        self._dirty: list[ManagerPeer] = []
         self._ticked_at = now
         self._judge_at = now
 
@@ -129,7 +133,9 @@ class Fleet:
         self.peers.move_to_end(identity)
         return True
 
-    def receive(self, identity: bytes, frame: bytes, now: float) -> tuple[Peer, list[Up]] | None:
+    def receive(
+        self, identity: bytes, frame: bytes, now: float
+    ) -> tuple[ManagerPeer, list[Up]] | None:
         """Take a frame; the messages to act on, each for the first and only time, and whose they
         are."""
         try:
@@ -167,7 +173,7 @@ class Fleet:
             self.out.append((identity, self._seal_unnumbered(0, encode_message(Who(self.run)))))
             return
         for message in decode_up(frame) or (None,):
-            if not isinstance(message, Hello):
+            if not isinstance(message, ManagerHello):
                 self.refused["malformed"] += 1
             elif message.version != VERSION:
                 self.refused["version"] += 1
@@ -176,7 +182,7 @@ class Fleet:
             else:
                 self._welcome(identity, message, now)
 
-    def _welcome(self, identity: bytes, hello: Hello, now: float) -> None:
+    def _welcome(self, identity: bytes, hello: ManagerHello, now: float) -> None:
         peer = self.peers.get(identity)
         if peer is None:
             session = self._make_session()
@@ -191,7 +197,7 @@ class Fleet:
                 rules.kill_grace_seconds,
             )
             frame = self._seal_unnumbered(session, encode_message(welcome))
-            peer = Peer(identity, Link(session, FLAG_DOWN), frame, hello, now)
+            peer = ManagerPeer(identity, Link(session, FLAG_DOWN), frame, hello, now)
             self.peers[identity] = peer
             self._spoken[identity] = peer
             self.came.append((peer, hello))
@@ -202,19 +208,19 @@ class Fleet:
 
     # ---- what goes out
 
-    def push(self, peer: Peer, message: bytes) -> None:
+    def push(self, peer: ManagerPeer, message: bytes) -> None:
         """Say something to one manager."""
         peer.link.push(message)
         if not peer.dirty:
             self._mark(peer)
 
-    def push_ordered(self, peer: Peer, message: bytes) -> None:
+    def push_ordered(self, peer: ManagerPeer, message: bytes) -> None:
         """Say something that must not overtake user messages."""
         peer.link.push_ordered(message)
         if not peer.dirty:
             self._mark(peer)
 
-    def _mark(self, peer: Peer) -> None:
+    def _mark(self, peer: ManagerPeer) -> None:
         peer.dirty = True
         self._dirty.append(peer)
 
@@ -239,7 +245,7 @@ class Fleet:
         """True while somebody is to be spoken to."""
         return bool(self._dirty)
 
-    def give_up(self, peer: Peer, code: int, reason: str) -> None:
+    def give_up(self, peer: ManagerPeer, code: int, reason: str) -> None:
         """Forget a manager and tell it to end, now and whenever it speaks again."""
         self.bar(peer.identity, code, reason)
         if self.peers.pop(peer.identity, None) is not None:
@@ -253,13 +259,13 @@ class Fleet:
         if len(self._given_up) > _MAX_GIVEN_UP:
             self._given_up.popitem(last=False)
 
-    def dismiss(self, peer: Peer) -> None:
+    def dismiss(self, peer: ManagerPeer) -> None:
         """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
         if self.peers.pop(peer.identity, None) is not None:
             self._spoken.pop(peer.identity, None)
             self.out.append((peer.identity, peer.link.make_heartbeat()))
 
-    def _speak(self, peer: Peer, frame: bytes, now: float) -> None:
+    def _speak(self, peer: ManagerPeer, frame: bytes, now: float) -> None:
         self.out.append((peer.identity, frame))
         peer.spoke_at = now
         self._spoken.move_to_end(peer.identity)
@@ -269,7 +275,7 @@ class Fleet:
 
     # ---- time
 
-    def tick(self, now: float, read_until: float | None = None) -> list[Peer]:
+    def tick(self, now: float, read_until: float | None = None) -> list[ManagerPeer]:
         """Send what is due and return who fell silent (not given up yet). Read everything there is
         to read first.
 
@@ -279,7 +285,7 @@ class Fleet:
         if gap > _STALL_SECONDS:  # FLEET-3
             self._judge_at = max(self._judge_at, now + self.rules.heartbeat_seconds + SLACK_SECONDS)
         self._send_heartbeats(now)
-        lost: list[Peer] = []
+        lost: list[ManagerPeer] = []
         if now >= self._judge_at:
             limit = (
                 now if read_until is None else min(now, read_until)
@@ -292,7 +298,7 @@ class Fleet:
 
     def _send_heartbeats(self, now: float) -> None:
         limit = now - self.rules.heartbeat_seconds
-        due: list[Peer] = []
+        due: list[ManagerPeer] = []
         for peer in self._spoken.values():
             if peer.spoke_at > limit or len(due) == _BURST:
                 break

@@ -31,8 +31,8 @@ from holdfast.wire.bus import (
     Down,
     End,
     GroupReport,
-    Hello,
-    HostFacts,
+    MachineFacts,
+    ManagerHello,
     Welcome,
     Who,
     decode_down,
@@ -54,7 +54,7 @@ class HostSession:
 
     def __init__(
         self,
-        facts: HostFacts,
+        facts: MachineFacts,
         pid: int,
         *,
         now: float,
@@ -192,7 +192,7 @@ class HostSession:
     def tick(self, now: float) -> None:
         """Do what is due. Read everything there is to read first."""
         if self._hello_at is not None and now >= self._hello_at:
-            hello = Hello(VERSION, self.run, self.facts, self._pid, self._report())
+            hello = ManagerHello(VERSION, self.run, self.facts, self._pid, self._report())
             self._out.append(encode_header(0, 0, 0) + encode_body([encode_message(hello)]))
             self._hello_at = now + self._hello_seconds
             self._hello_seconds = min(HELLO_SECONDS, self._hello_seconds * 2)

@@ -32,7 +32,7 @@ import msgspec
 
 from holdfast.process.syscalls import set_parent_death_signal
 from holdfast.supervisor.line.keys import KEY_VARIABLE
-from holdfast.supervisor.member.member import Member
+from holdfast.supervisor.member.member import MemberRank
 from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, write_given
 
 AGAIN_SECONDS = 1.0
@@ -53,7 +53,7 @@ _ENDINGS = {
 
 
 def run_first_rank(
-    member: Member,
+    member: MemberRank,
     command: Sequence[str],
     environ: Mapping[str, str],
     *,

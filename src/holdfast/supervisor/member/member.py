@@ -34,7 +34,7 @@ class _Peer(msgspec.Struct, frozen=True):
     address: str
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one attempt.
 
     hosts: how many ranks there are. address, port: where rank 0's script listens. machine,
@@ -76,14 +76,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return derive_keys(self.seed, self.job_id, self.attempt)
 
 
-def read_member(environ: Mapping[str, str]) -> Member:
+def read_member(environ: Mapping[str, str]) -> MemberRank:
     """Read what the agent says.
 
     Raises:
         ValidationError: this is no rank of a supervised job.
     """
     try:
-        return Member(
+        return MemberRank(
             rank=int(environ["RANK"]),
             hosts=int(environ["WORLD_SIZE"]),
             job_id=environ["HOLDFAST_JOB_ID"],

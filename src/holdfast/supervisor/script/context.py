@@ -48,7 +48,7 @@ from holdfast.supervisor.script.run_config import (
     parse_listen,
     read_given,
 )
-from holdfast.supervisor.script.state import REATTACH_SECONDS, RunState, StateFolder
+from holdfast.supervisor.script.state import REATTACH_SECONDS, SavedRun, StateFolder
 from holdfast.supervisor.script.status import Status, StatusLine, read_status, render_metrics
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Context:
         try:
             self._folder = StateFolder(Path(state_dir)) if state_dir is not None else None
             self._scratch = None if key_file or self._folder or self._given else _make_scratch()
-            self._state = self._load_state(encrypt) or RunState.begin(
+            self._state = self._load_state(encrypt) or SavedRun.begin(
                 self._make_keys(encrypt), port
             )
             self._state.epoch += 1
@@ -170,7 +170,7 @@ class Context:
         self._host_numbers = itertools.count(self._state.next_host)
         self._group_numbers = itertools.count(first + 1)
 
-    def _load_state(self, encrypt: bool) -> RunState | None:
+    def _load_state(self, encrypt: bool) -> SavedRun | None:
         """What an earlier script left, where its hosts can still be there."""
         earlier = self._folder.load() if self._folder is not None else None
         if earlier is not None and self._given is not None and earlier.run != self._given.keys.run:

@@ -216,7 +216,7 @@ class Future(Generic[T]):
             self._give_back()
 
     def _give_back(self) -> None:
-        """Nobody has taken the value (`Received`)."""
+        """Nobody has taken the value (`MessageFuture`)."""
 
     def _has_value(self) -> bool:
         return self._state == _DONE

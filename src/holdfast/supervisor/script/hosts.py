@@ -10,10 +10,10 @@ import msgspec
 
 from holdfast.supervisor.script.failures import HostLost
 from holdfast.supervisor.script.futures import Future
-from holdfast.wire.bus import HostFacts, Usage
+from holdfast.wire.bus import HostUsage, MachineFacts
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.line.session_fleet import Peer
+    from holdfast.supervisor.line.session_fleet import ManagerPeer
     from holdfast.supervisor.script.groups import ProcessGroup
 
 
@@ -29,7 +29,7 @@ class Demand(msgspec.Struct, frozen=True):
         """Put a request's words in order."""
         return Demand(gpus, tuple(sorted((labels or {}).items())), frozenset(exclude))
 
-    def fits(self, facts: HostFacts) -> bool:
+    def fits(self, facts: MachineFacts) -> bool:
         """True where the host has all of it."""
         return (
             facts.gpus >= self.gpus
@@ -55,16 +55,16 @@ class Host:
     def __init__(self, number: int, demand: Demand) -> None:
         self.number = number
         self._demand = demand
-        self._peer: Peer | None = None
+        self._peer: ManagerPeer | None = None
         self._identity = b""  # of the manager, also while a script that came back waits for it
-        self._facts: HostFacts | None = None
+        self._facts: MachineFacts | None = None
         self._hostname: Future[str] = Future("hostname", self, shared=True)
         self._lost: Future[float] = Future("the loss", self, shared=True)
         self._cleared: Future[float] = Future("the end of all that runs there", self, shared=True)
         self._reason: str | None = None
         self._groups: dict[int, tuple[ProcessGroup, int]] = {}  # and the host's index in it
         self._early: list[bytes] = []  # encoded messages for when it is attached
-        self._usage: Usage | None = None
+        self._usage: HostUsage | None = None
 
     def __str__(self) -> str:
         return self._facts.hostname if self._facts is not None else f"host {self.number} (waiting)"
@@ -111,17 +111,17 @@ class Host:
         return self._peer is not None
 
     @property
-    def facts(self) -> HostFacts | None:
+    def facts(self) -> MachineFacts | None:
         """Name, address, CPUs, GPUs, memory and labels; None until a manager checked in."""
         return self._facts
 
-    def usage(self) -> Usage | None:
+    def usage(self) -> HostUsage | None:
         """The latest sample the manager sent of load, memory and every process tree."""
         return self._usage
 
     # ---- the bus's thread
 
-    def _attach(self, peer: Peer, facts: HostFacts) -> None:
+    def _attach(self, peer: ManagerPeer, facts: MachineFacts) -> None:
         self._peer = peer
         self._identity = peer.identity
         self._facts = facts

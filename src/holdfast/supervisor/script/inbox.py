@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from holdfast.errors import ValidationError
 from holdfast.supervisor.line.values import decode_value, encode_value
 from holdfast.supervisor.script.futures import Future
-from holdfast.supervisor.script.message_future import Received, return_soon, take_returns
+from holdfast.supervisor.script.message_future import MessageFuture, return_soon, take_returns
 from holdfast.wire.bus import Assembler
 
 MAX_WAITING_MESSAGES = 10_000
@@ -28,7 +28,7 @@ _MIN_WAITS = 16  # below that nobody looks for waits that are over
 _WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
 
 
-class Target(Protocol):
+class MessageWait(Protocol):
     """Where one message goes."""
 
     accept: Filter | None  # None takes any
@@ -50,7 +50,7 @@ class _One:
 
     __slots__ = ("_future", "accept")
 
-    def __init__(self, future: Received, accept: Filter | None) -> None:
+    def __init__(self, future: MessageFuture, accept: Filter | None) -> None:
         self._future = weakref.ref(future)
         self.accept = accept
 
@@ -89,7 +89,7 @@ class Gather:
 
     def begin(self, about: str, whom: Any) -> Future[list[Any]]:
         """Wait for all of them."""
-        future = Received(about, whom, self)
+        future = MessageFuture(about, whom, self)
         self._future = weakref.ref(future, lambda _: return_soon(Gather._undo, self))
         if not self._inboxes:
             future.set_result([])
@@ -184,14 +184,14 @@ class Inbox:
         self._bytes = 0
         # A script waits for thousands of processes at once, mostly with one wait for each: they
         # share one tuple. What is made for each is looked at by the garbage collector as well.
-        self._waits: tuple[Target, ...] = ()
+        self._waits: tuple[MessageWait, ...] = ()
         self._end: BaseException | None = None
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._messages) if self._messages is not None else 0
 
-    def wait(self, target: Target) -> None:
+    def wait(self, target: MessageWait) -> None:
         """Give `target` the first message that it accepts, one that waits already before one that
         comes."""
         take_returns()
@@ -207,7 +207,7 @@ class Inbox:
             end = self._end
         target.fail(end)
 
-    def wait_alone(self, alone: tuple[Target]) -> bool:
+    def wait_alone(self, alone: tuple[MessageWait]) -> bool:
         """Have one wait where nothing is there to be taken and nobody else waits. The caller has
         the lock."""
         if self._messages is not None or self._waits or self._end is not None:
@@ -215,7 +215,7 @@ class Inbox:
         self._waits = alone
         return True
 
-    def _take_waiting(self, target: Target, messages: deque[bytes]) -> bool:
+    def _take_waiting(self, target: MessageWait, messages: deque[bytes]) -> bool:
         """Give it the first one in the buffer that it accepts. False where it still has to wait."""
         for at, data in enumerate(messages):
             try:
@@ -356,7 +356,7 @@ def has_doubled(before: int, now: int) -> bool:
 
 def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
     """A future for one message."""
-    future = Received(about, whom, inbox)
+    future = MessageFuture(about, whom, inbox)
     inbox.wait(_One(future, accept))
     return future
 

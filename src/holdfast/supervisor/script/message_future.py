@@ -38,7 +38,7 @@ def take_returns(_: Any = None) -> None:
                 function(*arguments)
 
 
-class Received(Future[Any]):
+class MessageFuture(Future[Any]):
     """A future for messages of a source, which gets back what nobody looked at."""
 
     __slots__ = ("_claimed", "turn")
@@ -58,7 +58,7 @@ class Received(Future[Any]):
         return super()._claim()
 
     def _abandon(self) -> None:
-        return_soon(Received._stop_waiting, self)
+        return_soon(MessageFuture._stop_waiting, self)
 
     def _give_back(self) -> None:
         with futures._lock:

@@ -24,7 +24,7 @@ class MetricsServer:
     """
 
     def __init__(self, address: str, port: int, render: Callable[[], str]) -> None:
-        class Handler(_Handler):
+        class Handler(_MetricsRequest):
             """Of this server."""
 
             text = staticmethod(render)
@@ -61,7 +61,7 @@ class MetricsServer:
         self._thread.join(_CLIENT_SECONDS)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _MetricsRequest(http.server.BaseHTTPRequestHandler):
     timeout = _CLIENT_SECONDS
     server_version = "holdfast"
     sys_version = ""

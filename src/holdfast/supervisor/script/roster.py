@@ -25,13 +25,13 @@ from collections.abc import Callable, Sequence
 
 from holdfast.supervisor.host.warden import FROZEN_SECONDS
 from holdfast.supervisor.line.machine import read_machine_name
-from holdfast.supervisor.line.session_fleet import Fleet, Peer
+from holdfast.supervisor.line.session_fleet import Fleet, ManagerPeer
 from holdfast.supervisor.script.events import EventLog
 from holdfast.supervisor.script.failures import ContextClosed
 from holdfast.supervisor.script.futures import Future
 from holdfast.supervisor.script.hosts import Demand, Host
 from holdfast.supervisor.script.roster_crew import CrewRoster
-from holdfast.wire.bus import Bye, End, Hello, Stop, Up, encode_message
+from holdfast.wire.bus import Bye, End, ManagerHello, StopProcesses, Up, encode_message
 
 EXIT_RETURNED = 0
 EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
@@ -50,9 +50,9 @@ class HostRoster:
         self.fleet = fleet
         self.crew = crew
         self.hosts: dict[int, Host] = {}
-        self.idle: OrderedDict[bytes, Peer] = OrderedDict()
+        self.idle: OrderedDict[bytes, ManagerPeer] = OrderedDict()
         self.excluded: dict[str, str] = {}
-        self.closing: dict[bytes, Peer] = {}  # told to end, goodbye awaited
+        self.closing: dict[bytes, ManagerPeer] = {}  # told to end, goodbye awaited
         self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
         self.unmet: list[
             Host
@@ -112,10 +112,10 @@ class HostRoster:
                 del self._waiting[demand]
         self.changed()
 
-    def _may_have(self, peer: Peer, demand: Demand) -> bool:
+    def _may_have(self, peer: ManagerPeer, demand: Demand) -> bool:
         return peer.facts.hostname not in self.excluded and demand.fits(peer.facts)
 
-    def _offer(self, peer: Peer) -> None:
+    def _offer(self, peer: ManagerPeer) -> None:
         """Give a manager to the longest waiting handle it fits, or keep it."""
         fitting = [
             (queue[0].number, demand)
@@ -134,12 +134,12 @@ class HostRoster:
         self._attach(host, peer)
         self.changed()
 
-    def _attach(self, host: Host, peer: Peer) -> None:
+    def _attach(self, host: Host, peer: ManagerPeer) -> None:
         host._attach(peer, peer.facts)
         self._say_early(host, peer)
         self._events.say("host attached", host=peer.facts.hostname, number=host.number)
 
-    def _say_early(self, host: Host, peer: Peer) -> None:
+    def _say_early(self, host: Host, peer: ManagerPeer) -> None:
         """What the script asked of it while it waited."""
         early, host._early = host._early, []
         for message in early:
@@ -188,7 +188,7 @@ class HostRoster:
             if not queue:
                 del self._waiting[host._demand]
 
-    def _tell_end(self, peer: Peer, code: int, reason: str) -> None:
+    def _tell_end(self, peer: ManagerPeer, code: int, reason: str) -> None:
         """Say it within the session; the manager says goodbye when nothing of it runs."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
@@ -241,7 +241,7 @@ class HostRoster:
 
     # ---- what the bus says
 
-    def take_came(self, peer: Peer, hello: Hello) -> None:
+    def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
         """A manager checked in: one of an earlier script goes on, another is offered to whoever
         waits."""
         if self.ending:
@@ -251,7 +251,7 @@ class HostRoster:
         if host is None:
             strange = [report.group for report in hello.groups]
             for group in strange:  # no script knows them any more
-                stop = Stop(group, None, self.fleet.rules.kill_grace_seconds)
+                stop = StopProcesses(group, None, self.fleet.rules.kill_grace_seconds)
                 self.fleet.push(peer, encode_message(stop))
             name = peer.facts.hostname
             if name in self.excluded:
@@ -264,7 +264,7 @@ class HostRoster:
         self.crew.take_reports(host, hello.groups)
         self._say_early(host, peer)  # after the launches that died with the earlier script
 
-    def _find_by_processes(self, hello: Hello) -> Host | None:
+    def _find_by_processes(self, hello: ManagerHello) -> Host | None:
         """The handle of a manager that was attached in the instant before the script died: its
         processes tell."""
         for report in hello.groups:
@@ -283,7 +283,7 @@ class HostRoster:
                     return host
         return None
 
-    def take_silent(self, peer: Peer) -> None:
+    def take_silent(self, peer: ManagerPeer) -> None:
         """A manager fell silent: it is lost (FLEET-1)."""
         silence = f"nothing was heard of it for {time.monotonic() - peer.heard_at:.1f} s"
         self.fleet.give_up(peer, EXIT_GIVEN_UP, f"the supervisor gave this host up: {silence}")
@@ -291,7 +291,7 @@ class HostRoster:
         if host is not None:
             self._await_clearing(host)
 
-    def take_messages(self, peer: Peer, messages: list[Up]) -> None:
+    def take_messages(self, peer: ManagerPeer, messages: list[Up]) -> None:
         """Messages of a manager."""
         host = peer.host
         actions = self.crew.actions
@@ -309,7 +309,7 @@ class HostRoster:
             else:
                 self.crew.refused["out of place"] += 1
 
-    def _drop_peer(self, peer: Peer, reason: str) -> Host | None:
+    def _drop_peer(self, peer: ManagerPeer, reason: str) -> Host | None:
         """A manager is gone. Returns the handle that it served, or had served when that was given
         back."""
         self.idle.pop(peer.identity, None)

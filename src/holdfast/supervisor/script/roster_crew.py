@@ -29,14 +29,14 @@ from holdfast.wire.bus import (
     Exited,
     Forget,
     GroupReport,
-    Launch,
+    HostUsage,
     Launched,
     LaunchFailed,
+    LaunchProcesses,
     Send,
-    Signal,
     Signalled,
-    Stop,
-    Usage,
+    SignalProcesses,
+    StopProcesses,
     encode_message,
 )
 
@@ -81,7 +81,7 @@ class CrewRoster:
             Signalled: self._take_signalled,
             Deliver: self._take_delivery,
             Dropped: self._take_dropped,
-            Usage: self._take_usage,
+            HostUsage: self._take_usage,
         }
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -227,7 +227,9 @@ class CrewRoster:
             self._requests[self._request_number] = (request, host)
             self._say(
                 host,
-                encode_message(Signal(self._request_number, group, ranks, number, whole_group)),
+                encode_message(
+                    SignalProcesses(self._request_number, group, ranks, number, whole_group)
+                ),
             )
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
@@ -236,7 +238,7 @@ class CrewRoster:
 
     def _stop(self, processes: list[Process], grace_seconds: float) -> None:
         for host, group, ranks in _batch(processes):
-            self._say(host, encode_message(Stop(group, ranks, grace_seconds)))
+            self._say(host, encode_message(StopProcesses(group, ranks, grace_seconds)))
 
     def forget(self, group: ProcessGroup) -> None:
         """Let go of a group."""
@@ -363,7 +365,7 @@ class CrewRoster:
         reason = f"{message.count} messages for rank {message.rank} were never taken by the process"
         self._events.say("messages dropped", host=str(host), reason=reason)
 
-    def _take_usage(self, host: Host, message: Usage) -> None:
+    def _take_usage(self, host: Host, message: HostUsage) -> None:
         host._usage = message
 
 
@@ -371,7 +373,7 @@ def _make_launch(group: ProcessGroup, index: int) -> bytes:
     spec = group.spec
     per_host = spec.processes_per_host
     return encode_message(
-        Launch(
+        LaunchProcesses(
             group.number,
             spec.name,
             group.world_size,

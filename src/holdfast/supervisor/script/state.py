@@ -29,7 +29,7 @@ from holdfast.supervisor.script.groups import GroupSpec, ProcessGroup
 from holdfast.supervisor.script.hosts import Demand, Host
 from holdfast.supervisor.script.roster import HostRoster
 from holdfast.supervisor.script.roster_crew import CrewRoster
-from holdfast.wire.bus import HostFacts
+from holdfast.wire.bus import MachineFacts
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -42,17 +42,17 @@ _SAVE_SECONDS = 0.1
 _RETRY_SECONDS = 1.0
 
 
-class HostState(msgspec.Struct, frozen=True, kw_only=True):
+class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
     """One handle. identity "" is one that waits; reason is why it is lost."""
 
     number: int
     demand: Demand
     identity: str = ""
-    facts: HostFacts | None = None
+    facts: MachineFacts | None = None
     reason: str | None = None
 
 
-class GroupState(msgspec.Struct, frozen=True, kw_only=True):
+class SavedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One group: its hosts by number, and how those ended that did."""
 
     number: int
@@ -61,7 +61,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     returncodes: dict[int, int] = {}
 
 
-class RunState(msgspec.Struct, kw_only=True):
+class SavedRun(msgspec.Struct, kw_only=True):
     """A run, over the life of several scripts."""
 
     run: str
@@ -69,14 +69,14 @@ class RunState(msgspec.Struct, kw_only=True):
     port: int
     epoch: int = 0
     next_host: int = 0
-    hosts: list[HostState] = []
-    groups: list[GroupState] = []
+    hosts: list[SavedHost] = []
+    groups: list[SavedGroup] = []
     excluded: dict[str, str] = {}
 
     @staticmethod
-    def begin(keys: RunKeys, port: int) -> RunState:
+    def begin(keys: RunKeys, port: int) -> SavedRun:
         """A run that begins."""
-        return RunState(run=keys.run, keys=keys, port=port)
+        return SavedRun(run=keys.run, keys=keys, port=port)
 
     def check(self) -> None:
         """Raises LookupError or ValueError where it contradicts itself: a file that somebody has
@@ -137,8 +137,8 @@ class RunState(msgspec.Struct, kw_only=True):
         self.excluded = dict(roster.excluded)
 
 
-def _describe_host(host: Host) -> HostState:
-    return HostState(
+def _describe_host(host: Host) -> SavedHost:
+    return SavedHost(
         number=host.number,
         demand=host._demand,
         identity=host._identity.hex(),
@@ -147,13 +147,13 @@ def _describe_host(host: Host) -> HostState:
     )
 
 
-def _describe_group(group: ProcessGroup) -> GroupState:
+def _describe_group(group: ProcessGroup) -> SavedGroup:
     codes = {}
     for process in group:
         future = process.returncode()
         if future.done() and future.exception() is None:
             codes[process.rank] = future.result()
-    return GroupState(
+    return SavedGroup(
         number=group.number,
         spec=group.spec,
         hosts=[host.number for host in group.hosts],
@@ -187,10 +187,10 @@ class StateFolder:
         self._ended = threading.Event()
         self._saving = threading.Lock()
         self._closed = False
-        self._held: tuple[RunState, HostRoster, CrewRoster] | None = None
+        self._held: tuple[SavedRun, HostRoster, CrewRoster] | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
 
-    def load(self) -> RunState | None:
+    def load(self) -> SavedRun | None:
         """The run that was left here; None where there is none. Raises ValidationError where it
         cannot be read."""
         try:
@@ -202,7 +202,7 @@ class StateFolder:
                 f"{self.path / STATE_FILE} cannot be read: {error.strerror}", field="state_dir"
             ) from error
         try:
-            state = msgspec.json.decode(data, type=RunState)
+            state = msgspec.json.decode(data, type=SavedRun)
             state.check()
             return state
         except (msgspec.MsgspecError, ValueError, LookupError) as error:
@@ -211,7 +211,7 @@ class StateFolder:
                 field="state_dir",
             ) from error
 
-    def keep(self, state: RunState, roster: HostRoster, crew: CrewRoster) -> None:
+    def keep(self, state: SavedRun, roster: HostRoster, crew: CrewRoster) -> None:
         """Begin to write whenever something changed."""
         self._held = (state, roster, crew)
         self._thread.start()

@@ -66,7 +66,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
-class Window:
+class RateWindow:
     """Where the counters stood when the last line was written."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Window:
         load.worst_seconds = 0.0
 
 
-def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: Window) -> Status:
+def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: RateWindow) -> Status:
     """Put it together. Counters are read while they move: each is true, together they are a moment
     apart."""
     hosts = list(roster.hosts.values())
@@ -115,7 +115,7 @@ class StatusLine:
     """A thread that logs the status at an interval; `interval` None is never."""
 
     def __init__(self, context: Context, interval: float | None) -> None:
-        self.window = Window()
+        self.window = RateWindow()
         self._context = context
         self._interval = interval
         self._stop = threading.Event()

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.supervisor.line.session_fleet import SLACK_SECONDS, Fleet, Peer, Rules
+from holdfast.supervisor.line.session_fleet import SLACK_SECONDS, Fleet, ManagerPeer, Rules
 from holdfast.supervisor.line.session_host import (
     EXIT_NO_SUPERVISOR,
     EXIT_ORPHANED,
@@ -21,7 +21,7 @@ from holdfast.wire.bus import (
     Deliver,
     End,
     GroupReport,
-    HostFacts,
+    MachineFacts,
     Send,
     Up,
     decode_down,
@@ -30,7 +30,7 @@ from holdfast.wire.bus import (
 
 RULES = Rules()
 PATIENCE = 100.0
-FACTS = HostFacts(hostname="h")
+FACTS = MachineFacts(hostname="h")
 
 
 class Wire:
@@ -62,7 +62,7 @@ class Wire:
         )
         self.obeyed[identity], self.heard[identity] = [], []
 
-    def peer(self, identity: bytes) -> Peer | None:
+    def peer(self, identity: bytes) -> ManagerPeer | None:
         return self.fleet.peers.get(identity)
 
     def flush(self) -> None:
