@@ -1,9 +1,8 @@
-"""Draws the state machines of `core.transitions` as a Markdown page: `python -m
-holdfast.core.diagrams`."""
+"""Draw the state machines as a Markdown page: `python -m holdfast.core.diagrams`."""
 
 from __future__ import annotations
 
-from holdfast.core.transitions import ATTEMPT, HOST, JOB, TASK, E, S, Table
+from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, JOB, TASK, E, S, Table
 
 _HEAD = """# States
 
@@ -30,6 +29,7 @@ def render_states_page() -> str:
         render_table("Task", TASK),
         render_table("Attempt", ATTEMPT),
         render_table("Host", HOST),
+        render_table("Task inside its agent", AGENT_TASK),
     ]
     return "\n".join([_HEAD, *tables])
 

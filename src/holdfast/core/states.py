@@ -1,4 +1,5 @@
-"""The states and events of jobs, tasks, attempts and hosts. Values equal the database's words."""
+"""The states and events of jobs, tasks, attempts and hosts, whose values equal the database's words,
+and of a task inside its agent."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True when nothing will ever happen to the job again, short of a person's `retry`."""
+        """True when only a person's `retry` can make the job go on."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -71,6 +72,33 @@ class HostState(StrEnum):
     ERROR = "error"
 
 
+class AgentTaskState(StrEnum):
+    """Where a task is inside its agent. On the wire the first four kinds are two: `starting` until
+    the work itself runs, then `running`; the reported end is `ended`."""
+
+    ORDERED = "ordered"  # its order is on disk; the checkpoint it starts from is fetched
+    LAUNCHED = "launched"  # the guardian is told to start it
+    RUNNING = "running"
+    ENDING = "ending"  # its processes are gone; the facts of its end are gathered
+    SAVING = "saving"  # its end waits for the upload of its checkpoints
+    REPORTED = "reported"  # its end is told in every sync
+    ACKNOWLEDGED = "acknowledged"  # the controller has its end; its logs are still shipped
+    DONE = "done"  # nothing of it is needed any more
+
+    @property
+    def live(self) -> bool:
+        """True until the end is told."""
+        return self in _LIVE
+
+    @property
+    def end_heard(self) -> bool:
+        """True once the end is known, told or not."""
+        return self not in (AgentTaskState.ORDERED, AgentTaskState.LAUNCHED, AgentTaskState.RUNNING)
+
+
+_LIVE = frozenset(list(AgentTaskState)[:5])
+
+
 class JobEvent(StrEnum):
     """What can happen to a job."""
 
@@ -84,7 +112,6 @@ class JobEvent(StrEnum):
     BACK_OFF = "back_off"  # back in line at a later time
     FAIL = "fail"
     CANCEL = "cancel"
-    HOLD = "hold"  # put aside: a dependency, a start time, a park
     REVIVE = "revive"  # a person's `retry` of a job that had ended
 
 
@@ -98,7 +125,7 @@ class TaskEvent(StrEnum):
     FAIL = "fail"  # ended by itself otherwise, or was lost
     PREEMPT = "preempt"  # told to stop
     CONFIRM = "confirm"  # its stop is confirmed
-    RESET = "reset"  # ready for the next attempt
+    RESET = "reset"  # a member of a supervised job is to be placed anew
 
 
 class AttemptEvent(StrEnum):
@@ -120,3 +147,17 @@ class HostEvent(StrEnum):
     QUARANTINE = "quarantine"
     RELEASE = "release"
     TERMINATE = "terminate"
+
+
+class AgentTaskEvent(StrEnum):
+    """What can happen to a task inside its agent."""
+
+    LAUNCH = "launch"
+    RUN = "run"  # the work itself runs: of a container task the container, not its runner
+    END = "end"  # the guardian says that its whole tree is gone
+    SAVE = "save"
+    REPORT = "report"
+    GIVE_UP = "give_up"  # it never began here, and that is its end
+    ORPHAN = "orphan"  # found on disk, and held by no guardian
+    ACKNOWLEDGE = "acknowledge"
+    FORGET = "forget"

@@ -1,8 +1,56 @@
 """Every state machine, one table each: (state, event) → (state, why the edge exists).
 
-A pair that is missing raises `InvalidTransition`; nothing is ever ignored silently. The store's SQL
+A pair that is missing raises `InvalidTransition`; nothing is ignored silently. The store's SQL
 carries out these edges as guarded updates, its CHECK constraints and the conformance suite hold it
-to them, and the diagrams in `docs/reference/states.md` are generated from here.
+to them, and `docs/reference/states.md` is drawn from here.
+
+How the machines are coupled. Each line below is one transaction of the store (`moves`), so no
+reader ever sees a part of it. A job has at most one attempt that has not ended, and one task for
+each rank of that attempt.
+
+    job reserve        a new attempt begins `reserved`; every task takes `reserve`
+    task start         the last task to start takes the job and its attempt through `start`
+    task finish        the last task to finish takes the job through `succeed`, its attempt
+                       through `end`; it also starts a reserved job whose other tasks all run
+    task fail          the job and its attempt take `drain`, unless the task is a member of a
+                       supervised job: that one is decided on by itself (see below)
+    job drain          the attempt takes `drain`; every reserved or running task takes `preempt`,
+                       and `confirm` at once where its host was never told to run it
+    last task that holds a lease takes `finish`, `fail` or `confirm` while the job drains
+                       nothing yet: the leader's drain loop sees that the drain is complete
+                       (DRAIN-1) and decides
+    job requeue, back_off, fail, cancel or succeed, out of `draining`
+                       the attempt takes `end`; the task rows are deleted
+    job expire         the attempt takes `end`; every task takes `release`, and its row is deleted
+    job cancel, out of `reserved` before any host was told
+                       `expire`, then `cancel`
+    host terminate, or a register under a new incarnation
+                       every task on it that holds a lease is lost: `fail`, or `confirm` where it
+                       was `preempting`; a `fail` goes on as above
+    host drain, quarantine
+                       nothing by itself: its tasks run on. A hard one, or a drain whose deadline
+                       has passed, takes each job there through `drain`, and a member of a
+                       supervised job through `preempt` alone.
+
+A member (rank above 0) of a supervised job moves alone while the job stays `reserved` or `running`:
+`fail`, or `preempt` and `confirm`; then either the job takes `drain`, or the member takes `reset`,
+and later `reserve` on another host under a new epoch.
+
+The agent's task and the store's task meet in `sync` alone, and each may be ahead of the other:
+
+    store's task       agent's task
+    `reserve`          none yet; a rank of a gang is a claim, which is a promise and no task
+    offered            `ordered`, then `launched`
+    `start`            caused by the report of `running`
+    `preempt`          the agent tells the guardian to stop it, and the state stays: what ends the
+                       task is the guardian's word, `end`. One that is still `ordered` takes
+                       `give_up`.
+    `finish`, `fail`, `confirm`
+                       caused by the report of `reported`; the answer to that report
+                       takes the agent's task through `acknowledge`
+    lease lapsed, `fail` or `confirm` without a report
+                       the guardian ended it by its own clock before (LEASE-2); its late report is
+                       refused (FENCE-1), and a refusal is an `acknowledge`, too
 """
 
 from __future__ import annotations
@@ -12,6 +60,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from holdfast.core.states import (
+    AgentTaskEvent,
+    AgentTaskState,
     AttemptEvent,
     AttemptState,
     HostEvent,
@@ -31,11 +81,8 @@ _J, _JE = JobState, JobEvent
 JOB: Table[JobState, JobEvent] = {
     (_J.WAITING, _JE.RELEASE): (_J.QUEUED, "what it waited for is there"),
     (_J.WAITING, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
-    (_J.WAITING, _JE.FAIL): (_J.FAILED, "what it waited for can never come"),
     (_J.QUEUED, _JE.RESERVE): (_J.RESERVED, "admission reserved every task in one transaction"),
     (_J.QUEUED, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
-    (_J.QUEUED, _JE.HOLD): (_J.WAITING, "an operator or a policy put it aside"),
-    (_J.QUEUED, _JE.FAIL): (_J.FAILED, "it can never be placed"),
     (_J.RESERVED, _JE.START): (_J.RUNNING, "every task was claimed and started"),
     (_J.RESERVED, _JE.EXPIRE): (_J.QUEUED, "no task started within the reservation"),
     (_J.RESERVED, _JE.DRAIN): (
@@ -44,7 +91,10 @@ JOB: Table[JobState, JobEvent] = {
     ),
     (_J.RESERVED, _JE.SUCCEED): (_J.SUCCEEDED, "it ran and ended between two reports"),
     (_J.RUNNING, _JE.SUCCEED): (_J.SUCCEEDED, "every task is done"),
-    (_J.RUNNING, _JE.DRAIN): (_J.DRAINING, "a task fell, or somebody asked for the capacity back"),
+    (_J.RUNNING, _JE.DRAIN): (
+        _J.DRAINING,
+        "a task fell, or a person or a more important job needs its place",
+    ),
     (_J.DRAINING, _JE.REQUEUE): (_J.QUEUED, "the decision was to run it again at once"),
     (_J.DRAINING, _JE.BACK_OFF): (_J.WAITING, "the decision was to run it again later"),
     (_J.DRAINING, _JE.FAIL): (_J.FAILED, "the decision was to give up"),
@@ -83,9 +133,8 @@ TASK: Table[TaskState, TaskEvent] = {
         _T.FAILED,
         "it failed by itself before the signal: its own outcome stands",
     ),
-    (_T.PREEMPTED, _TE.RESET): (_T.BLOCKED, "the next attempt starts clean"),
-    (_T.DONE, _TE.RESET): (_T.BLOCKED, "on_partial = restart"),
-    (_T.FAILED, _TE.RESET): (_T.BLOCKED, "the next attempt starts clean"),
+    (_T.PREEMPTED, _TE.RESET): (_T.BLOCKED, "a member of a supervised job waits for another host"),
+    (_T.FAILED, _TE.RESET): (_T.BLOCKED, "a member of a supervised job waits for another host"),
 }
 
 _A, _AE = AttemptState, AttemptEvent
@@ -93,7 +142,7 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {
     (_A.RESERVED, _AE.START): (_A.RUNNING, "every task started"),
     (_A.RESERVED, _AE.DRAIN): (_A.DRAINING, "stopped before every task had started"),
     (_A.RESERVED, _AE.END): (_A.ENDED, "expired, or over between two reports"),
-    (_A.RUNNING, _AE.DRAIN): (_A.DRAINING, "a trigger, whoever asked"),
+    (_A.RUNNING, _AE.DRAIN): (_A.DRAINING, "a task fell, or it was told to stop"),
     (_A.RUNNING, _AE.END): (_A.ENDED, "every task is done"),
     (_A.DRAINING, _AE.END): (_A.ENDED, "every task is confirmed and the decision is written"),
 }
@@ -126,6 +175,23 @@ HOST: Table[HostState, HostEvent] = {
     (_H.ERROR, _HE.REGISTER): (_H.PREFLIGHT, "it called after all"),
     (_H.ERROR, _HE.TERMINATE): (_H.TERMINATED, "given back to its provider"),
     (_H.TERMINATED, _HE.REGISTER): (_H.PREFLIGHT, "an owned machine came back under its key"),
+}
+
+_G, _GE = AgentTaskState, AgentTaskEvent
+AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
+    (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "what it starts from is here"),
+    (_G.ORDERED, _GE.GIVE_UP): (_G.REPORTED, "it cannot be started here, or was stopped before"),
+    (_G.ORDERED, _GE.ORPHAN): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),
+    (_G.LAUNCHED, _GE.RUN): (_G.RUNNING, "its process, or its container's first one, is there"),
+    (_G.LAUNCHED, _GE.END): (_G.ENDING, "it could not be started, or is over already"),
+    (_G.LAUNCHED, _GE.GIVE_UP): (_G.REPORTED, "the guardian does not hold it"),
+    (_G.RUNNING, _GE.END): (_G.ENDING, "its whole tree is gone"),
+    (_G.RUNNING, _GE.GIVE_UP): (_G.REPORTED, "the guardian does not hold it any more"),
+    (_G.ENDING, _GE.SAVE): (_G.SAVING, "it left checkpoints for the next attempt (SAVE-1)"),
+    (_G.ENDING, _GE.REPORT): (_G.REPORTED, "all is known, and nothing has to be uploaded"),
+    (_G.SAVING, _GE.REPORT): (_G.REPORTED, "they are uploaded, or the wait is over"),
+    (_G.REPORTED, _GE.ACKNOWLEDGE): (_G.ACKNOWLEDGED, "the controller has its end, or never will"),
+    (_G.ACKNOWLEDGED, _GE.FORGET): (_G.DONE, "its logs are on record as well"),
 }
 
 

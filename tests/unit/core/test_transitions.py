@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.core import transitions
 from holdfast.core.states import (
+    AgentTaskEvent,
+    AgentTaskState,
     AttemptEvent,
     AttemptState,
     HostEvent,
@@ -20,7 +22,7 @@ from holdfast.core.states import (
     TaskEvent,
     TaskState,
 )
-from holdfast.core.transitions import ATTEMPT, HOST, JOB, TASK, sources, step
+from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, JOB, TASK, sources, step
 from holdfast.errors import InvalidTransition
 
 MACHINES: dict[str, tuple[Any, type[StrEnum], type[StrEnum], StrEnum]] = {
@@ -28,6 +30,7 @@ MACHINES: dict[str, tuple[Any, type[StrEnum], type[StrEnum], StrEnum]] = {
     "task": (TASK, TaskState, TaskEvent, TaskState.BLOCKED),
     "attempt": (ATTEMPT, AttemptState, AttemptEvent, AttemptState.RESERVED),
     "host": (HOST, HostState, HostEvent, HostState.SPAWNING),
+    "agent's task": (AGENT_TASK, AgentTaskState, AgentTaskEvent, AgentTaskState.ORDERED),
 }
 each = pytest.mark.parametrize("name", MACHINES)
 
@@ -79,6 +82,7 @@ def test_an_end_can_be_reached_from_everywhere(name: str) -> None:
         "task": {TaskState.DONE},
         "attempt": {AttemptState.ENDED},
         "host": {HostState.TERMINATED},
+        "agent's task": {AgentTaskState.DONE},
     }[name]
     good = set(ends)
     while True:
@@ -93,9 +97,10 @@ def test_what_is_final() -> None:
     final = {name: set(m[1]) - {source for source, _ in m[0]} for name, m in MACHINES.items()}
     assert final == {
         "job": {JobState.SUCCEEDED},
-        "task": set(),
+        "task": {TaskState.DONE},
         "attempt": {AttemptState.ENDED},
         "host": set(),
+        "agent's task": {AgentTaskState.DONE},
     }
 
 
@@ -110,7 +115,7 @@ def test_a_terminal_job_leaves_only_by_a_persons_retry() -> None:
 
 
 def test_a_job_that_may_run_is_stopped_only_by_a_drain() -> None:
-    """One way down (DESIGN §3): from reserved and running nothing but success or an expiry goes
+    """One way down: from reserved and running nothing but success or an expiry goes
     round the drain."""
     for (source, event), (target, _) in JOB.items():
         if source in (JobState.RESERVED, JobState.RUNNING) and target not in (
@@ -153,6 +158,6 @@ def test_any_walk_stays_in_its_table(name: str, data: st.DataObject) -> None:
         assert state in states
 
 
-def test_the_module_holds_these_four_tables_and_no_other() -> None:
+def test_the_module_holds_these_five_tables_and_no_other() -> None:
     tables = {n for n, v in vars(transitions).items() if n.isupper() and isinstance(v, dict)}
-    assert tables == {"JOB", "TASK", "ATTEMPT", "HOST"}
+    assert tables == {"JOB", "TASK", "ATTEMPT", "HOST", "AGENT_TASK"}
