@@ -20,14 +20,14 @@ from holdfast.core.ids import TaskKey
 from holdfast.wire.frames import FrameReader, encode_frame
 from holdfast.wire.guardian import (
     Ack,
-    Alive,
+    AgentAlive,
+    AgentHello,
     Answer,
-    Ended,
-    Hello,
-    Launch,
+    LaunchTask,
     Request,
     Snapshot,
-    Started,
+    TaskEnded,
+    TaskStarted,
     decode_answer,
     encode,
 )
@@ -66,7 +66,7 @@ def sample(guardian: Guardian, number: int) -> tuple[float, float]:
     """Start a sleeper, kill it: milliseconds until (its pidfd says so, the guardian's message is
     read)."""
     key = TaskKey(f"bench{number}", 0, 1)
-    order = Launch(
+    order = LaunchTask(
         key=key,
         argv=["sleep", "3600"],
         env={"PATH": os.environ.get("PATH", os.defpath)},
@@ -76,9 +76,9 @@ def sample(guardian: Guardian, number: int) -> tuple[float, float]:
         deadline=time.clock_gettime(time.CLOCK_BOOTTIME) + 600,
     )
     guardian.say(order)
-    pid = guardian.expect(Started).pid
+    pid = guardian.expect(TaskStarted).pid
     time.sleep(0.02)
-    guardian.say(Alive())
+    guardian.say(AgentAlive())
     descriptor = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -86,7 +86,7 @@ def sample(guardian: Guardian, number: int) -> tuple[float, float]:
     os.kill(pid, signal.SIGKILL)
     poll.poll(PATIENCE_SECONDS * 1000)
     bare = time.perf_counter() - began
-    ended = guardian.expect(Ended)
+    ended = guardian.expect(TaskEnded)
     seen = time.perf_counter() - began
     os.close(descriptor)
     if ended.key != key or ended.signal != signal.SIGKILL:
@@ -100,7 +100,7 @@ def main() -> None:
     result, samples = Path(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     guardian = Guardian()
-    guardian.say(Hello(pid=os.getpid()))
+    guardian.say(AgentHello(pid=os.getpid()))
     guardian.expect(Snapshot)
     pairs = [sample(guardian, number) for number in range(samples + 3)][
         3:
@@ -111,7 +111,7 @@ def main() -> None:
     )
     partial.rename(result)
     while True:
-        guardian.say(Alive())
+        guardian.say(AgentAlive())
         time.sleep(1)
 
 

@@ -20,7 +20,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.moves.values import ClaimRow
 from holdfast.store.port.store import HostSynced, PreemptRow, TaskOffer
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 
 GRACE_SECONDS = 3.0
 MAX_KILL_SECONDS = (
@@ -48,7 +48,7 @@ class Process:
     kill_sent: bool = False
     stop_asked: bool = False
     hard: bool = False
-    ended: Ended | None = None
+    ended: TaskEnded | None = None
     facts: TaskFacts | None = None
 
     @property
@@ -188,11 +188,11 @@ class Host:
             ):
                 process.killed_at = max(process.started_at, self.true_time(process.kill_due))
             if process.killed_at is not None and process.killed_at + process.kill_seconds <= now:
-                self._finish(process, Ended(key=process.key, signal=9))
+                self._finish(process, TaskEnded(key=process.key, signal=9))
         if self.replaced and not any(p.live for p in self.processes.values()):
             self.crash()  # AGT-4: the guardian is told to go
 
-    def exit(self, key: TaskKey, ended: Ended) -> None:
+    def exit(self, key: TaskKey, ended: TaskEnded) -> None:
         """A process ends by itself."""
         self._finish(self.processes[key], ended)
 
@@ -213,8 +213,8 @@ class Host:
         if grace_seconds == 0 and process.killed_at is None:
             process.killed_at = now
 
-    def _finish(self, process: Process, how: Ended) -> None:
-        process.ended = Ended(
+    def _finish(self, process: Process, how: TaskEnded) -> None:
+        process.ended = TaskEnded(
             key=process.key,
             exit_code=how.exit_code,
             signal=how.signal,

@@ -16,7 +16,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import HostState, JobState
 from holdfast.errors import Conflict
 from holdfast.store.port.store import HostSync
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 from tests.protocol.host import Host, Request
 from tests.protocol.world import Plan, World, run
 
@@ -223,7 +223,7 @@ class Protocol(RuleBasedStateMachine):
         w.call(host)
         for process in list(host.processes.values()):
             if process.live:
-                host.exit(process.key, Ended(key=process.key, exit_code=0))
+                host.exit(process.key, TaskEnded(key=process.key, exit_code=0))
         w.call(host)
         for message in slow:
             w.answer(message.request, message.answer)
@@ -282,15 +282,15 @@ class Protocol(RuleBasedStateMachine):
         elif how == "time_limit":
             host.trip(key, Watchdog.TIME_LIMIT, self.w.t)
         elif how == "unkillable":
-            host.exit(key, Ended(key=key, unkillable=True, survivors=[7]))
+            host.exit(key, TaskEnded(key=key, unkillable=True, survivors=[7]))
         elif how == "start_error":
-            host.exit(key, Ended(key=key, start_error="no such program"))
+            host.exit(key, TaskEnded(key=key, start_error="no such program"))
         elif how == "give_up":
-            host.exit(key, Ended(key=key, exit_code=72))
+            host.exit(key, TaskEnded(key=key, exit_code=72))
         elif how == "oom":
-            host.exit(key, Ended(key=key, signal=9, oom=True))
+            host.exit(key, TaskEnded(key=key, signal=9, oom=True))
         else:
-            host.exit(key, Ended(key=key, exit_code=0 if how == "ok" else 3))
+            host.exit(key, TaskEnded(key=key, exit_code=0 if how == "ok" else 3))
 
     @precondition(lambda self: self.world is not None and self.world.truth.supervised)
     @rule(
@@ -318,9 +318,9 @@ class Protocol(RuleBasedStateMachine):
             host.trip(key, Watchdog.STALL, w.t)
         else:
             ends = {
-                "killed": Ended(key=key, signal=9), "give_up": Ended(key=key, exit_code=72), "ok": Ended(key=key, exit_code=0),
-                "start_error": Ended(key=key, start_error="no such program"),
-                "broken": Ended(key=key, unkillable=True, survivors=[7]),
+                "killed": TaskEnded(key=key, signal=9), "give_up": TaskEnded(key=key, exit_code=72), "ok": TaskEnded(key=key, exit_code=0),
+                "start_error": TaskEnded(key=key, start_error="no such program"),
+                "broken": TaskEnded(key=key, unkillable=True, survivors=[7]),
             }  # fmt: skip
             host.exit(key, ends[how])
         w.wait(seconds)
@@ -408,14 +408,14 @@ class Protocol(RuleBasedStateMachine):
         if not live:
             return
         host, key = live[i % len(live)]
-        host.exit(key, Ended(key=key, signal=9))
+        host.exit(key, TaskEnded(key=key, signal=9))
         w.call(host)
         seen = w.read_replacements()
         w.run_loops()
         w.wait(2.0)
         for other, again in self.list_members():
             if (again.job_id, again.rank) == (key.job_id, key.rank):
-                other.exit(again, Ended(key=again, signal=9))
+                other.exit(again, TaskEnded(key=again, signal=9))
                 w.call(other)
         w.write_replacements(seen)
 
@@ -424,7 +424,7 @@ class Protocol(RuleBasedStateMachine):
         for host in self.w.hosts:
             for process in list(host.processes.values()):
                 if host.up and process.key.job_id == job_id and process.executes(self.w.t):
-                    host.exit(process.key, Ended(key=process.key, exit_code=3))
+                    host.exit(process.key, TaskEnded(key=process.key, exit_code=3))
             self.w.call(host)
 
     @precondition(lambda self: self.world is not None and self.world.count < 6)
@@ -647,7 +647,7 @@ class Protocol(RuleBasedStateMachine):
                     host.boot()
                 for process in list(host.processes.values()):
                     if process.live and w.t - process.started_at > 3.0 and process.kill_due is None:
-                        host.exit(process.key, Ended(key=process.key, exit_code=0))
+                        host.exit(process.key, TaskEnded(key=process.key, exit_code=0))
             pause = self.find_pause(w, gone)
             w.wait(pause, step_seconds=pause)
             if self.is_quiet(w, gone):

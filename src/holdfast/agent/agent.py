@@ -59,7 +59,7 @@ from holdfast.errors import (
 )
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import SyncAnswer, TaskReport
-from holdfast.wire.guardian import Answer, Ended, Snapshot, Started, Stopping, TaskStatus
+from holdfast.wire.guardian import Answer, Snapshot, Stopping, TaskEnded, TaskStarted, TaskStatus
 
 log = logging.getLogger("holdfast.agent")
 
@@ -217,9 +217,9 @@ class Agent:
     def _hear(self, answer: Answer) -> None:
         if isinstance(answer, Snapshot):
             self._take_snapshot(answer)
-        elif isinstance(answer, Started):
+        elif isinstance(answer, TaskStarted):
             self._take_start(answer)
-        elif isinstance(answer, Ended):
+        elif isinstance(answer, TaskEnded):
             self._take_end(answer)
         elif isinstance(answer, Stopping):
             log.info("the host shuts down; its tasks are being stopped")
@@ -267,7 +267,7 @@ class Agent:
             log.info("taken over from an earlier agent", extra=task.about(pid=status.pid))
             self._checkpoints.poke(task)
 
-    def _take_start(self, started: Started) -> None:
+    def _take_start(self, started: TaskStarted) -> None:
         task = self._table.get(started.key)
         if task is None or task.state != "starting":
             return
@@ -292,7 +292,7 @@ class Agent:
         if task.live:
             self._report()
 
-    def _take_end(self, ended: Ended) -> None:
+    def _take_end(self, ended: TaskEnded) -> None:
         task = self._table.get(ended.key)
         if task is None:
             self._link.ack([ended.key])  # nobody waits for it any more
@@ -309,7 +309,7 @@ class Agent:
     def _end(
         self,
         task: AgentTask,
-        ended: Ended,
+        ended: TaskEnded,
         container: Status | None = None,
         unkillable: bool = False,
     ) -> None:
@@ -328,7 +328,7 @@ class Agent:
             facts = add_container_facts(facts, ended, container, task, unkillable=unkillable)
         self._faults.examine(task, ended, facts)
 
-    def _hold(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+    def _hold(self, task: AgentTask, ended: TaskEnded, facts: TaskFacts) -> None:
         """All that can be said of its end is known. It is told when what the task saved for the
         next attempt is uploaded."""
         if facts.succeeded and (task.order is None or task.order.world_size == 1):
@@ -336,7 +336,7 @@ class Agent:
             return
         self._checkpoints.settle(task, lambda: self._conclude(task, ended, facts))
 
-    def _conclude(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+    def _conclude(self, task: AgentTask, ended: TaskEnded, facts: TaskFacts) -> None:
         """Tell its end."""
         task.facts, task.state = facts, "ended"
         if self._table.ends_with_others(task):

@@ -44,7 +44,7 @@ class Signaller:
                 pass
 
 
-class Ending:
+class TreeEnding:
     """One tree being ended: TERM to all of it, a grace, then KILL until nothing is left or a limit
     passed.
 

@@ -99,7 +99,7 @@ class Child:
         self.hosts_fault = False
 
 
-class _Plan:
+class _SpawnPlan:
     """Everything the child needs, turned into bytes before the fork."""
 
     __slots__ = ("argv", "candidates", "env", "request")
@@ -161,7 +161,7 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
         SPAWN-4). Nothing was started.
     """
     check_request(request)
-    plan = _Plan(request)
+    plan = _SpawnPlan(request)
     parent = os.getpid()
     error_fd, child_fd = _open_pipe(spare_descriptors)
     old_mask = syscalls.block_all_signals()
@@ -212,7 +212,7 @@ def raise_descriptor_limit() -> tuple[int, int]:
     return soft, hard
 
 
-def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
+def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
     """The child's whole life before exec.
 
     Never returns and never raises: it is still a copy of its parent.
@@ -261,7 +261,7 @@ def _become(plan: _Plan, error_fd: int, parent: int) -> NoReturn:
         os._exit(_CHILD_FAILED)
 
 
-def _exec_first(plan: _Plan) -> tuple[int, bool]:
+def _exec_first(plan: _SpawnPlan) -> tuple[int, bool]:
     """Try each candidate as a shell does: pass over the missing, remember what may not be run."""
     remembered = errno.ENOENT
     for path in plan.candidates:

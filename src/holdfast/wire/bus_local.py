@@ -48,7 +48,7 @@ class StopTree(Local, frozen=True, tag=3):
     grace_seconds: float
 
 
-class Alive(Local, frozen=True, tag=4):
+class ManagerAlive(Local, frozen=True, tag=4):
     """The manager's loop turns. Silence beyond `frozen_seconds` of the warden ends every
     process."""
 
@@ -56,7 +56,7 @@ class Alive(Local, frozen=True, tag=4):
 # ---- warden → manager
 
 
-class Started(Local, frozen=True, tag=1):
+class ProcessStarted(Local, frozen=True, tag=1):
     """A process runs."""
 
     key: int
@@ -90,7 +90,7 @@ class SignalDone(Local, frozen=True, tag=4):
 
 
 class Turned(Local, frozen=True, tag=5):
-    """The answer to `Alive`: the warden's loop turns."""
+    """The answer to `ManagerAlive`: the warden's loop turns."""
 
 
 # ---- user process ↔ manager
@@ -110,8 +110,8 @@ class Part(Local, frozen=True, tag=2):
     last: bool = True
 
 
-WardenRequest = Start | SignalTree | StopTree | Alive
-WardenAnswer = Started | NotStarted | TreeEnded | SignalDone | Turned
+WardenRequest = Start | SignalTree | StopTree | ManagerAlive
+WardenAnswer = ProcessStarted | NotStarted | TreeEnded | SignalDone | Turned
 FromProcess = Enter | Part
 
 encode_local = msgspec.msgpack.Encoder().encode

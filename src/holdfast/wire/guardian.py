@@ -21,14 +21,14 @@ import msgspec
 from holdfast.core.ids import TaskKey
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
+class GuardianMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
     """Root of the closed set. The tag is the class's name."""
 
 
 # ---- agent → guardian
 
 
-class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+class AgentHello(GuardianMessage, frozen=True, kw_only=True, tag="hello"):
     """An agent began, or missed something; the guardian answers with a `Snapshot` of the same
     number."""
 
@@ -36,7 +36,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     number: int = 0
 
 
-class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+class AgentAlive(GuardianMessage, frozen=True, kw_only=True, tag="alive"):
     """The agent's loop turns. Silence for `frozen_seconds` makes the guardian replace the agent.
 
     holding: ends are not told yet, because what their tasks saved is still being uploaded. A host
@@ -46,9 +46,9 @@ class Alive(Message, frozen=True, kw_only=True, tag="alive"):
     holding: bool = False
 
 
-class Launch(Message, frozen=True, kw_only=True, tag="launch"):
+class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     """Start a task. A key already known is answered with its status again, never started twice; a
-    key whose end was acknowledged is refused (`Ended.start_error`).
+    key whose end was acknowledged is refused (`TaskEnded.start_error`).
 
     env is the whole environment. stdout and stderr are paths opened for appending. memory_bytes 0
     is no limit.
@@ -75,25 +75,25 @@ class Launch(Message, frozen=True, kw_only=True, tag="launch"):
     log_disk_bytes: int = 256 << 20
 
 
-class Extend(Message, frozen=True, kw_only=True, tag="extend"):
+class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
     """New deadlines after a successful sync. A later deadline never comes earlier by reordering:
     the maximum holds."""
 
     deadlines: list[tuple[TaskKey, float]]
 
 
-class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+class StopTask(GuardianMessage, frozen=True, kw_only=True, tag="stop"):
     """TERM to the whole tree now, KILL after `grace_seconds` (0: KILL at once). Repeats act once; a
     sooner KILL wins.
 
-    A task that has ended is answered with its `Ended` again; a key nobody knows with nothing.
+    A task that has ended is answered with its `TaskEnded` again; a key nobody knows with nothing.
     """
 
     key: TaskKey
     grace_seconds: float
 
 
-class Ack(Message, frozen=True, kw_only=True, tag="ack"):
+class Ack(GuardianMessage, frozen=True, kw_only=True, tag="ack"):
     """The controller has these ends; the guardian may forget them."""
 
     keys: list[TaskKey]
@@ -102,7 +102,7 @@ class Ack(Message, frozen=True, kw_only=True, tag="ack"):
 # ---- guardian → agent
 
 
-class Ended(Message, frozen=True, kw_only=True, tag="ended"):
+class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
 
     What the first process leaves running gets TERM at once and KILL 2 s later; the first process's
@@ -113,7 +113,7 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     max_memory_bytes: the group's peak, its file cache included; without a group the largest
     process's.
     runtime_seconds: of the first process.
-    stopped: a `Stop` had been sent, or the deadline had passed, before the process ended.
+    stopped: a `StopTask` had been sent, or the deadline had passed, before the process ended.
     lapsed: the guardian ended it at its lease deadline.
     unkillable: processes of it survived SIGKILL for the kill limit; `survivors` are their pids.
     hosts_fault: it did not start for want of something of the host's (descriptors, processes,
@@ -134,7 +134,7 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     max_memory_bytes: int = 0
 
 
-class Started(Message, frozen=True, kw_only=True, tag="started"):
+class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):
     """The task's process runs."""
 
     key: TaskKey
@@ -153,11 +153,11 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stdout: str
     stderr: str
     stopping: bool = False
-    ended: Ended | None = None
+    ended: TaskEnded | None = None
 
 
-class Snapshot(Message, frozen=True, kw_only=True, tag="snapshot"):
-    """Everything the guardian holds: the answer to the `Hello` of this number (0 from a guardian
+class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
+    """Everything the guardian holds: the answer to the `AgentHello` of this number (0 from a guardian
     that does not count)."""
 
     incarnation: str
@@ -165,7 +165,7 @@ class Snapshot(Message, frozen=True, kw_only=True, tag="snapshot"):
     number: int = 0
 
 
-class Unread(Message, frozen=True, kw_only=True, tag="unread"):
+class Unread(GuardianMessage, frozen=True, kw_only=True, tag="unread"):
     """So many messages of this agent could not be read or carried out so far (LINE-1); why the last
     one could not."""
 
@@ -173,13 +173,13 @@ class Unread(Message, frozen=True, kw_only=True, tag="unread"):
     reason: str
 
 
-class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
+class Stopping(GuardianMessage, frozen=True, kw_only=True, tag="stopping"):
     """The guardian was told to shut the host down: every task gets TERM, grace, KILL. The agent
     reports them and goes."""
 
 
-Request = Hello | Alive | Launch | Extend | Stop | Ack
-Answer = Ended | Started | Snapshot | Stopping | Unread
+Request = AgentHello | AgentAlive | LaunchTask | Extend | StopTask | Ack
+Answer = TaskEnded | TaskStarted | Snapshot | Stopping | Unread
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

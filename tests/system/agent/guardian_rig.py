@@ -30,14 +30,14 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import ProcessEntry
 from holdfast.wire.frames import FrameReader, encode_frame
 from holdfast.wire.guardian import (
-    Alive,
+    AgentAlive,
+    AgentHello,
     Answer,
-    Ended,
-    Hello,
-    Launch,
+    LaunchTask,
     Request,
     Snapshot,
-    Started,
+    TaskEnded,
+    TaskStarted,
     decode_answer,
     encode,
 )
@@ -127,7 +127,7 @@ class Rig:
             self.heard.clear()
             try:
                 self.agent_pid = int.from_bytes(self._line.recv(4, socket.MSG_WAITALL), "big")
-                self.say(Hello(pid=self.agent_pid))
+                self.say(AgentHello(pid=self.agent_pid))
                 return self.expect(Snapshot)
             except (ConnectionResetError, BrokenPipeError):
                 continue
@@ -175,7 +175,7 @@ class Rig:
             "grace_seconds": 5.0,
             **more,
         }
-        self.say(Launch(key=key, argv=argv, **fields))  # type: ignore[arg-type]  # plain words stand for the typed value in a test
+        self.say(LaunchTask(key=key, argv=argv, **fields))  # type: ignore[arg-type]  # plain words stand for the typed value in a test
         return key
 
     def start_task(
@@ -183,11 +183,11 @@ class Rig:
     ) -> tuple[TaskKey, int]:
         """Launch and wait until it runs; return its key and pid."""
         key = self.launch(argv, job=job, **more)
-        return key, self.expect(Started, key).pid
+        return key, self.expect(TaskStarted, key).pid
 
-    def run_task(self, argv: list[str], *, job: str = "job", **more: object) -> Ended:
+    def run_task(self, argv: list[str], *, job: str = "job", **more: object) -> TaskEnded:
         """Launch and wait until it ended."""
-        return self.expect(Ended, self.launch(argv, job=job, **more))
+        return self.expect(TaskEnded, self.launch(argv, job=job, **more))
 
     def read(self, name: str) -> str:
         path = self.folder / name
@@ -258,7 +258,7 @@ def _read_sleep(path: str) -> float:
 
 
 def _be_agent(relay_path: str) -> int:
-    """Relay between test and guardian; say `Alive` by ourselves; sweep when the guardian is gone,
+    """Relay between test and guardian; say `AgentAlive` by ourselves; sweep when the guardian is gone,
     as an agent must."""
     guardian = socket.socket(fileno=int(os.environ["HOLDFAST_GUARDIAN_FD"]))
     test = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -281,7 +281,7 @@ def _be_agent(relay_path: str) -> int:
                 return 0
             for frame in frames.feed(data):
                 _tell(guardian, frame)
-        _tell(guardian, encode(Alive()))
+        _tell(guardian, encode(AgentAlive()))
 
 
 def _tell(guardian: socket.socket, message: bytes) -> None:

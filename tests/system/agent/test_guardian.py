@@ -18,15 +18,15 @@ from holdfast.process import table
 from holdfast.process.groups import open_group_home
 from holdfast.wire.guardian import (
     Ack,
-    Alive,
-    Ended,
+    AgentAlive,
+    AgentHello,
     Extend,
-    Hello,
-    Launch,
+    LaunchTask,
     Snapshot,
-    Started,
-    Stop,
     Stopping,
+    StopTask,
+    TaskEnded,
+    TaskStarted,
 )
 from tests.system.agent.guardian_rig import SPARED_WORD, Rig, find_marked, is_alive, wait_until
 
@@ -96,7 +96,7 @@ def test_a_start_is_announced_before_its_end(rig: Rig) -> None:
     while any(pending.values()):
         assert rig.hear(10)
         for answer in rig.heard:
-            kind = "started" if isinstance(answer, Started) else "ended"
+            kind = "started" if isinstance(answer, TaskStarted) else "ended"
             assert pending[answer.key].pop(0) == kind
         rig.heard.clear()
 
@@ -128,9 +128,9 @@ def test_what_cannot_start_says_why_and_is_kept_until_acknowledged(rig: Rig) -> 
     for job, more in (("cwd", {"cwd": "/no/such"}), ("out", {"stdout": "/no/such/out"})):
         assert rig.run_task(["true"], job=job, **more).start_error
     assert rig.run_task(["a\0b"], job="nul").start_error
-    rig.say(Hello(pid=0))
+    rig.say(AgentHello(pid=0))
     assert len(rig.expect(Snapshot).tasks) == 4
-    rig.say(Ack(keys=[ended.key]), Hello(pid=0))
+    rig.say(Ack(keys=[ended.key]), AgentHello(pid=0))
     assert len(rig.expect(Snapshot).tasks) == 3
 
 
@@ -138,14 +138,14 @@ def test_a_key_is_launched_once(rig: Rig) -> None:
     serve(rig)
     key, pid = rig.start_task(["sleep", "600"])
     rig.launch(["sh", "-c", "echo again"])
-    assert rig.expect(Started, key).pid == pid
-    rig.say(Stop(key=key, grace_seconds=5))
-    ended = rig.expect(Ended, key)
+    assert rig.expect(TaskStarted, key).pid == pid
+    rig.say(StopTask(key=key, grace_seconds=5))
+    ended = rig.expect(TaskEnded, key)
     rig.launch(["sh", "-c", "echo again"])
-    assert rig.expect(Ended, key) == ended
+    assert rig.expect(TaskEnded, key) == ended
     rig.say(Ack(keys=[key]))
     rig.launch(["sh", "-c", "echo again"])
-    late = rig.expect(Ended, key)
+    late = rig.expect(TaskEnded, key)
     assert late.start_error is not None
     assert "already" in late.start_error
     assert rig.read("job.out") == ""
@@ -154,7 +154,7 @@ def test_a_key_is_launched_once(rig: Rig) -> None:
 def test_an_acknowledgement_of_a_running_task_forgets_nothing(rig: Rig) -> None:
     serve(rig)
     key, pid = rig.start_task(["sleep", "600"])
-    rig.say(Ack(keys=[key, TaskKey("nobody", 0, 0)]), Hello(pid=0))
+    rig.say(Ack(keys=[key, TaskKey("nobody", 0, 0)]), AgentHello(pid=0))
     assert [task.pid for task in rig.expect(Snapshot).tasks] == [pid]
 
 
@@ -177,8 +177,8 @@ def test_stop_is_idempotent_and_takes_the_whole_tree(either_rig: Rig) -> None:
     serve(rig)
     key, pid = rig.start_task(["sh", "-c", "sleep 600 & echo $!; wait"])
     child = int(rig.wait_word("job.out"))
-    rig.say(*[Stop(key=key, grace_seconds=30)] * 3)
-    ended = rig.expect(Ended, key)
+    rig.say(*[StopTask(key=key, grace_seconds=30)] * 3)
+    ended = rig.expect(TaskEnded, key)
     assert (ended.signal, ended.stopped, ended.lapsed, ended.unkillable) == (
         signal.SIGTERM,
         True,
@@ -187,8 +187,10 @@ def test_stop_is_idempotent_and_takes_the_whole_tree(either_rig: Rig) -> None:
     )
     assert not is_alive(pid)
     assert not is_alive(child)
-    rig.say(Stop(key=key, grace_seconds=0), Stop(key=TaskKey("nobody", 0, 0), grace_seconds=0))
-    assert rig.expect(Ended, key) == ended
+    rig.say(
+        StopTask(key=key, grace_seconds=0), StopTask(key=TaskKey("nobody", 0, 0), grace_seconds=0)
+    )
+    assert rig.expect(TaskEnded, key) == ended
 
 
 def test_a_task_may_finish_its_work_in_the_grace(rig: Rig) -> None:
@@ -197,8 +199,8 @@ def test_a_task_may_finish_its_work_in_the_grace(rig: Rig) -> None:
         ["sh", "-c", "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.02; done"]
     )
     rig.wait_word("job.out")
-    rig.say(Stop(key=key, grace_seconds=30))
-    ended = rig.expect(Ended, key)
+    rig.say(StopTask(key=key, grace_seconds=30))
+    ended = rig.expect(TaskEnded, key)
     # A child of the shell gets the TERM as well; the shell's own word is what counts.
     assert (ended.exit_code, ended.stopped) == (9, True)
     assert rig.read("job.out") == "ready\nsaved\n"
@@ -210,17 +212,17 @@ def test_what_ignores_term_is_killed_and_a_sooner_kill_wins(either_rig: Rig) -> 
     stubborn = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.02; done"]
     key, _ = rig.start_task(stubborn)
     rig.wait_word("job.out")
-    rig.say(Stop(key=key, grace_seconds=0.2))
-    assert rig.expect(Ended, key).signal == signal.SIGKILL
+    rig.say(StopTask(key=key, grace_seconds=0.2))
+    assert rig.expect(TaskEnded, key).signal == signal.SIGKILL
     key, _ = rig.start_task(stubborn, job="second")
     rig.wait_word("second.out")
     began = time.monotonic()
     rig.say(
-        Stop(key=key, grace_seconds=3600),
-        Stop(key=key, grace_seconds=0.1),
-        Stop(key=key, grace_seconds=3600),
+        StopTask(key=key, grace_seconds=3600),
+        StopTask(key=key, grace_seconds=0.1),
+        StopTask(key=key, grace_seconds=3600),
     )
-    assert rig.expect(Ended, key).signal == signal.SIGKILL
+    assert rig.expect(TaskEnded, key).signal == signal.SIGKILL
     assert time.monotonic() - began < 10
 
 
@@ -228,8 +230,8 @@ def test_a_stopped_task_still_takes_its_term(rig: Rig) -> None:
     serve(rig)
     key, pid = rig.start_task(["sleep", "600"])
     os.kill(pid, signal.SIGSTOP)
-    rig.say(Stop(key=key, grace_seconds=60))
-    assert rig.expect(Ended, key).signal == signal.SIGTERM
+    rig.say(StopTask(key=key, grace_seconds=60))
+    assert rig.expect(TaskEnded, key).signal == signal.SIGTERM
 
 
 # Every process forks a successor in a new session and goes; the family never rests. The memory
@@ -262,8 +264,8 @@ def test_forks_do_not_outrun_the_kill(either_rig: Rig, ballast: int) -> None:
     rig.start_task(["sleep", "600"], job="bystander")
     key, _ = rig.start_task([sys.executable, "-c", RESTLESS % ballast])
     rig.wait_word("job.out")
-    rig.say(Stop(key=key, grace_seconds=0))
-    ended = rig.expect(Ended, key)
+    rig.say(StopTask(key=key, grace_seconds=0))
+    ended = rig.expect(TaskEnded, key)
     assert (ended.signal, ended.unkillable) == (signal.SIGKILL, False)
     assert find_task(rig, key) == []
 
@@ -277,10 +279,10 @@ def test_families_that_fork_without_rest_keep_the_guardian_from_nothing(either_r
     keys = [rig.start_task([sys.executable, "-c", RESTLESS % 0], job=job)[0] for job in jobs]
     for job in jobs:
         rig.wait_word(f"{job}.out")
-    rig.say(*[Stop(key=key, grace_seconds=0) for key in keys])
+    rig.say(*[StopTask(key=key, grace_seconds=0) for key in keys])
     assert rig.run_task(["true"], job="bystander").exit_code == 0
     for key in keys:
-        assert not rig.expect(Ended, key).unkillable
+        assert not rig.expect(TaskEnded, key).unkillable
         assert find_task(rig, key) == []
 
 
@@ -291,8 +293,8 @@ def test_what_survives_sigkill_is_given_up_and_named(tmp_path: Path) -> None:
         key, pid = rig.start_task(
             [sys.executable, "-c", "import time; time.sleep(600)", SPARED_WORD.decode()]
         )
-        rig.say(Stop(key=key, grace_seconds=0))
-        ended = rig.expect(Ended, key)
+        rig.say(StopTask(key=key, grace_seconds=0))
+        ended = rig.expect(TaskEnded, key)
         assert (ended.unkillable, ended.survivors, ended.exit_code, ended.signal) == (
             True,
             [pid],
@@ -316,7 +318,7 @@ def test_a_runaway_grandchild_ends_with_its_task(either_rig: Rig, clear: str) ->
     serve(rig)
     key = rig.launch([sys.executable, "-c", RUNAWAY, "0", clear])
     runaway = int(rig.wait_word("runaway"))
-    ended = rig.expect(Ended, key)
+    ended = rig.expect(TaskEnded, key)
     assert ended.exit_code == 5
     assert not is_alive(runaway)
 
@@ -330,11 +332,11 @@ def test_a_runaway_is_never_taken_from_another_task_that_still_runs(tmp_path: Pa
         runaway = int(rig.wait_word("runaway"))
         assert rig.run_task(["true"], job="short").exit_code == 0
         assert is_alive(runaway)
-        rig.say(Stop(key=TaskKey("bystander", 0, 1), grace_seconds=0))
-        rig.expect(Ended, TaskKey("bystander", 0, 1))
+        rig.say(StopTask(key=TaskKey("bystander", 0, 1), grace_seconds=0))
+        rig.expect(TaskEnded, TaskKey("bystander", 0, 1))
         assert is_alive(runaway)
-        rig.say(Stop(key=key, grace_seconds=0))
-        rig.expect(Ended, key)
+        rig.say(StopTask(key=key, grace_seconds=0))
+        rig.expect(TaskEnded, key)
         assert not is_alive(runaway)
     finally:
         rig.close()
@@ -348,7 +350,7 @@ def test_a_runaway_ends_with_its_own_task_among_others(either_rig: Rig, clear: s
     rig.start_task(["sleep", "600"], job="bystander")
     key = rig.launch([sys.executable, "-c", RUNAWAY, "0", clear], job="maker")
     runaway = int(rig.wait_word("runaway"))
-    rig.expect(Ended, key)
+    rig.expect(TaskEnded, key)
     assert not is_alive(runaway)
 
 
@@ -384,8 +386,8 @@ def test_an_end_is_said_after_what_was_left_behind_is_gone(either_rig: Rig) -> N
             "sleep 0.01; done; exit 4",
         ]
     )
-    started = rig.expect(Started, key)
-    ended = rig.expect(Ended, key)
+    started = rig.expect(TaskStarted, key)
+    ended = rig.expect(TaskEnded, key)
     assert ended.exit_code == 4
     # The seconds of its leftovers are not its own.
     assert boottime() - (started.started_at + ended.runtime_seconds) >= LEFTOVER_GRACE_SECONDS
@@ -409,7 +411,7 @@ def test_a_deadline_is_kept_while_no_agent_can_live(rig: Rig) -> None:
             ]
         )
     )
-    rig.say(Hello(pid=0))
+    rig.say(AgentHello(pid=0))
     status = {task.key: task for task in rig.expect(Snapshot).tasks}
     assert status[other].deadline > boottime() + 500
     os.kill(rig.agent_pid, signal.SIGSTOP)
@@ -496,8 +498,8 @@ def test_groups_are_removed_with_their_tasks(rig: Rig) -> None:
         pytest.skip("no control group can be made here")
     key, _ = rig.start_task(["sleep", "600"])
     assert [path for path in folder.iterdir() if path.is_dir()] != []
-    rig.say(Stop(key=key, grace_seconds=0))
-    rig.expect(Ended, key)
+    rig.say(StopTask(key=key, grace_seconds=0))
+    rig.expect(TaskEnded, key)
     wait_until(
         lambda: not any(path.is_dir() for path in folder.iterdir()), "the group to be removed"
     )
@@ -555,11 +557,11 @@ def test_beats_queue_while_the_agent_is_away(tmp_path: Path) -> None:
 def test_many_launches_and_a_stop_among_them_are_done_in_order(rig: Rig) -> None:
     serve(rig)
     now = boottime()
-    requests: list[Launch | Stop | Alive] = []
+    requests: list[LaunchTask | StopTask | AgentAlive] = []
     for number in range(40):
         key = TaskKey(f"j{number}", 0, 1)
         requests.append(
-            Launch(
+            LaunchTask(
                 key=key,
                 argv=["sleep", "600"],
                 env={"PATH": os.environ["PATH"]},
@@ -569,10 +571,10 @@ def test_many_launches_and_a_stop_among_them_are_done_in_order(rig: Rig) -> None
                 deadline=now + 600,
             )
         )
-        requests.append(Stop(key=key, grace_seconds=0))
+        requests.append(StopTask(key=key, grace_seconds=0))
     rig.say(*requests)
     for number in range(40):
-        assert rig.expect(Ended, TaskKey(f"j{number}", 0, 1)).signal == signal.SIGKILL
+        assert rig.expect(TaskEnded, TaskKey(f"j{number}", 0, 1)).signal == signal.SIGKILL
 
 
 def test_a_second_guardian_says_so_and_goes(rig: Rig) -> None:
@@ -595,7 +597,7 @@ def test_a_host_that_shuts_down_stops_its_tasks_and_waits_for_the_word(rig: Rig)
     rig.wait_word("job.out")
     rig.guardian.send_signal(signal.SIGTERM)
     rig.expect(Stopping)
-    assert rig.expect(Ended, key).stopped
+    assert rig.expect(TaskEnded, key).stopped
     assert rig.run_task(["true"], job="late").start_error == "the host is shutting down"
     assert rig.guardian.poll() is None
     rig.say(Ack(keys=[key, TaskKey("late", 0, 1)]))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.process import table
-from holdfast.wire.guardian import Ack, Ended
+from holdfast.wire.guardian import Ack, TaskEnded
 from tests.system.agent import guardian_rig
 from tests.system.agent.guardian_rig import Rig, find_marked, is_alive, wait_until
 
@@ -68,7 +68,7 @@ def test_a_killed_agent_costs_its_tasks_nothing(rig: Rig) -> None:
     assert rig.agent_pid != first
     assert {task.key: task.pid for task in snapshot.tasks} == {key: pid, staying: staying_pid}
     ended = next((task.ended for task in snapshot.tasks if task.key == key), None) or rig.expect(
-        Ended, key
+        TaskEnded, key
     )
     assert ended.exit_code == 7
     assert rig.read("job.out") == "".join(f"line {number}\n" for number in range(200))

@@ -19,7 +19,7 @@ from random import Random
 import pytest
 
 from holdfast.core.ids import TaskKey
-from holdfast.wire.guardian import Ack, Ended, Hello, Stop
+from holdfast.wire.guardian import Ack, AgentHello, StopTask, TaskEnded
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.agent.guardian_rig import Rig, wait_until
@@ -87,13 +87,13 @@ def act(rig: Rig, random: Random, keys: list[TaskKey]) -> None:
     until = time.monotonic() + random.choice([0.0, 0.005, 0.05, 0.3])
     for key in keys:
         if random.random() < 0.7:
-            rig.say(Stop(key=key, grace_seconds=random.choice([0.0, 0.0, 0.02, 5.0])))
+            rig.say(StopTask(key=key, grace_seconds=random.choice([0.0, 0.0, 0.02, 5.0])))
     while time.monotonic() < until:
         rig.hear(0.005)
-        ended = [answer.key for answer in rig.heard if isinstance(answer, Ended)]
+        ended = [answer.key for answer in rig.heard if isinstance(answer, TaskEnded)]
         rig.heard.clear()
         if ended:
-            rig.say(Ack(keys=ended), Hello(pid=rig.agent_pid))
+            rig.say(Ack(keys=ended), AgentHello(pid=rig.agent_pid))
 
 
 @pytest.mark.slow

@@ -18,7 +18,15 @@ from holdfast.core.ids import TaskKey
 from holdfast.process import table
 from holdfast.process.spawn import SPARE_DESCRIPTORS
 from holdfast.process.syscalls import BootTimer, read_boottime
-from holdfast.wire.guardian import Ack, Ended, Extend, Hello, Snapshot, Started, Stop
+from holdfast.wire.guardian import (
+    Ack,
+    AgentHello,
+    Extend,
+    Snapshot,
+    StopTask,
+    TaskEnded,
+    TaskStarted,
+)
 from tests.system.agent.guardian_rig import CURSED_WORD, Rig, find_marked, is_alive, wait_until
 from tests.system.agent.test_guardian import RESTLESS
 
@@ -43,18 +51,18 @@ def run_rig(folder: Path, **config: object) -> Iterator[Rig]:
 
 def launch_wave(
     rig: Rig, prefix: str, argv: list[str]
-) -> tuple[dict[TaskKey, int], dict[TaskKey, Ended]]:
+) -> tuple[dict[TaskKey, int], dict[TaskKey, TaskEnded]]:
     """Launch many; return which run, with their pids, and which were refused."""
     keys = {rig.launch(argv, job=f"{prefix}{number}") for number in range(WAVE)}
     running: dict[TaskKey, int] = {}
-    refused: dict[TaskKey, Ended] = {}
+    refused: dict[TaskKey, TaskEnded] = {}
 
     def all_answered() -> bool:
         rig.hear(0.1)
         for answer in rig.heard:
-            if isinstance(answer, Started):
+            if isinstance(answer, TaskStarted):
                 running[answer.key] = answer.pid
-            elif isinstance(answer, Ended):
+            elif isinstance(answer, TaskEnded):
                 refused[answer.key] = answer
         rig.heard.clear()
         return keys == running.keys() | refused.keys()
@@ -63,9 +71,9 @@ def launch_wave(
     return running, refused
 
 
-def stop_all(rig: Rig, keys: list[TaskKey]) -> list[Ended]:
-    rig.say(*[Stop(key=key, grace_seconds=0) for key in keys])
-    return [rig.expect(Ended, key) for key in keys]
+def stop_all(rig: Rig, keys: list[TaskKey]) -> list[TaskEnded]:
+    rig.say(*[StopTask(key=key, grace_seconds=0) for key in keys])
+    return [rig.expect(TaskEnded, key) for key in keys]
 
 
 def check_shortage(rig: Rig, word: str) -> None:
@@ -170,14 +178,14 @@ def test_what_fails_for_one_task_is_done_for_the_others(tmp_path: Path, grouped:
         )
         lapsing, _ = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 2.0)
         others = [rig.start_task(["sleep", "600"], job=f"other{number}")[0] for number in range(5)]
-        rig.say(*[Stop(key=key, grace_seconds=0) for key in (cursed, *others)])
+        rig.say(*[StopTask(key=key, grace_seconds=0) for key in (cursed, *others)])
         for key in others:
-            assert rig.expect(Ended, key).signal == signal.SIGKILL
-        assert rig.expect(Ended, lapsing).lapsed
+            assert rig.expect(TaskEnded, key).signal == signal.SIGKILL
+        assert rig.expect(TaskEnded, lapsing).lapsed
         assert rig.run_task(["true"], job="afterwards").exit_code == 0
         assert "what a bug of the guardian's looks like" in rig.notes()
         os.kill(pid, signal.SIGKILL)
-        assert rig.expect(Ended, cursed).signal == signal.SIGKILL
+        assert rig.expect(TaskEnded, cursed).signal == signal.SIGKILL
         rig.guardian.send_signal(signal.SIGTERM)
         rig.say(Ack(keys=[cursed, lapsing, *others, TaskKey("afterwards", 0, 1)]))
         assert rig.guardian.wait(30) == 0
@@ -190,7 +198,7 @@ def hear_ends(rig: Rig, keys: list[TaskKey]) -> float:
     """Hear every end; return how long the guardian kept the agent waiting at most meanwhile."""
     pending, worst = set(keys), 0.0
     asked_at = time.monotonic()
-    rig.say(Hello(pid=rig.agent_pid))
+    rig.say(AgentHello(pid=rig.agent_pid))
     give_up_at = asked_at + 60
     while pending:
         assert time.monotonic() < give_up_at, (
@@ -199,12 +207,12 @@ def hear_ends(rig: Rig, keys: list[TaskKey]) -> float:
         rig.hear(0.1)
         worst = max(worst, time.monotonic() - asked_at)
         for answer in rig.heard:
-            if isinstance(answer, Ended):
+            if isinstance(answer, TaskEnded):
                 assert not answer.unkillable
                 pending.discard(answer.key)
             elif isinstance(answer, Snapshot):
                 asked_at = time.monotonic()
-                rig.say(Hello(pid=rig.agent_pid))
+                rig.say(AgentHello(pid=rig.agent_pid))
         rig.heard.clear()
     return worst
 
@@ -224,7 +232,7 @@ def test_racing_families_do_not_starve_the_guardian(tmp_path: Path, grouped: boo
         ]
         for number in range(families):
             rig.wait_word(f"j{number}.out")
-        rig.say(*[Stop(key=key, grace_seconds=0) for key in keys])
+        rig.say(*[StopTask(key=key, grace_seconds=0) for key in keys])
         worst = hear_ends(rig, keys)
         assert worst < 10, "the agent would have taken it for dead, and systemd soon after"
         assert len(find_marked(rig.host)) == 1
@@ -239,7 +247,7 @@ def test_many_trees_are_ended_together(tmp_path: Path, grouped: bool) -> None:
         ]
         running, _ = launch_wave(rig, "j", family)
         wait_until(lambda: len(find_marked(rig.host)) == 1 + 6 * WAVE, "the families")
-        rig.say(*[Stop(key=key, grace_seconds=0.2) for key in running])
+        rig.say(*[StopTask(key=key, grace_seconds=0.2) for key in running])
         hear_ends(rig, list(running))
         assert len(find_marked(rig.host)) == 1
 
@@ -278,19 +286,19 @@ def test_what_lapsed_while_the_host_slept_is_ended_when_it_wakes(tmp_path: Path)
         )
         staying, _ = rig.start_task(["sleep", "600"], job="staying", deadline=read_boottime() + 300)
         until = read_boottime() + 7200
-        rig.say(Extend(deadlines=[(staying, until)]), Hello(pid=rig.agent_pid))
+        rig.say(Extend(deadlines=[(staying, until)]), AgentHello(pid=rig.agent_pid))
         assert until in [task.deadline for task in rig.expect(Snapshot).tasks]
         (tmp_path / "part").write_text("600")
         (tmp_path / "part").rename(asleep)
-        ended = rig.expect(Ended, lapsing)
+        ended = rig.expect(TaskEnded, lapsing)
         assert (ended.lapsed, ended.signal, is_alive(pid)) == (True, signal.SIGKILL, False)
         late = rig.launch(["sleep", "600"], job="late", deadline=read_boottime() + 300)
-        refused = rig.expect(Ended, late)  # said before the sleep, heard after it
+        refused = rig.expect(TaskEnded, late)  # said before the sleep, heard after it
         assert (refused.lapsed, "its lease had ended" in (refused.start_error or "")) == (
             True,
             True,
         )
-        rig.say(Hello(pid=rig.agent_pid))
+        rig.say(AgentHello(pid=rig.agent_pid))
         held = {task.key: task.ended for task in rig.expect(Snapshot).tasks}
         assert held[staying] is None
         # The agent said nothing for "ten minutes", and was not there to: it is not taken for

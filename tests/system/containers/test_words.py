@@ -24,7 +24,7 @@ from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.wire.agent import LaunchOrder
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 
 REFUSED = """Trying to pull 127.0.0.1:5999/x:y...
 time="2026-11-21T09:50:20Z" level=warning msg="Failed, retrying in 1s ... (1/3). Error: initializing source docker://127.0.0.1:5999/x:y"
@@ -153,7 +153,7 @@ KEY = TaskKey("j", 0, 1)
 
 
 def facts_of(
-    status: Status, ended: Ended, *, unkillable: bool = False, **fields: object
+    status: Status, ended: TaskEnded, *, unkillable: bool = False, **fields: object
 ) -> TaskFacts:
     order = LaunchOrder(
         key=KEY,
@@ -182,7 +182,7 @@ def test_the_runner_s_own_end_is_no_task_s() -> None:
         max_memory_bytes=60,
         removed=True,
     )
-    found = facts_of(ran, Ended(key=KEY, exit_code=137))
+    found = facts_of(ran, TaskEnded(key=KEY, exit_code=137))
     assert (
         found.exit_code,
         found.oom,
@@ -191,12 +191,13 @@ def test_the_runner_s_own_end_is_no_task_s() -> None:
         found.memory_limit_bytes,
     ) == (137, True, 3.0, 60, 64)
     found = facts_of(
-        Status(phase="ended", pull_error="hush-hush is no password"), Ended(key=KEY, exit_code=125)
+        Status(phase="ended", pull_error="hush-hush is no password"),
+        TaskEnded(key=KEY, exit_code=125),
     )
     assert (found.exit_code, found.pull_error) == (None, "*** is no password")
     found = facts_of(
         Status(phase="ended", lost="the engine of hush-hush went", removed=True),
-        Ended(key=KEY, exit_code=125),
+        TaskEnded(key=KEY, exit_code=125),
     )
     assert (found.exit_code, found.lost, found.runtime_error) == (
         None,
@@ -204,14 +205,14 @@ def test_the_runner_s_own_end_is_no_task_s() -> None:
         None,
     )
     found = facts_of(
-        Status(phase="ended", stopped=True), Ended(key=KEY, exit_code=143, stopped=True)
+        Status(phase="ended", stopped=True), TaskEnded(key=KEY, exit_code=143, stopped=True)
     )
     assert (found.stopped, found.pull_error, found.runtime_error) == (True, None, None)
-    found = facts_of(Status(phase="running", pid=4), Ended(key=KEY, exit_code=1))
+    found = facts_of(Status(phase="running", pid=4), TaskEnded(key=KEY, exit_code=1))
     assert (found.exit_code, found.runtime_error) == (
         None,
         "the container's runner ended by itself with exit code 1",
     )
     assert facts_of(
-        Status(phase="running"), Ended(key=KEY, signal=9, stopped=True), unkillable=True
+        Status(phase="running"), TaskEnded(key=KEY, signal=9, stopped=True), unkillable=True
     ).unkillable

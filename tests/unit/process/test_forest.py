@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.process.ending import Ending, Signaller
+from holdfast.process.ending import Signaller, TreeEnding
 from holdfast.process.groups import TaskGroup
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry
@@ -290,7 +290,7 @@ def test_a_kill_ends_the_whole_family_however_it_forks(
 ) -> None:
     kernel = Kernel(random, grouped=grouped, moves=moves)
     forest, tree = make_forest(kernel)
-    ending = Ending(
+    ending = TreeEnding(
         tree,
         forest,
         now=0.0,
@@ -344,7 +344,7 @@ def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
     kernel = Kernel(Random(0), grouped=False, moves=0)
     forest, tree = make_forest(kernel)
     kernel.processes[401].state = EXITING
-    ending = Ending(
+    ending = TreeEnding(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=Killer(kernel)
     )
     ending.first_exited = True
@@ -354,8 +354,10 @@ def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
     assert ending.survivors == [401]
 
 
-def end(kernel: Kernel, forest: Forest, tree: Tree, *, limit: float = UNTIL_ENDED * 2) -> Ending:
-    return Ending(
+def end(
+    kernel: Kernel, forest: Forest, tree: Tree, *, limit: float = UNTIL_ENDED * 2
+) -> TreeEnding:
+    return TreeEnding(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=limit, signaller=Killer(kernel)
     )
 
@@ -433,7 +435,7 @@ def test_a_kill_limit_counts_no_time_in_which_nothing_could_be_read() -> None:
     kernel = Kernel(Random(0), grouped=False, moves=0, faults=1.0)
     forest, tree = make_forest(kernel)
     signaller = Killer(kernel)
-    ending = Ending(
+    ending = TreeEnding(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=signaller
     )
     ending.first_exited = True

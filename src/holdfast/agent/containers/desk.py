@@ -46,7 +46,7 @@ from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import read_entry
 from holdfast.wire.agent import LaunchOrder
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 
 log = logging.getLogger("holdfast.agent.containers")
 
@@ -344,7 +344,7 @@ def read_pid(folder: Path) -> int:
 
 
 def add_container_facts(
-    facts: TaskFacts, ended: Ended, status: Status, task: AgentTask, *, unkillable: bool
+    facts: TaskFacts, ended: TaskEnded, status: Status, task: AgentTask, *, unkillable: bool
 ) -> TaskFacts:
     """Return the facts of an end with what the runner knows of it. The runner's own exit code is no
     task's."""

@@ -28,7 +28,7 @@ from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Watcher
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from holdfast.wire.guardian import Answer, Hello, Request, Unread, decode_request, encode
+from holdfast.wire.guardian import AgentHello, Answer, Request, Unread, decode_request, encode
 
 _READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent told to go may take
@@ -191,7 +191,7 @@ class AgentChild:
                 self.refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
         if requests:
             self._heard_at = time.monotonic()
-        if any(isinstance(request, Hello) for request in requests):
+        if any(isinstance(request, AgentHello) for request in requests):
             self._read_exec()
         return requests
 

@@ -45,7 +45,7 @@ from holdfast.agent.guardian.child import INF, AgentChild
 from holdfast.agent.guardian.home import GuardianHome, Notifier, read_group_homes
 from holdfast.agent.guardian.tasks import HostTasks
 from holdfast.errors import Conflict
-from holdfast.process.ending import Ending, Signaller
+from holdfast.process.ending import Signaller, TreeEnding
 from holdfast.process.groups import open_group_home
 from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.process.sweep import sweep
@@ -58,7 +58,16 @@ from holdfast.process.syscalls import (
 from holdfast.process.tree import Forest
 from holdfast.process.urgent import urgent
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
-from holdfast.wire.guardian import Ack, Alive, Extend, Hello, Launch, Request, Stop, Stopping
+from holdfast.wire.guardian import (
+    Ack,
+    AgentAlive,
+    AgentHello,
+    Extend,
+    LaunchTask,
+    Request,
+    Stopping,
+    StopTask,
+)
 
 EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
 _ACK_SECONDS = 5.0
@@ -199,7 +208,7 @@ class _Guardian:
             watch_start=lambda fd, act: self._handle(fd, lambda _: act()),
             unwatch_start=self._drop,
         )
-        self._agent_endings: list[Ending] = []
+        self._agent_endings: list[TreeEnding] = []
         self._asked: deque[Request] = deque()
         self._closing = False
         self._ack_until = self._hold_until = INF
@@ -305,7 +314,7 @@ class _Guardian:
             self._survive(partial(self._obey, request), None)
             if self._mishaps > mishaps:
                 self._agent.refuse(f"the guardian failed to carry out a {type(request).__name__}")
-            launches += isinstance(request, Launch)
+            launches += isinstance(request, LaunchTask)
             if launches == _LAUNCHES_PER_TURN:
                 break
 
@@ -366,20 +375,20 @@ class _Guardian:
             self._asked.extend(heard)
 
     def _obey(self, request: Request) -> None:
-        if isinstance(request, Launch):
+        if isinstance(request, LaunchTask):
             self._tasks.launch(request)
         elif isinstance(request, Extend):
             self._tasks.extend(request.deadlines)
-        elif isinstance(request, Stop):
+        elif isinstance(request, StopTask):
             self._tasks.stop(request.key, request.grace_seconds)
         elif isinstance(request, Ack):
             self._tasks.ack(request.keys)
-        elif isinstance(request, Hello):
+        elif isinstance(request, AgentHello):
             self._agent.greet(self._tasks.make_snapshot(self._incarnation, request.number))
             if self._closing:
                 self._agent.tell(Stopping())
         else:
-            assert isinstance(request, Alive)  # being heard is most of what it is for
+            assert isinstance(request, AgentAlive)  # being heard is most of what it is for
             if request.holding and 0.0 < self._ack_until < INF:
                 self._ack_until = min(time.monotonic() + _ACK_SECONDS, self._hold_until)
 
@@ -393,7 +402,7 @@ class _Guardian:
         if self._forest.is_surely_empty(agent_tree):
             self._forest.remove(agent_tree)
             return
-        ending = Ending(
+        ending = TreeEnding(
             agent_tree,
             self._forest,
             now=self._read_clock(),

@@ -4,9 +4,9 @@ GUARD-1  A key is launched once. A repeat is answered with what is known; a key 
          is refused.
 GUARD-2  A task is ended at its deadline whether or not an agent lives. Deadlines only ever move
          later.
-GUARD-3  `Ended` is said when the whole tree is gone, or what is left of it survived SIGKILL for the
+GUARD-3  `TaskEnded` is said when the whole tree is gone, or what is left of it survived SIGKILL for the
          kill limit.
-GUARD-4  `Ended` is kept, and is in every snapshot, until the agent acknowledges it.
+GUARD-4  `TaskEnded` is kept, and is in every snapshot, until the agent acknowledges it.
 
 What a first process leaves running when it exits gets TERM at once and KILL
 `LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in the
@@ -22,13 +22,13 @@ from collections.abc import Callable
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
-from holdfast.process.ending import Ending, Signaller
+from holdfast.process.ending import Signaller, TreeEnding
 from holdfast.process.groups import GroupHome, TaskGroup, count_oom_kills_of_host
 from holdfast.process.punch import Punched, punch_file
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import Exit, Watcher
-from holdfast.wire.guardian import Answer, Ended, Launch, Snapshot, Started, TaskStatus
+from holdfast.wire.guardian import Answer, LaunchTask, Snapshot, TaskEnded, TaskStarted, TaskStatus
 
 LEFTOVER_GRACE_SECONDS = 2.0
 # At 500 launches a second this is half a minute of them; a late repeat comes within milliseconds.
@@ -72,7 +72,7 @@ class _Task:
         "tree",
     )  # fmt: skip
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchTask) -> None:
         self.key = launch.key
         self.deadline = launch.deadline
         self.grace_seconds = launch.grace_seconds
@@ -88,8 +88,8 @@ class _Task:
         self.hosts_fault = False
         self.exit: Exit | None = None
         self.exited_at = 0.0
-        self.ending: Ending | None = None
-        self.ended: Ended | None = None
+        self.ending: TreeEnding | None = None
+        self.ended: TaskEnded | None = None
         self.stopped = False
         self.lapsed = False
         self.oom_kills_before = 0
@@ -152,14 +152,14 @@ class HostTasks:
 
     # ---- what the agent asks
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: LaunchTask) -> None:
         """Start a task, or answer for the one that is known (GUARD-1)."""
         known = self._tasks.get(launch.key)
         if known is not None:
             self._answer_known(known)
         elif launch.key in self._tombstones:
             self._tell(
-                Ended(
+                TaskEnded(
                     key=launch.key,
                     start_error="this task had already ended and its end was acknowledged",
                 )
@@ -296,7 +296,7 @@ class HostTasks:
 
     # ---- how
 
-    def _start(self, task: _Task, launch: Launch) -> None:
+    def _start(self, task: _Task, launch: LaunchTask) -> None:
         mark = Mark(str(launch.key), self._forest.host)
         group = (
             self._make_group(launch.memory_bytes) if launch.contain or launch.memory_bytes else None
@@ -382,7 +382,7 @@ class HostTasks:
                 :_MAX_SENTENCE
             ]  # said when the child is reaped, which is now
         else:
-            self._tell(Started(key=task.key, pid=child.pid, started_at=child.started_at))
+            self._tell(TaskStarted(key=task.key, pid=child.pid, started_at=child.started_at))
 
     def _refuse(self, task: _Task, sentence: str) -> None:
         """Settle a task that never became its program."""
@@ -391,7 +391,7 @@ class HostTasks:
             self._drop_group(task.tree.group)
         self._endings.pop(task.key, None)
         task.ending = None
-        task.ended = Ended(
+        task.ended = TaskEnded(
             key=task.key,
             start_error=sentence[:_MAX_SENTENCE],
             hosts_fault=task.hosts_fault,
@@ -404,7 +404,9 @@ class HostTasks:
         if task.ended is not None:
             self._tell(task.ended)
         elif task.child is not None and task.request is None:
-            self._tell(Started(key=task.key, pid=task.child.pid, started_at=task.child.started_at))
+            self._tell(
+                TaskStarted(key=task.key, pid=task.child.pid, started_at=task.child.started_at)
+            )
 
     def _end(self, task: _Task, grace_seconds: float) -> None:
         """Begin to end it. The turn does the rest, for all that are ended together (TREE-5)."""
@@ -419,7 +421,7 @@ class HostTasks:
 
     def _begin_ending(self, task: _Task, grace_seconds: float) -> None:
         assert task.tree is not None
-        task.ending = Ending(
+        task.ending = TreeEnding(
             task.tree,
             self._forest,
             now=self._read_clock(),
@@ -481,7 +483,7 @@ class HostTasks:
         survivors = task.ending.survivors if task.ending is not None else []
         counted = group is not None and self._group_home is not None and self._group_home.memory
         peak_bytes = group.read_peak_bytes() if group is not None and counted else 0
-        task.ended = Ended(
+        task.ended = TaskEnded(
             key=task.key,
             exit_code=found.exit_code if found else None,
             signal=found.signal if found else None,

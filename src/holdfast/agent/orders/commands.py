@@ -34,7 +34,7 @@ from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, SyncAnswer
-from holdfast.wire.guardian import Launch
+from holdfast.wire.guardian import LaunchTask
 
 log = logging.getLogger("holdfast.agent.orders.commands")
 
@@ -264,7 +264,7 @@ class Commands:
                 return
             env, cwd = dict(self._places.inherited), str(work)
         self._link.launch(
-            Launch(
+            LaunchTask(
                 key=order.key,
                 argv=argv,
                 env=env,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.watchdogs.verdicts import make_trip
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 
 LAPSED = "its lease ended without word from the controller, so the guardian ended it"
 
 
 def make_facts(
-    ended: Ended,
+    ended: TaskEnded,
     *,
     trip: Trip | None,
     kill_sent: bool,

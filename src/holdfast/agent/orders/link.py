@@ -1,7 +1,7 @@
 """The agent's end of the line to its guardian: frames out, frames in, and what a broken line means.
 
 HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; what it may
-        have said is asked for again (`Hello`, answered with everything the guardian holds). Nothing
+        have said is asked for again (`AgentHello`, answered with everything the guardian holds). Nothing
         is concluded from it.
 HEAR-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry
         out, ends this agent alone: the guardian starts another, on a new line (AGENT-3). It is no
@@ -24,14 +24,14 @@ from holdfast.errors import ValidationError
 from holdfast.wire.frames import FrameReader, encode_frame
 from holdfast.wire.guardian import (
     Ack,
-    Alive,
+    AgentAlive,
+    AgentHello,
     Answer,
     Extend,
-    Hello,
-    Launch,
+    LaunchTask,
     Request,
     Snapshot,
-    Stop,
+    StopTask,
     Unread,
     decode_answer,
     encode,
@@ -155,7 +155,7 @@ class GuardianLink(asyncio.Protocol):
     def _say_hello(self) -> None:
         self._asking = None
         self._hellos += 1
-        self.say(Hello(pid=os.getpid(), number=self._hellos))
+        self.say(AgentHello(pid=os.getpid(), number=self._hellos))
 
     def _give_up(self, why: str) -> None:
         """HEAR-2."""
@@ -176,9 +176,9 @@ class GuardianLink(asyncio.Protocol):
 
     def say_alive(self, *, holding: bool = False) -> None:
         """The loop turns; `holding`: ends wait for uploads."""
-        self.say(Alive(holding=holding))
+        self.say(AgentAlive(holding=holding))
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: LaunchTask) -> None:
         """Start a task. Raises ValidationError for one that is larger than a frame."""
         self.say(launch)
         self._launched[launch.key] = self._hellos
@@ -190,7 +190,7 @@ class GuardianLink(asyncio.Protocol):
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
         """TERM, grace, KILL."""
-        self.say(Stop(key=key, grace_seconds=grace_seconds))
+        self.say(StopTask(key=key, grace_seconds=grace_seconds))
 
     def extend(self, deadlines: list[tuple[TaskKey, float]]) -> None:
         """Move deadlines later."""

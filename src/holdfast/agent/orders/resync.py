@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.ids import TaskKey
-from holdfast.wire.guardian import Ended, Snapshot, Started
+from holdfast.wire.guardian import Snapshot, TaskEnded, TaskStarted
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +17,8 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
     launch and does not hold."""
 
     acked: list[TaskKey] = []
-    ended: list[Ended] = []
-    started: list[Started] = []
+    ended: list[TaskEnded] = []
+    started: list[TaskStarted] = []
     unheld: list[AgentTask] = []
 
 
@@ -38,7 +38,7 @@ def find_missed(
             missed.ended.append(status.ended)
         elif status.pid and task.state == "starting":
             missed.started.append(
-                Started(key=status.key, pid=status.pid, started_at=status.started_at)
+                TaskStarted(key=status.key, pid=status.pid, started_at=status.started_at)
             )
     held = {status.key for status in snapshot.tasks}
     for key, task in known.items():

@@ -21,7 +21,7 @@ from holdfast.core.endings.classify import HANGS
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 
 log = logging.getLogger("holdfast.agent.watch.faults")
 
@@ -36,7 +36,7 @@ class FaultDesk:
         self,
         probe: Probe,
         table: TaskTable,
-        conclude: Callable[[AgentTask, Ended, TaskFacts], None],
+        conclude: Callable[[AgentTask, TaskEnded, TaskFacts], None],
     ) -> None:
         self._probe = probe
         self._table = table
@@ -55,7 +55,7 @@ class FaultDesk:
             task.saved.devices = marks
             self._table.save(task, read_boottime())
 
-    def examine(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+    def examine(self, task: AgentTask, ended: TaskEnded, facts: TaskFacts) -> None:
         """Conclude the end, with what happened to its devices where that can matter (FAULT-3)."""
         if not _may_explain(task, facts):
             self._conclude(task, ended, facts)
@@ -63,7 +63,7 @@ class FaultDesk:
             self._asked.add(task.key)
             self._aside(self._ask(task, ended, facts))
 
-    async def _ask(self, task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+    async def _ask(self, task: AgentTask, ended: TaskEnded, facts: TaskFacts) -> None:
         found = DeviceFaults()
         try:
             async with asyncio.timeout(ASK_SECONDS):

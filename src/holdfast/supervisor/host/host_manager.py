@@ -25,7 +25,7 @@ from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.host.idle_word import IdleWord
 from holdfast.supervisor.host.leftovers import end_leftovers, hold_folder
 from holdfast.supervisor.host.local_line import LocalLine, make_line_folder
-from holdfast.supervisor.host.processes import TendedProcesses
+from holdfast.supervisor.host.processes import RankProcesses
 from holdfast.supervisor.host.simulated import SimulatedProcesses
 from holdfast.supervisor.host.warden import (
     FROZEN_SECONDS,
@@ -51,7 +51,7 @@ from holdfast.wire.bus import (
     Up,
     encode_message,
 )
-from holdfast.wire.bus_local import Alive, WardenRequest, decode_warden_answer, encode_local
+from holdfast.wire.bus_local import ManagerAlive, WardenRequest, decode_warden_answer, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
 if TYPE_CHECKING:
@@ -214,9 +214,9 @@ class _HostManager:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key = config.key
         self._dealer = dial(self._context, config.url, config.key)
-        self._line = LocalLine(folder, lambda box, part: self._tended.take_part(box, part))
-        self._tended = TendedProcesses(self._line, self._ask_warden, self._say, self.note)
-        self._tended.hostname = facts.hostname
+        self._line = LocalLine(folder, lambda box, part: self._ranks.take_part(box, part))
+        self._ranks = RankProcesses(self._line, self._ask_warden, self._say, self.note)
+        self._ranks.hostname = facts.hostname
         self._idle_word = IdleWord(os.environ)
         self._simulated = SimulatedProcesses()
         now = time.monotonic()
@@ -226,7 +226,7 @@ class _HostManager:
             now=now,
             patience_seconds=config.patience_seconds,
             run=config.key.run if config.key is not None else "",
-            report=lambda: [*self._tended.report(), *self._simulated.report()],
+            report=lambda: [*self._ranks.report(), *self._simulated.report()],
         )
         self._alive_at = self._usage_at = self._turned_at = now
         self._key_at = now + _KEY_SECONDS
@@ -293,7 +293,7 @@ class _HostManager:
         for up in self._simulated.tick(now):
             self._say(up)
         session.tick(now)
-        self._idle_word.look(busy=bool(self._tended.living))
+        self._idle_word.look(busy=bool(self._ranks.living))
         self._check_warden(now)
         if now >= self._search_note_at:
             self._tell_of_search(now)
@@ -304,7 +304,7 @@ class _HostManager:
             self._begin_end(session.ending, now)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
-            self._tended.stop_all(0.0)
+            self._ranks.stop_all(0.0)
 
     def _check_warden(self, now: float) -> None:
         """WARDEN-4. A manager that was away itself lets the warden speak first."""
@@ -315,7 +315,7 @@ class _HostManager:
             self._warden_judge_at = now + 2 * _ALIVE_SECONDS
         if now >= self._alive_at:
             self._alive_at = now + _ALIVE_SECONDS
-            self._ask_warden(Alive())
+            self._ask_warden(ManagerAlive())
         if now >= self._warden_judge_at and now - self._warden_heard_at > FROZEN_SECONDS:
             self.note("the warden is frozen; it is killed")
             os.kill(self._warden_pid, signal.SIGKILL)  # its end is heard on the line
@@ -366,13 +366,13 @@ class _HostManager:
 
     def _begin_end(self, order: End, now: float) -> None:
         self.note(
-            "told to end", reason=order.reason, code=order.code, processes=len(self._tended.living)
+            "told to end", reason=order.reason, code=order.code, processes=len(self._ranks.living)
         )
         self._end_at = now + order.grace_seconds + KILL_LIMIT_SECONDS + _GOODBYE_SECONDS
         if order.code == 128 + signal.SIGTERM and self._config.term_grace_seconds is not None:
             self._kill_at = now + order.grace_seconds
         else:
-            self._tended.stop_all(order.grace_seconds)
+            self._ranks.stop_all(order.grace_seconds)
         for up in self._simulated.end_all():
             self._say(up)
 
@@ -382,7 +382,7 @@ class _HostManager:
         if self._end_at is None:
             return False
         if self._bye_at is None:
-            if self._tended.living and now < self._end_at:
+            if self._ranks.living and now < self._end_at:
                 return False
             order = self._session.ending
             assert order is not None
@@ -416,22 +416,22 @@ class _HostManager:
             for answer in answers:
                 self._say(answer)
         elif isinstance(message, Send):
-            self._tended.send(message)
+            self._ranks.send(message)
         elif isinstance(message, LaunchProcesses):
             if self._end_at is None:
-                self._tended.launch(message)
+                self._ranks.launch(message)
         elif isinstance(message, SignalProcesses):
-            self._tended.signal(message)
+            self._ranks.signal(message)
         elif isinstance(message, StopProcesses):
-            self._tended.stop(message)
+            self._ranks.stop(message)
         elif isinstance(message, Forget):
-            self._tended.forget(message.groups)
+            self._ranks.forget(message.groups)
         elif isinstance(message, End):
             self._session.end(message)
 
     def _sample(self) -> None:
         load, free, uses = read_usage(
-            [(p.group, p.rank, p.pid) for p in self._tended.living if p.pid]
+            [(p.group, p.rank, p.pid) for p in self._ranks.living if p.pid]
         )
         self._session.push(encode_message(HostUsage(time.time(), load, free, uses)))
         if uses:
@@ -473,7 +473,7 @@ class _HostManager:
             return
         self._warden_heard_at = time.monotonic()
         for frame in self._reader.feed(data):
-            self._tended.take_answer(decode_warden_answer(frame))
+            self._ranks.take_answer(decode_warden_answer(frame))
 
     def _mourn_warden(self) -> None:
         """WARDEN-4: what the warden parented is ours now, and ends."""
@@ -484,7 +484,7 @@ class _HostManager:
             self.note("the process table cannot be read", error=str(error))
         kill_children(KILL_LIMIT_SECONDS)
         self.note("the warden died; its processes were ended", survivors=survivors or None)
-        self._tended.write_off()
+        self._ranks.write_off()
         self._session.end(
             End(self._session.run, EXIT_WARDEN_DIED, "the warden of the host manager died", 0.0)
         )
@@ -503,7 +503,7 @@ class _HostManager:
             if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 name = signal.Signals(number).name
                 if self._session.ending is not None:
-                    self._tended.stop_all(0.0)  # asked twice: at once
+                    self._ranks.stop_all(0.0)  # asked twice: at once
                 self._session.end(
                     End(
                         self._session.run,

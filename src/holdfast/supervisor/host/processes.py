@@ -38,10 +38,10 @@ from holdfast.wire.bus_local import (
     TOKEN_VARIABLE,
     NotStarted,
     Part,
+    ProcessStarted,
     SignalDone,
     SignalTree,
     Start,
-    Started,
     StopTree,
     TreeEnded,
     Turned,
@@ -50,7 +50,7 @@ from holdfast.wire.bus_local import (
 )
 
 
-class TendedProcess:
+class RankProcess:
     """One rank on this host."""
 
     __slots__ = ("box", "ended", "group", "key", "name", "pid", "rank", "started_at", "unstarted")
@@ -72,7 +72,7 @@ class TendedProcess:
         return self.ended is not None or self.unstarted is not None
 
 
-class TendedProcesses:
+class RankProcesses:
     """All ranks on this host.
 
     ask: a request for the warden. say: a message for the supervisor, in order with user messages.
@@ -89,9 +89,9 @@ class TendedProcesses:
         self._ask = ask
         self._say = say
         self._note = note
-        self._by_key: dict[int, TendedProcess] = {}
-        self._by_token: dict[str, TendedProcess] = {}
-        self._groups: dict[int, dict[int, TendedProcess]] = {}
+        self._by_key: dict[int, RankProcess] = {}
+        self._by_token: dict[str, RankProcess] = {}
+        self._groups: dict[int, dict[int, RankProcess]] = {}
         self._next_key = 1
         self.hostname = ""
 
@@ -106,7 +106,7 @@ class TendedProcesses:
                 continue
             name = name_process(launch.name, rank, launch.world_size)
             token = secrets.token_hex(16)
-            process = TendedProcess(self._next_key, launch.group, rank, name, self._line.add(token))
+            process = RankProcess(self._next_key, launch.group, rank, name, self._line.add(token))
             self._next_key += 1
             group[rank] = self._by_key[process.key] = self._by_token[token] = process
             log = launch.log
@@ -155,7 +155,7 @@ class TendedProcesses:
         if keys:
             self._ask(StopTree(keys, grace_seconds))
 
-    def _meant(self, group: int, ranks: list[int] | None) -> list[TendedProcess]:
+    def _meant(self, group: int, ranks: list[int] | None) -> list[RankProcess]:
         found = self._groups.get(group, {})
         chosen = (
             found.values() if ranks is None else [found[rank] for rank in ranks if rank in found]
@@ -163,7 +163,7 @@ class TendedProcesses:
         return [process for process in chosen if not process.over]
 
     @property
-    def living(self) -> list[TendedProcess]:
+    def living(self) -> list[RankProcess]:
         """Those that are not over."""
         return list(self._by_key.values())
 
@@ -179,7 +179,7 @@ class TendedProcesses:
         process = self._by_key.get(answer.key)
         if process is None:
             return
-        if isinstance(answer, Started):
+        if isinstance(answer, ProcessStarted):
             process.pid, process.started_at = answer.pid, time.time()
             self._say(
                 Launched(process.group, [Running(process.rank, answer.pid, process.started_at)])
@@ -193,7 +193,7 @@ class TendedProcesses:
         else:
             self._take_end(process, answer)
 
-    def _take_end(self, process: TendedProcess, answer: TreeEnded) -> None:
+    def _take_end(self, process: RankProcess, answer: TreeEnded) -> None:
         process.ended = ProcessEnding(
             process.rank,
             answer.exit_code,
@@ -215,7 +215,7 @@ class TendedProcesses:
             survivors=answer.survivors or None,
         )
 
-    def _close(self, process: TendedProcess) -> None:
+    def _close(self, process: RankProcess) -> None:
         self._line.boxes.pop(process.box.token, None)
         self._by_token.pop(process.box.token, None)
         self._by_key.pop(process.key, None)

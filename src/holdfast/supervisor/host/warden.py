@@ -35,7 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import ValidationError
-from holdfast.process.ending import KILL_POLL_SECONDS, Ending, Signaller
+from holdfast.process.ending import KILL_POLL_SECONDS, Signaller, TreeEnding
 from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
@@ -43,12 +43,12 @@ from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.urgent import urgent
 from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.bus_local import (
-    Alive,
+    ManagerAlive,
     NotStarted,
+    ProcessStarted,
     SignalDone,
     SignalTree,
     Start,
-    Started,
     StopTree,
     TreeEnded,
     Turned,
@@ -83,7 +83,7 @@ class _Tended:
         self.start_error: str | None = None
         self.exit: Exit | None = None
         self.exited_at = 0.0
-        self.ending: Ending | None = None
+        self.ending: TreeEnding | None = None
 
 
 class Warden:
@@ -197,7 +197,7 @@ class Warden:
         self._heard_at, self._given_up = read_boottime(), False
         for frame in self._reader.feed(data):
             request = decode_warden_request(frame)
-            if isinstance(request, Alive):
+            if isinstance(request, ManagerAlive):
                 self._tell(Turned())
             else:
                 self._asked.append(request)
@@ -287,7 +287,7 @@ class Warden:
         if sentence:
             tended.start_error = sentence  # said when the child is reaped, which is now
         else:
-            self._tell(Started(tended.key, tended.child.pid))
+            self._tell(ProcessStarted(tended.key, tended.child.pid))
 
     def _signal(self, key: int, number: int, whole_group: bool) -> int:
         tended = self._tended.get(key)
@@ -313,7 +313,7 @@ class Warden:
         self._step(tended, now)
 
     def _begin_ending(self, tended: _Tended, grace_seconds: float) -> None:
-        tended.ending = Ending(
+        tended.ending = TreeEnding(
             tended.tree,
             self._forest,
             now=read_boottime(),

@@ -22,7 +22,7 @@ from holdfast.core.lease import host_deadline
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
-from holdfast.wire.guardian import Ack, Ended, Extend, Launch, Request, Stop
+from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, TaskEnded
 
 KEY = TaskKey("job", 0, 1)
 STALL = make_trip(Watchdog.STALL, "still", {})
@@ -31,10 +31,10 @@ PLAIN = {"trip": None, "kill_sent": False, "stop_asked": False, "host_stops": Fa
 
 def test_a_task_that_finished_before_the_kill_did_its_work() -> None:
     """END-1."""
-    facts = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "trip": STALL})
+    facts = make_facts(TaskEnded(key=KEY, exit_code=0), **{**PLAIN, "trip": STALL})
     assert facts.succeeded
     facts = make_facts(
-        Ended(key=KEY, exit_code=0, stopped=True), **{**PLAIN, "trip": STALL, "kill_sent": True}
+        TaskEnded(key=KEY, exit_code=0, stopped=True), **{**PLAIN, "trip": STALL, "kill_sent": True}
     )
     assert not facts.succeeded
     assert facts.trip == STALL
@@ -42,7 +42,7 @@ def test_a_task_that_finished_before_the_kill_did_its_work() -> None:
 
 
 def test_lapsed_is_a_lost_lease() -> None:
-    facts = make_facts(Ended(key=KEY, signal=9, stopped=True, lapsed=True), **PLAIN)
+    facts = make_facts(TaskEnded(key=KEY, signal=9, stopped=True, lapsed=True), **PLAIN)
     assert facts.trip is not None
     assert facts.trip.exit_code == 77
     assert not facts.stopped
@@ -52,7 +52,7 @@ def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
     """END-3: a fork that failed is charged to the host, and a program that is not there to the
     job."""
     for hosts_fault in (True, False):
-        ended = Ended(
+        ended = TaskEnded(
             key=KEY, start_error="Resource temporarily unavailable", hosts_fault=hosts_fault
         )
         facts = make_facts(ended, **PLAIN)
@@ -62,10 +62,10 @@ def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
 
 
 def test_a_host_that_stops_says_so_unless_the_controller_asked() -> None:
-    ended = Ended(key=KEY, exit_code=0, stopped=True)
+    ended = TaskEnded(key=KEY, exit_code=0, stopped=True)
     assert make_facts(ended, **{**PLAIN, "host_stops": True}).stop_cause is Cause.HOST_DRAINED
     assert make_facts(ended, **{**PLAIN, "host_stops": True, "stop_asked": True}).stop_cause is None
-    own = make_facts(Ended(key=KEY, exit_code=0), **{**PLAIN, "host_stops": True})
+    own = make_facts(TaskEnded(key=KEY, exit_code=0), **{**PLAIN, "host_stops": True})
     assert own.succeeded
     assert own.stop_cause is None
 
@@ -125,7 +125,7 @@ def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line)
     began = read_boottime() - 20.0
     commands.carry_out(SyncAnswer(launch=[order(ttl_seconds=300.0)]), started_at=began, newest=True)
     launched = line.said.pop()
-    assert isinstance(launched, Launch)
+    assert isinstance(launched, LaunchTask)
     assert launched.deadline == pytest.approx(began + 285.0)
     commands.carry_out(
         SyncAnswer(renewed=[Renewed(key=KEY, ttl_seconds=100.0)]), started_at=began, newest=False
@@ -166,7 +166,7 @@ def test_stops_act_once_and_a_harder_one_again(commands: Commands, line: Line) -
     assert not commands.carry_out(soft, started_at=now, newest=True)
     assert commands.carry_out(hard, started_at=now, newest=True)
     assert not commands.carry_out(hard, started_at=now, newest=True)
-    assert line.said == [Stop(key=KEY, grace_seconds=9.0), Stop(key=KEY, grace_seconds=0.0)]
+    assert line.said == [StopTask(key=KEY, grace_seconds=9.0), StopTask(key=KEY, grace_seconds=0.0)]
 
 
 def test_an_end_on_record_is_acknowledged_and_never_launched_again(
@@ -233,7 +233,7 @@ def test_a_claim_is_kept_until_its_launch(commands: Commands, line: Line) -> Non
     commands.carry_out(answer, started_at=read_boottime(), newest=True)
     assert len(commands.claims) == 0
     launched = line.said.pop()
-    assert isinstance(launched, Launch)
+    assert isinstance(launched, LaunchTask)
     assert (launched.env["MASTER_ADDR"], launched.env["MASTER_PORT"]) == ("10.0.0.7", "23456")
     claim(commands)
     assert len(commands.claims) == 0, "what runs is not claimed"

@@ -30,15 +30,15 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from holdfast.wire.guardian import (
+    AgentHello,
     Answer,
-    Ended,
     Extend,
-    Hello,
-    Launch,
+    LaunchTask,
     Request,
     Snapshot,
-    Started,
-    Stop,
+    StopTask,
+    TaskEnded,
+    TaskStarted,
     TaskStatus,
     Unread,
     decode_request,
@@ -78,11 +78,11 @@ class Wire:
             while not holds():
                 await asyncio.sleep(0)
 
-    async def read_hello(self) -> Hello:
+    async def read_hello(self) -> AgentHello:
         async with asyncio.timeout(20):
             while True:
                 for request in await self.read():
-                    if isinstance(request, Hello):
+                    if isinstance(request, AgentHello):
                         return request
 
 
@@ -103,7 +103,7 @@ async def test_a_message_nobody_can_read_is_refused_and_asked_for_again(
 ) -> None:
     """HEAR-1."""
     wire = await open_wire()
-    started = Started(key=KEY, pid=5, started_at=1.0)
+    started = TaskStarted(key=KEY, pid=5, started_at=1.0)
     wire.send(body, encode(started))
     hello = await wire.read_hello()
     assert (hello.number, wire.link.refused, wire.heard, wire.lost) == (2, 1, [started], 0)
@@ -145,7 +145,7 @@ async def test_words_that_cannot_be_carried_out_end_this_agent_and_say_why(
 ) -> None:
     wire = await open_wire()
     wire.link._hear = lambda answer: 1 / 0  # type: ignore[assignment,return-value]  # a bug of the agent's
-    wire.send(encode(Started(key=KEY, pid=5, started_at=1.0)))
+    wire.send(encode(TaskStarted(key=KEY, pid=5, started_at=1.0)))
     await wire.wait(lambda: wire.lost)
     assert "ZeroDivisionError" in caplog.text
     wire.line.close()
@@ -165,15 +165,17 @@ def test_whatever_garbage_lies_between_every_good_message_is_heard(
     async def run() -> None:
         wire = await open_wire()
         good = [
-            Started(key=KEY, pid=word, started_at=1.0) for word in script if isinstance(word, int)
+            TaskStarted(key=KEY, pid=word, started_at=1.0)
+            for word in script
+            if isinstance(word, int)
         ]
         bodies = [
-            encode(Started(key=KEY, pid=w, started_at=1.0)) if isinstance(w, int) else w
+            encode(TaskStarted(key=KEY, pid=w, started_at=1.0)) if isinstance(w, int) else w
             for w in script
         ]
         stream = b"".join(
             encode_frame(body)
-            for body in [*bodies, encode(Started(key=KEY, pid=99, started_at=1.0))]
+            for body in [*bodies, encode(TaskStarted(key=KEY, pid=99, started_at=1.0))]
         )
         for cut in [*cuts, len(stream)]:
             wire.line.sendall(stream[:cut])
@@ -215,7 +217,7 @@ def test_what_was_missed_is_what_is_new(tmp_path: Path) -> None:
             deadline=2.0,
             stdout="",
             stderr="",
-            ended=Ended(key=key) if ended else None,
+            ended=TaskEnded(key=key) if ended else None,
         )
 
     tasks = [
@@ -302,7 +304,7 @@ def wait_hello(line: socket.socket, number: int) -> None:
         data = line.recv(1 << 16)
         assert data, "the agent hung up"
         if any(
-            isinstance(r, Hello) and r.number >= number
+            isinstance(r, AgentHello) and r.number >= number
             for r in map(decode_request, reader.feed(data))
         ):
             return
@@ -356,7 +358,7 @@ def test_an_agent_of_another_version_is_borne(tmp_path: Path) -> None:
         _, pid = rig.start_task(["sleep", "600"])
         agent = rig.agent_pid
         assert rig._line is not None
-        launch = Launch(
+        launch = LaunchTask(
             key=KEY,
             argv=["true"],
             env={},
@@ -408,13 +410,13 @@ def test_times_that_are_none_neither_start_a_task_nor_keep_one(tmp_path: Path) -
             assert (ended.hosts_fault, "no time" in (ended.start_error or "")) == (True, True)
         lapsing, _ = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 1.0)
         rig.say(Extend(deadlines=[(lapsing, float("nan")), (lapsing, float("inf"))]))
-        assert rig.expect(Ended, lapsing).lapsed
+        assert rig.expect(TaskEnded, lapsing).lapsed
         for number, grace in enumerate((float("nan"), float("inf"), -5.0)):
             key, _ = rig.start_task(
                 ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], job=f"grace{number}"
             )
-            rig.say(Stop(key=key, grace_seconds=grace))
-            assert rig.expect(Ended, key).signal is not None
+            rig.say(StopTask(key=key, grace_seconds=grace))
+            assert rig.expect(TaskEnded, key).signal is not None
     finally:
         rig.close()
 

@@ -38,7 +38,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
-from holdfast.wire.guardian import Ended
+from holdfast.wire.guardian import TaskEnded
 
 KEY = TaskKey("job", 0, 1)
 GB = 1 << 30
@@ -364,7 +364,7 @@ def make_desk(
     task.state, task.started_at = "running", 1.0
     concluded: Concluded = []
 
-    def conclude(task: AgentTask, ended: Ended, facts: TaskFacts) -> None:
+    def conclude(task: AgentTask, ended: TaskEnded, facts: TaskFacts) -> None:
         task.state = "ended"
         concluded.append((task.key, facts))
 
@@ -387,7 +387,7 @@ async def test_a_bad_end_waits_for_the_devices_and_is_told_once(
 ) -> None:
     probe = SlowProbe(DeviceFaults(xids=(79,), ecc_errors=1, gpu_lost="gone"))
     desk, task, concluded = make_desk(tmp_path, probe, [0])
-    ended = Ended(key=KEY)
+    ended = TaskEnded(key=KEY)
     for _ in range(3):  # the guardian repeats it
         desk.examine(task, ended, facts)
     await settle(lambda: probe.asked == 1)
@@ -421,7 +421,7 @@ async def test_other_ends_wait_for_nothing(
     """FAULT-3."""
     probe = SlowProbe(DeviceFaults(xids=(79,)))
     desk, task, concluded = make_desk(tmp_path, probe, gpus)
-    desk.examine(task, Ended(key=KEY), facts)
+    desk.examine(task, TaskEnded(key=KEY), facts)
     assert concluded == [(KEY, facts)]
     assert probe.asked == 0
 
@@ -432,7 +432,7 @@ async def test_a_probe_that_fails_does_not_keep_the_end(tmp_path: Path, error: E
     probe = SlowProbe(error)
     probe.go.set()
     desk, task, concluded = make_desk(tmp_path, probe, [0])
-    desk.examine(task, Ended(key=KEY), BAD)
+    desk.examine(task, TaskEnded(key=KEY), BAD)
     await settle(lambda: bool(concluded))
     assert concluded == [(KEY, BAD)]
 
