@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast import __doc__ as _package_doc
-from holdfast.controller.http.endpoints import Endpoint
+from holdfast.controller.http.endpoints import Endpoint, PageOf
 from holdfast.controller.runtime.auth import Role
 from holdfast.wire.api import Problem
 
@@ -17,26 +17,20 @@ _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-@functools.cache
-def describe_api() -> bytes:
-    """Return the page as JSON."""
-    return msgspec.json.encode(build_openapi())
-
-
-def build_openapi() -> dict[str, Any]:
-    """Return the page as plain values."""
-    from holdfast.controller.routes import ENDPOINTS, Page
-
+def build_openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Return the page that describes `endpoints`, as plain values."""
     types: list[Any] = [Problem]
-    for endpoint in ENDPOINTS:
+    for endpoint in endpoints:
         types += [endpoint.body] if endpoint.body is not None else []
         types += [
-            a.item if isinstance(a, Page) else a for a in endpoint.answers.values() if a is not None
+            a.item if isinstance(a, PageOf) else a
+            for a in endpoint.answers.values()
+            if a is not None
         ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = {_key(t): s for t, s in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in ENDPOINTS:
+    for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
             endpoint, schema_of
         )
@@ -60,8 +54,6 @@ def _key(type_: Any) -> str:
 
 
 def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
-    from holdfast.controller.routes import Page
-
     found: dict[str, Any] = {
         "operationId": endpoint.handle.__name__,
         "summary": endpoint.summary,
@@ -85,7 +77,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
             continue
         if answer is None:
             schema: Any = None
-        elif isinstance(answer, Page):
+        elif isinstance(answer, PageOf):
             schema = {
                 "type": "object",
                 "required": ["items", "next"],

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from holdfast.controller.http.endpoints import Endpoint
+from holdfast.controller.http.endpoints import Endpoint, PageOf
 from holdfast.controller.openapi import build_openapi
-from holdfast.controller.routes import ENDPOINTS, Page
+from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.store.port.store import Gauges
@@ -80,7 +80,7 @@ _NO_GAUGES = Gauges(
 
 def render_rest_page() -> str:
     """The REST page."""
-    operations = build_openapi()["paths"]
+    operations = build_openapi(ENDPOINTS)["paths"]
     lines = [_REST, "| | path | role | body → answer | |", "|---|---|---|---|---|"]
     for endpoint in sorted(
         ENDPOINTS,
@@ -111,7 +111,7 @@ def _say_types(endpoint: Endpoint) -> str:
 
 
 def _say_type(answer: Any, endpoint: Endpoint) -> str:
-    if isinstance(answer, Page):
+    if isinstance(answer, PageOf):
         return f"page of {answer.item.__name__}"
     if answer is None:
         return "" if 204 in endpoint.answers else " or ".join(endpoint.media)

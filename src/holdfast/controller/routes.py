@@ -3,7 +3,11 @@ together."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+import msgspec
+from starlette.responses import Response
 
 from holdfast.controller.api import (
     checkpoints,
@@ -22,7 +26,8 @@ from holdfast.controller.api import (
 )
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
-from holdfast.controller.http.endpoints import Endpoint
+from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
+from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sync import route
 from holdfast.core.records import (
@@ -51,11 +56,14 @@ _KEY = {
 }
 
 
-class Page:
-    """`{"items": [item, …], "next": cursor|null}`."""
+@functools.cache
+def _render_openapi() -> bytes:
+    return msgspec.json.encode(build_openapi(ENDPOINTS))
 
-    def __init__(self, item: Any) -> None:
-        self.item = item
+
+async def get_openapi(call: ApiCall) -> Response:
+    """Describe every route. Here and not in `api/`, because it needs the table below."""
+    return Response(_render_openapi(), 200, None, "application/json")
 
 
 def _get(
@@ -91,24 +99,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/jobs", S, jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),
     Endpoint("POST", "/v1/jobs/batch", S, jobs.submit_batch, "Submit many jobs, all or none.",
-             body=api.BatchRequest, answers={201: Page(JobRecord)}),
-    _get("/v1/jobs", jobs.list_jobs, "Jobs, newest first.", Page(JobRecord), queries.JobsQuery),
+             body=api.BatchRequest, answers={201: PageOf(JobRecord)}),
+    _get("/v1/jobs", jobs.list_jobs, "Jobs, newest first.", PageOf(JobRecord), queries.JobsQuery),
     _get(JOB, jobs.get_job, "One job, its chain of attempts and where it stands in it.", api.JobView),
-    _get(JOB + "/attempts", jobs.list_attempts, "Its attempts, oldest first.", Page(AttemptRecord),
+    _get(JOB + "/attempts", jobs.list_attempts, "Its attempts, oldest first.", PageOf(AttemptRecord),
          queries.AttemptsQuery),
     _get(JOB + "/policy", retries.get_policy, "Its retry policy, and where each field comes from.",
          api.PolicyView),
-    _get(JOB + "/tasks", jobs.list_tasks, "The tasks of its current attempt.", Page(TaskRecord)),
+    _get(JOB + "/tasks", jobs.list_tasks, "The tasks of its current attempt.", PageOf(TaskRecord)),
     _get(JOB + "/why", jobs.get_why, "Why it is where it is, and what to do.", api.Why),
-    _get(JOB + "/settings", jobs.list_settings, "Every setting in force for it.", Page(Effective)),
+    _get(JOB + "/settings", jobs.list_settings, "Every setting in force for it.", PageOf(Effective)),
     _get(JOB + "/forensics", jobs.list_forensics, "What was gathered before its kills.",
-         Page(api.ForensicsView), queries.AttemptQuery),
+         PageOf(api.ForensicsView), queries.AttemptQuery),
     _get(JOB + "/logs", logs.get_logs, "Its output: bytes, or a stream with `follow=1`.", None,
          queries.LogsQuery, media=_BYTES + _SSE),
-    _get(JOB + "/logs/streams", logs.list_streams, "How far each stream goes.", Page(LogStreamRecord),
+    _get(JOB + "/logs/streams", logs.list_streams, "How far each stream goes.", PageOf(LogStreamRecord),
          queries.AttemptQuery),
     _get(JOB + "/checkpoints", checkpoints.list_checkpoints, "What is kept of what its tasks saved.",
-         Page(CheckpointRecord)),
+         PageOf(CheckpointRecord)),
     _get(JOB + "/checkpoint", checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,
          checkpoints.CheckpointQuery, media=_BYTES),
     Endpoint("PUT", JOB + "/checkpoint", S, checkpoints.put_checkpoint,
@@ -127,7 +135,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.RetryRequest, optional_body=True,
              answers={200: JobRecord}),
     # queues
-    _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", Page(QueueRecord)),
+    _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord)),
     _get("/v1/queues/{name}", queues.get_queue, "One queue.", QueueRecord),
     Endpoint("PUT", "/v1/queues/{name}", A, queues.put_queue, "Make or change a queue.", body=api.SettingsPatch,
              optional_body=True, answers={200: QueueRecord}),
@@ -138,7 +146,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers={200: QueueRecord}),
     # projects and retries
     _get("/v1/projects", projects.list_projects, "Every project that has settings or unfinished jobs.",
-         Page(ProjectRecord)),
+         PageOf(ProjectRecord)),
     _get("/v1/projects/{name}", projects.get_project, "One project.", ProjectRecord),
     Endpoint("PUT", "/v1/projects/{name}", A, projects.put_project, "Make or change a project.",
              body=api.SettingsPatch, optional_body=True, answers={200: ProjectRecord}),
@@ -147,16 +155,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/retries", retries.get_retries, "Who holds retries back, and how many jobs wait for theirs.",
          api.RetriesView),
     # hosts
-    _get("/v1/hosts", hosts.list_hosts, "Every host.", Page(api.HostView), queries.HostsQuery),
+    _get("/v1/hosts", hosts.list_hosts, "Every host.", PageOf(api.HostView), queries.HostsQuery),
     _get("/v1/hosts/{host}", hosts.get_host, "One host, by id or name.", api.HostView),
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,
              "drain, undrain, quarantine, release or terminate a host.", body=api.HostActionRequest,
              optional_body=True, answers={200: api.HostView}),
     # settings
-    _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", Page(Effective),
+    _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", PageOf(Effective),
          queries.ConfigQuery),
     Endpoint("PATCH", "/v1/config", A, config.patch_config, "Change the cluster's settings.",
-             body=api.SettingsPatch, answers={200: Page(Effective)}),
+             body=api.SettingsPatch, answers={200: PageOf(Effective)}),
     # rules of classification
     _get("/v1/rules", rules.get_rules, "The operators' rules of classification.", api.RulesView),
     Endpoint("PUT", "/v1/rules", A, rules.put_rules, "Replace the operators' rules; a bad one is refused with its line.",
@@ -165,18 +173,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.RulesTrial, answers={200: api.RulesFinding}),
     # events
     _get("/v1/events", events.list_events, "What happened, in the one order all readers see.",
-         Page(EventRecord), queries.EventsQuery, media=("application/json", *_SSE),
+         PageOf(EventRecord), queries.EventsQuery, media=("application/json", *_SSE),
          headers={"Last-Event-ID": "Where a stream goes on: the id of the last event seen."}),
     # tokens
     Endpoint("GET", "/v1/tokens", A, tokens.list_tokens, "Every token, without its secret.",
-             answers={200: Page(TokenRecord)}),
+             answers={200: PageOf(TokenRecord)}),
     Endpoint("POST", "/v1/tokens", A, tokens.create_token, "A new token; its secret is shown this once.",
              body=api.TokenRequest, answers={201: api.TokenCreated}),
     Endpoint("DELETE", "/v1/tokens/{id}", A, tokens.revoke_token, "Revoke a token.", answers={204: None}),
     _get("/v1/whoami", tokens.who_am_i, "The token that speaks.", TokenRecord),
     # webhooks
     Endpoint("GET", "/v1/webhooks", A, webhooks.list_webhooks, "Every webhook, without its secret.",
-             answers={200: Page(WebhookRecord)}),
+             answers={200: PageOf(WebhookRecord)}),
     Endpoint("POST", "/v1/webhooks", A, webhooks.create_webhook, "A new webhook; its secret is shown this once.",
              body=hooks.WebhookRequest, answers={201: hooks.WebhookCreated}),
     Endpoint("GET", HOOK, A, webhooks.get_webhook, "One webhook.", answers={200: WebhookRecord}),
@@ -195,7 +203,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", HOOK + "/redeliver-dead", A, webhooks.redeliver_dead, "Send every dead delivery again.",
              answers={200: hooks.Redelivered}),
     Endpoint("GET", HOOK + "/deliveries", A, webhooks.list_deliveries, "Its deliveries, newest first.",
-             query=webhooks.DeliveriesQuery, answers={200: Page(DeliveryRecord)}),
+             query=webhooks.DeliveriesQuery, answers={200: PageOf(DeliveryRecord)}),
     Endpoint("GET", HOOK + "/deliveries/{delivery}", A, webhooks.get_delivery, "One delivery with its body.",
              answers={200: hooks.DeliveryView}),
     Endpoint("POST", HOOK + "/deliveries/{delivery}/redeliver", A, webhooks.redeliver, "Send a delivery again.",
@@ -203,7 +211,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/graphql", R, graphql.answer_query, "A query of GraphQL over everything above that is read.",
              body=graphql.GraphqlRequest, answers={200: graphql.GraphqlAnswer}),
     # the server itself
-    _get("/v1/openapi.json", system.get_openapi, "This description.", dict[str, Any]),
+    _get("/v1/openapi.json", get_openapi, "This description.", dict[str, Any]),
     _get("/metrics", system.get_metrics, "Prometheus metrics.", None, media=("text/plain",)),
     Endpoint("GET", "/healthz", Role.ANYONE, system.get_health, "The process answers. Asks nothing else.",
              answers={200: dict[str, str]}),

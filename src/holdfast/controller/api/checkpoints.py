@@ -11,7 +11,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Query
@@ -74,7 +74,7 @@ class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
 # ---- agents
 
 
-async def put_agent_checkpoint(call: Call) -> Response:
+async def put_agent_checkpoint(call: ApiCall) -> Response:
     """Take what a task of this host saved (CKPT-1)."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
@@ -86,13 +86,13 @@ async def put_agent_checkpoint(call: Call) -> Response:
     try:
         added = await controller.store.add_checkpoint(host.id, query.incarnation, key, new, keep)
     except BaseException:
-        controller.start(drop_unknown(controller, new.blob))
+        controller.background.start(drop_unknown(controller, new.blob))
         raise
     note_added(controller, key, added)
     return answer_json(wire.CheckpointStored(number=added.record.number))
 
 
-async def get_agent_checkpoint(call: Call) -> Response:
+async def get_agent_checkpoint(call: ApiCall) -> Response:
     """Give a task of this host what an earlier attempt of its rank left."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
@@ -105,7 +105,7 @@ async def get_agent_checkpoint(call: Call) -> Response:
     return await _answer_bytes(controller, record, blob)
 
 
-async def skip_agent_checkpoint(call: Call) -> Response:
+async def skip_agent_checkpoint(call: ApiCall) -> Response:
     """A task of this host cannot start from what it was offered: the one before (SAVE-4)."""
     controller, host = call.controller, call.host
     assert host is not None
@@ -133,13 +133,13 @@ async def skip_agent_checkpoint(call: Call) -> Response:
 # ---- people
 
 
-async def list_checkpoints(call: Call) -> Response:
+async def list_checkpoints(call: ApiCall) -> Response:
     """Every checkpoint that is kept of a job."""
     job = await find_job(call)
     return answer_page(await call.controller.store.list_checkpoints(job.id))
 
 
-async def put_checkpoint(call: Call) -> Response:
+async def put_checkpoint(call: ApiCall) -> Response:
     """Take a checkpoint from a person."""
     query = call.query(CheckpointQuery)
     if query.number is not None:
@@ -162,13 +162,13 @@ async def put_checkpoint(call: Call) -> Response:
     try:
         added = await controller.store.put_checkpoint(job.id, query.rank, query.epoch, new, keep)
     except BaseException:
-        controller.start(drop_unknown(controller, new.blob))
+        controller.background.start(drop_unknown(controller, new.blob))
         raise
     note_added(controller, key, added)
     return answer_json(added.record, 201)
 
 
-async def get_checkpoint(call: Call) -> Response:
+async def get_checkpoint(call: ApiCall) -> Response:
     """A checkpoint's bytes."""
     query = call.query(CheckpointQuery)
     job = await find_job(call)
@@ -178,7 +178,7 @@ async def get_checkpoint(call: Call) -> Response:
     return await _answer_bytes(call.controller, record, blob)
 
 
-async def delete_checkpoints(call: Call) -> Response:
+async def delete_checkpoints(call: ApiCall) -> Response:
     """Forget checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
     query = call.query(WhichCheckpointsQuery)
     job = await find_job(call)
@@ -194,7 +194,7 @@ async def delete_checkpoints(call: Call) -> Response:
 
 
 async def _limits(controller: Controller, job_id: str) -> tuple[int, int]:
-    queue, spec = await controller.find_lane(job_id)
+    queue, spec = await controller.specs.find(job_id)
     return limits_of(await controller.settings.current(), queue, spec)
 
 

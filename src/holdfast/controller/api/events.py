@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, check_job_id
 from holdfast.controller.http.queries import EventsQuery
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
@@ -21,7 +21,7 @@ MAX_TAIL = 1000
 PAUSE_SECONDS = 0.02  # many commits, one read
 
 
-async def list_events(call: Call) -> Response:
+async def list_events(call: ApiCall) -> Response:
     """Events in the one order all readers see; `Accept: text/event-stream` for a stream."""
     query = call.query(EventsQuery)
     if query.job is not None:
@@ -29,7 +29,7 @@ async def list_events(call: Call) -> Response:
     resume = call.header("last-event-id")
     if resume is not None and not 1 <= len(resume) <= 256:
         raise ValidationError("the header Last-Event-ID is no event's id", field="Last-Event-ID")
-    reader = EventReader(call.controller.store, query, resume or query.after)
+    reader = EventFeed(call.controller.store, query, resume or query.after)
     # The first page is read before a head goes out, so that a bad id is answered with a problem.
     first = await reader.read()
     if "text/event-stream" in (call.header("accept") or ""):
@@ -37,7 +37,7 @@ async def list_events(call: Call) -> Response:
     return answer_page(first, reader.after if reader.more else None)
 
 
-class EventReader:
+class EventFeed:
     """A reader's place in the events. `after`: the last event looked at, shown or not; `more`: more
     may stand behind it."""
 
@@ -94,19 +94,19 @@ class EventReader:
 
 
 async def _stream(
-    controller: Controller, reader: EventReader, first: list[EventRecord]
+    controller: Controller, reader: EventFeed, first: list[EventRecord]
 ) -> AsyncIterator[bytes]:
-    signal = controller.wakes.topic("events")
+    wake = controller.wakes.topic("events")
     page = first
     while True:
         for event in page:
             yield event_bytes(event.kind, event, event.id)
         if controller.wakes.closing:
             return
-        seen = signal.version
+        seen = wake.version
         page = await reader.read()
         if not page:
-            await signal.wait(seen, POLL_SECONDS)
+            await wake.wait(seen, POLL_SECONDS)
             yield b""
             await asyncio.sleep(
                 PAUSE_SECONDS

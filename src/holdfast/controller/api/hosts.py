@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import HostsQuery, is_on
@@ -36,7 +36,7 @@ def view_host(host: HostRecord) -> HostView:
     )
 
 
-async def list_hosts(call: Call) -> Response:
+async def list_hosts(call: ApiCall) -> Response:
     """Every host."""
     query = call.query(HostsQuery)
     hosts = await call.controller.store.list_hosts(
@@ -45,12 +45,12 @@ async def list_hosts(call: Call) -> Response:
     return answer_page([view_host(host) for host in hosts])
 
 
-async def get_host(call: Call) -> Response:
+async def get_host(call: ApiCall) -> Response:
     """One host, by id or name."""
     return answer_json(view_host(await _find(call)))
 
 
-async def act_on_host(call: Call) -> Response:
+async def act_on_host(call: ApiCall) -> Response:
     """Drain, undrain, quarantine, release or terminate it."""
     controller = call.controller
     request = await call.body(_ACTION, default=HostActionRequest())
@@ -80,7 +80,7 @@ async def act_on_host(call: Call) -> Response:
     return answer_json(view_host(moved))
 
 
-async def _find(call: Call) -> HostRecord:
+async def _find(call: ApiCall) -> HostRecord:
     host = call.params["host"]
     if "\x00" in host or len(host) > 128:
         raise host_not_found(host[:64])

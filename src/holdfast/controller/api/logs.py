@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.queries import AttemptQuery, LogsQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
@@ -29,14 +29,14 @@ LATE_SECONDS = 10.0
 STREAMS = ("stdout", "stderr")
 
 
-async def list_streams(call: Call) -> Response:
+async def list_streams(call: ApiCall) -> Response:
     """How far each stream goes and what is kept of it."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
     return answer_page(await call.controller.store.list_log_streams(job.id, query.attempt))
 
 
-async def get_logs(call: Call) -> Response:
+async def get_logs(call: ApiCall) -> Response:
     """The bytes, or the stream of events with `follow=1`."""
     query = call.query(LogsQuery)
     job = await find_job(call)

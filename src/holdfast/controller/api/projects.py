@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_settings_patch
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.core.spec import Name
@@ -14,17 +14,17 @@ from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
 
 
-async def list_projects(call: Call) -> Response:
+async def list_projects(call: ApiCall) -> Response:
     """Every project that has settings or unfinished jobs."""
     return answer_page(await call.controller.store.list_projects())
 
 
-async def get_project(call: Call) -> Response:
+async def get_project(call: ApiCall) -> Response:
     """One project; one that nobody has named yet is an empty one."""
     return answer_json(await call.controller.store.get_project(_find_name(call)))
 
 
-async def put_project(call: Call) -> Response:
+async def put_project(call: ApiCall) -> Response:
     """Make or change a project."""
     name = _name(call)
     changes, unset = await read_settings_patch(call, "project", default=SettingsPatch())
@@ -34,7 +34,7 @@ async def put_project(call: Call) -> Response:
     return answer_json(project)
 
 
-async def delete_project(call: Call) -> Response:
+async def delete_project(call: ApiCall) -> Response:
     """Forget a project's settings."""
     await call.controller.store.delete_project(_find_name(call))
     await call.controller.settings.refresh()
@@ -42,7 +42,7 @@ async def delete_project(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def _find_name(call: Call) -> str:
+def _find_name(call: ApiCall) -> str:
     """The name in the path; what can be no project's name is not found, as with every other kind of
     thing."""
     try:
@@ -51,7 +51,7 @@ def _find_name(call: Call) -> str:
         raise NotFound(f"there can be no such project: {error.message}") from None
 
 
-def _name(call: Call) -> str:
+def _name(call: ApiCall) -> str:
     try:
         return msgspec.convert(call.params["name"], Name)
     except msgspec.ValidationError:

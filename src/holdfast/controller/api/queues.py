@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_settings_patch
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.core.spec import Name
@@ -16,17 +16,17 @@ from holdfast.wire.api import PauseRequest, SettingsPatch
 _PAUSE = msgspec.json.Decoder(PauseRequest)
 
 
-async def list_queues(call: Call) -> Response:
+async def list_queues(call: ApiCall) -> Response:
     """Every queue and what is in it."""
     return answer_page(await call.controller.store.list_queues())
 
 
-async def get_queue(call: Call) -> Response:
+async def get_queue(call: ApiCall) -> Response:
     """One queue."""
     return answer_json(await call.controller.store.get_queue(_name(call)))
 
 
-async def put_queue(call: Call) -> Response:
+async def put_queue(call: ApiCall) -> Response:
     """Make or change a queue."""
     try:
         name = msgspec.convert(call.params["name"], Name)
@@ -43,7 +43,7 @@ async def put_queue(call: Call) -> Response:
     return answer_json(queue)
 
 
-async def delete_queue(call: Call) -> Response:
+async def delete_queue(call: ApiCall) -> Response:
     """Delete an empty queue."""
     await call.controller.store.delete_queue(_name(call))
     await call.controller.settings.refresh()
@@ -51,7 +51,7 @@ async def delete_queue(call: Call) -> Response:
     return Response(status_code=204)
 
 
-async def pause_queue(call: Call) -> Response:
+async def pause_queue(call: ApiCall) -> Response:
     """No new starts; `hard` also stops what runs."""
     controller, name = call.controller, _name(call)
     request = await call.body(_PAUSE, default=PauseRequest())
@@ -61,7 +61,7 @@ async def pause_queue(call: Call) -> Response:
     return answer_json(await controller.store.get_queue(name))
 
 
-async def resume_queue(call: Call) -> Response:
+async def resume_queue(call: ApiCall) -> Response:
     """Starts again."""
     name = _name(call)
     await call.controller.store.resume_queue(name)
@@ -69,7 +69,7 @@ async def resume_queue(call: Call) -> Response:
     return answer_json(await call.controller.store.get_queue(name))
 
 
-def _name(call: Call) -> str:
+def _name(call: ApiCall) -> str:
     name = call.params["name"]
     if "\x00" in name or len(name) > 128:
         raise NotFound(f"there is no queue {name[:64]!r}".replace("\\x00", "?"))

@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.retry_state import count_charged
@@ -26,7 +26,7 @@ from holdfast.wire.api import (
 _RETRY = msgspec.json.Decoder(RetryRequest)
 
 
-async def get_policy(call: Call) -> Response:
+async def get_policy(call: ApiCall) -> Response:
     """Its retry policy, and where each field comes from."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
@@ -47,7 +47,7 @@ async def get_policy(call: Call) -> Response:
     return answer_json(PolicyView(policy=policy.retry, fields=fields, held=policy.held))
 
 
-async def retry_job(call: Call) -> Response:
+async def retry_job(call: ApiCall) -> Response:
     """Another attempt for a job that failed, was cancelled or is parked; of one that runs, another
     try for its parked members."""
     request = await call.body(_RETRY, default=RetryRequest())
@@ -103,7 +103,7 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     return made + 1, allowed
 
 
-async def get_retries(call: Call) -> Response:
+async def get_retries(call: ApiCall) -> Response:
     """Who holds retries back, and how many jobs wait for theirs."""
     settings = await call.controller.settings.refresh()
     counts = await call.controller.store.count_waiting()

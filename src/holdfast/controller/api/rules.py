@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import CHARGED_TO
@@ -19,12 +19,12 @@ _REQUEST = msgspec.json.Decoder(RulesRequest)
 _TRIAL = msgspec.json.Decoder(RulesTrial)
 
 
-async def get_rules(call: Call) -> Response:
+async def get_rules(call: ApiCall) -> Response:
     """The operators' rules of classification."""
     return answer_json(_view(await call.controller.settings.refresh()))
 
 
-async def put_rules(call: Call) -> Response:
+async def put_rules(call: ApiCall) -> Response:
     """Replace the operators' rules; a bad one is refused with its line."""
     request = await call.body(_REQUEST)
     parse_rules(request.text)
@@ -34,7 +34,7 @@ async def put_rules(call: Call) -> Response:
     return answer_json(_view(settings))
 
 
-async def try_rules(call: Call) -> Response:
+async def try_rules(call: ApiCall) -> Response:
     """What an end would be taken for, by the rules in force or by others."""
     trial = await call.body(_TRIAL)
     if trial.exit_code is not None and trial.signal is not None:

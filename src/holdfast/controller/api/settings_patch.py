@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.core.settings.resolve import SETTINGS, Scope, Value, check_layer
 from holdfast.errors import ValidationError
 from holdfast.wire.api import SettingsPatch
@@ -14,7 +14,7 @@ _PATCH = msgspec.json.Decoder(SettingsPatch)
 
 
 async def read_settings_patch(
-    call: Call, level: Scope, *, default: SettingsPatch | None = None
+    call: ApiCall, level: Scope, *, default: SettingsPatch | None = None
 ) -> tuple[dict[str, Value], list[str]]:
     """Return what to set and what to unset. `default` stands for an absent body.
 

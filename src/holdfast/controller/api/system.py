@@ -6,24 +6,24 @@ import asyncio
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.metrics import CONTENT_TYPE
 from holdfast.errors import Unavailable
 
 
-async def get_health(call: Call) -> Response:
+async def get_health(call: ApiCall) -> Response:
     """The process answers."""
     return answer_json({"status": "ok"})
 
 
-async def get_readiness(call: Call) -> Response:
+async def get_readiness(call: ApiCall) -> Response:
     """The store answers too. Raises Unavailable, a 503, when it does not."""
     await call.controller.store.ping()
     return answer_json({"status": "ready"})
 
 
-async def get_metrics(call: Call) -> Response:
+async def get_metrics(call: ApiCall) -> Response:
     """The metrics. A store that is away leaves the counters and takes the gauges out."""
     controller = call.controller
     try:
@@ -34,13 +34,6 @@ async def get_metrics(call: Call) -> Response:
         controller.outages.note_failure(error)
         gauges, waiting = None, {}
     page = controller.metrics.render(
-        gauges, waiting, controller.wakes.waiting_polls, controller.leading_since is not None
+        gauges, waiting, controller.wakes.waiting_polls, controller.leadership.since is not None
     )
     return Response(page, 200, None, CONTENT_TYPE)
-
-
-async def get_openapi(call: Call) -> Response:
-    """The description of every route, made from the table that routes them."""
-    from holdfast.controller.openapi import describe_api
-
-    return Response(describe_api(), 200, None, "application/json")

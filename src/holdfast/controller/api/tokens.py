@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
@@ -19,12 +19,12 @@ JOIN_SECONDS = 3600.0
 _TOKEN = msgspec.json.Decoder(TokenRequest)
 
 
-async def list_tokens(call: Call) -> Response:
+async def list_tokens(call: ApiCall) -> Response:
     """Every token, without its secret."""
     return answer_page(await call.controller.store.list_tokens())
 
 
-async def create_token(call: Call) -> Response:
+async def create_token(call: ApiCall) -> Response:
     """A new token; its secret is shown this once."""
     request = await call.body(_TOKEN)
     store = call.controller.store
@@ -48,7 +48,7 @@ async def create_token(call: Call) -> Response:
     )
 
 
-async def revoke_token(call: Call) -> Response:
+async def revoke_token(call: ApiCall) -> Response:
     """It stops working: here at once, at other replicas within 5 s."""
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
@@ -58,6 +58,6 @@ async def revoke_token(call: Call) -> Response:
     return Response(status_code=204)
 
 
-async def who_am_i(call: Call) -> Response:
+async def who_am_i(call: ApiCall) -> Response:
     """The token that speaks."""
     return answer_json(call.caller)

@@ -7,7 +7,7 @@ from typing import NoReturn
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Query, Text
@@ -44,12 +44,12 @@ class DeliveriesQuery(Query, frozen=True, kw_only=True):
     cursor: Text | None = None
 
 
-async def list_webhooks(call: Call) -> Response:
+async def list_webhooks(call: ApiCall) -> Response:
     """Every hook, without its secret."""
     return answer_page(await call.controller.store.list_webhooks())
 
 
-async def create_webhook(call: Call) -> Response:
+async def create_webhook(call: ApiCall) -> Response:
     """A new hook; its secret is shown this once."""
     request = await call.body(_NEW)
     await _check_url(call, request.url)
@@ -67,12 +67,12 @@ async def create_webhook(call: Call) -> Response:
     return answer_json(_with_secret(hook, secret), 201)
 
 
-async def get_webhook(call: Call) -> Response:
+async def get_webhook(call: ApiCall) -> Response:
     """One hook."""
     return answer_json(await call.controller.store.get_webhook(_hook_id(call)))
 
 
-async def patch_webhook(call: Call) -> Response:
+async def patch_webhook(call: ApiCall) -> Response:
     """Change a hook. What is pending already goes to the new url."""
     hook_id = _hook_id(call)
     patch = await call.body(_PATCH)
@@ -85,14 +85,14 @@ async def patch_webhook(call: Call) -> Response:
     return answer_json(hook)
 
 
-async def delete_webhook(call: Call) -> Response:
+async def delete_webhook(call: ApiCall) -> Response:
     """Forget a hook and its deliveries."""
     await call.controller.store.delete_webhook(_hook_id(call))
     call.controller.poke("events")
     return Response(status_code=204)
 
 
-async def rotate_webhook(call: Call) -> Response:
+async def rotate_webhook(call: ApiCall) -> Response:
     """A new secret; the one before signs too for a while."""
     hook_id = _hook_id(call)
     request = await call.body(_ROTATE, default=RotateRequest())
@@ -102,7 +102,7 @@ async def rotate_webhook(call: Call) -> Response:
     return answer_json(_with_secret(hook, secret))
 
 
-async def pause_webhook(call: Call) -> Response:
+async def pause_webhook(call: ApiCall) -> Response:
     """Send nothing more; events are kept for its resumption."""
     hook_id = _hook_id(call)
     request = await call.body(_PAUSE, default=WebhookPause())
@@ -112,14 +112,14 @@ async def pause_webhook(call: Call) -> Response:
     return answer_json(hook)
 
 
-async def resume_webhook(call: Call) -> Response:
+async def resume_webhook(call: ApiCall) -> Response:
     """Go on where it stopped."""
     hook = await call.controller.store.resume_webhook(_hook_id(call))
     call.controller.poke("events")
     return answer_json(hook)
 
 
-async def test_webhook(call: Call) -> Response:
+async def test_webhook(call: ApiCall) -> Response:
     """Send one signed event `webhook.test` now, from this server, and say what came of it. Nothing
     is kept or tried again."""
     hook_id, controller = _hook_id(call), call.controller
@@ -152,7 +152,7 @@ async def test_webhook(call: Call) -> Response:
     return answer_json(result)
 
 
-async def list_deliveries(call: Call) -> Response:
+async def list_deliveries(call: ApiCall) -> Response:
     """A hook's deliveries, newest first."""
     query = call.query(DeliveriesQuery)
     before = None if query.cursor is None else read_cursor(query.cursor)
@@ -162,14 +162,14 @@ async def list_deliveries(call: Call) -> Response:
     return answer_page(page, make_cursor(page[-1].id) if len(page) == query.limit else None)
 
 
-async def get_delivery(call: Call) -> Response:
+async def get_delivery(call: ApiCall) -> Response:
     """One delivery with its body."""
     record, body = await call.controller.store.get_delivery(*_delivery_ids(call))
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
     return answer_json(DeliveryView(body=body, **fields))
 
 
-async def redeliver(call: Call) -> Response:
+async def redeliver(call: ApiCall) -> Response:
     """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without
     waiting longer."""
     record = await call.controller.store.redeliver(*_delivery_ids(call))
@@ -177,14 +177,14 @@ async def redeliver(call: Call) -> Response:
     return answer_json(record)
 
 
-async def redeliver_dead(call: Call) -> Response:
+async def redeliver_dead(call: ApiCall) -> Response:
     """Send every dead delivery of a hook again."""
     count = await call.controller.store.redeliver_dead(_hook_id(call))
     call.controller.poke("events")
     return answer_json(Redelivered(count=count))
 
 
-async def _check_url(call: Call, url: str) -> None:
+async def _check_url(call: ApiCall, url: str) -> None:
     settings = await call.controller.settings.refresh()
     await call.controller.webhooks.check_target(
         url, allow_private=settings.value("webhook_allow_private") is True, seconds=CHECK_SECONDS
@@ -197,14 +197,14 @@ def _with_secret(hook: WebhookRecord, secret: str) -> WebhookCreated:
     )
 
 
-def _hook_id(call: Call) -> str:
+def _hook_id(call: ApiCall) -> str:
     hook_id = call.params["id"]
     if not ID_PATTERN.fullmatch(hook_id):
         _refuse_id("webhook", hook_id)
     return hook_id
 
 
-def _delivery_ids(call: Call) -> tuple[str, str]:
+def _delivery_ids(call: ApiCall) -> tuple[str, str]:
     delivery_id = call.params["delivery"]
     if not ID_PATTERN.fullmatch(delivery_id):
         _refuse_id("delivery", delivery_id)

@@ -22,7 +22,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.http.bodies import decode_body, read_body
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
@@ -73,7 +73,7 @@ _REQUEST = msgspec.json.Decoder(GraphqlRequest)
 _services: WeakKeyDictionary[Controller, Service] = WeakKeyDictionary()
 
 
-async def answer_query(call: Call) -> Response:
+async def answer_query(call: ApiCall) -> Response:
     """Answer one query."""
     service = await find_service(call.controller)
     kind = (call.header("content-type") or "application/json").split(";")[0].strip().lower()
@@ -160,7 +160,7 @@ class Service:
 
     async def _answer(self, request: GraphqlRequest) -> dict[str, Any]:
         from holdfast.controller.graphql.reads import Reads
-        from holdfast.controller.graphql.schema import Context
+        from holdfast.controller.graphql.schema import GraphqlContext
 
         variables = request.variables or {}
         limits = self.limits
@@ -173,7 +173,7 @@ class Service:
                 request.query,
                 variable_values=variables,
                 operation_name=request.operationName,
-                context_value=Context(reads, document),
+                context_value=GraphqlContext(reads, document),
             )
         finally:
             reads.close()

@@ -9,9 +9,10 @@ import msgspec
 import strawberry
 from strawberry import ID, Info
 
-from holdfast.controller.api.events import EventReader
+from holdfast.controller.api.events import EventFeed
 from holdfast.controller.api.jobs import read_jobs_page
-from holdfast.controller.graphql.shapes import Event, Host, Job, Project, Queue, reads_of
+from holdfast.controller.graphql.job_shapes import JobType
+from holdfast.controller.graphql.shapes import EventType, HostType, ProjectType, QueueType, reads_of
 from holdfast.controller.http.pages import check_job_id
 from holdfast.controller.http.problems import explain_bad_value
 from holdfast.controller.http.queries import EventsQuery, JobsQuery
@@ -37,7 +38,7 @@ class Paged(msgspec.Struct, Generic[T], frozen=True):
 class JobPage:
     """A page of jobs."""
 
-    nodes: list[Job]
+    nodes: list[JobType]
     next: str | None
 
 
@@ -45,7 +46,7 @@ class JobPage:
 class HostPage:
     """A page of hosts."""
 
-    nodes: list[Host]
+    nodes: list[HostType]
     next: str | None
 
 
@@ -53,7 +54,7 @@ class HostPage:
 class QueuePage:
     """A page of queues."""
 
-    nodes: list[Queue]
+    nodes: list[QueueType]
     next: str | None
 
 
@@ -61,7 +62,7 @@ class QueuePage:
 class ProjectPage:
     """A page of projects."""
 
-    nodes: list[Project]
+    nodes: list[ProjectType]
     next: str | None
 
 
@@ -69,7 +70,7 @@ class ProjectPage:
 class EventPage:
     """A page of events."""
 
-    nodes: list[Event]
+    nodes: list[EventType]
     next: str | None
 
 
@@ -198,7 +199,7 @@ async def _events(
     if job is not None:
         check_job_id(job)
     reads = reads_of(info)
-    reader = EventReader(reads.store, query, query.after)
+    reader = EventFeed(reads.store, query, query.after)
     nodes = await reads.call(reader.read)
     return Paged(nodes, reader.after if reader.more else None)
 
@@ -210,7 +211,7 @@ async def _last_events(
     if job is not None:
         check_job_id(job)
     reads = reads_of(info)
-    return await reads.call(EventReader(reads.store, query, None).read)
+    return await reads.call(EventFeed(reads.store, query, None).read)
 
 
 def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
@@ -221,8 +222,10 @@ def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
     return Paged([items[name] for name in names[:first]], names[first - 1] if more else None)
 
 
-@strawberry.type(description="The read side of Holdfast. Whatever changes something is REST's.")
-class Query:
+@strawberry.type(
+    name="Query", description="The read side of Holdfast. Whatever changes something is REST's."
+)
+class QueryRoot:
     """The root."""
 
     jobs: JobPage | None = strawberry.field(
@@ -230,20 +233,20 @@ class Query:
         description="Jobs, newest first. `label` is name=value; several must all be there. "
         "`host`: an id or a name.",
     )
-    job: Job | None = strawberry.field(resolver=_job, description="One job.")
+    job: JobType | None = strawberry.field(resolver=_job, description="One job.")
     hosts: HostPage | None = strawberry.field(
         resolver=_hosts,
         description="Hosts. `dead`: those flagged dead alone; `all`: terminated ones too.",
     )
-    host: Host | None = strawberry.field(resolver=_host, description="One host, by id or name.")
+    host: HostType | None = strawberry.field(resolver=_host, description="One host, by id or name.")
     queues: QueuePage | None = strawberry.field(
         resolver=_queues, description="Every queue and what is in it."
     )
-    queue: Queue | None = strawberry.field(resolver=_queue, description="One queue.")
+    queue: QueueType | None = strawberry.field(resolver=_queue, description="One queue.")
     projects: ProjectPage | None = strawberry.field(
         resolver=_projects, description="Every project that has settings or unfinished jobs."
     )
-    project: Project | None = strawberry.field(
+    project: ProjectType | None = strawberry.field(
         resolver=_project, description="One project; one that nobody has named yet is an empty one."
     )
     events: EventPage | None = strawberry.field(
@@ -251,6 +254,6 @@ class Query:
         description="What happened, from the beginning or after an event. `kind`: `job.*` takes "
         "all that begin so.",
     )
-    last_events: list[Event] | None = strawberry.field(
+    last_events: list[EventType] | None = strawberry.field(
         resolver=_last_events, description="The last events, oldest first."
     )

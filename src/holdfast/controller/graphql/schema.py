@@ -37,7 +37,7 @@ class BadQuery(HoldfastError):
 
 
 @dataclass(slots=True)
-class Context:
+class GraphqlContext:
     """What resolvers find under `info.context`."""
 
     reads: Reads
@@ -62,6 +62,11 @@ class Schema(strawberry.Schema):
     ) -> None:
         """Nothing here."""
 
+    @property
+    def core(self) -> GraphQLSchema:
+        """The schema as `graphql` itself has it."""
+        return self._schema
+
 
 class Prepared:
     """The schema with what is known of it beforehand."""
@@ -69,10 +74,10 @@ class Prepared:
     def __init__(self) -> None:
         config = make_config()
         # Only now: the enums must have their words before a field names them.
-        from holdfast.controller.graphql.roots import Query
+        from holdfast.controller.graphql.roots import QueryRoot
 
-        self.strawberry = Schema(query=Query, config=config, extensions=[_Parsed])
-        self.core: GraphQLSchema = self.strawberry._schema
+        self.strawberry = Schema(query=QueryRoot, config=config, extensions=[_Parsed])
+        self.core = self.strawberry.core
         self.sizes = SchemaSizes(self.core)
 
     def read_query(

@@ -15,13 +15,12 @@ import strawberry
 from strawberry import ID, Info, Parent
 
 from holdfast.controller.api.hosts import view_host
-from holdfast.controller.graphql.reads import Chain, Members, Ranks, Reads, Tail
+from holdfast.controller.graphql.reads import Reads
 from holdfast.controller.graphql.scalars import BigInt, Json
-from holdfast.controller.why.retry_state import PENDING, make_chain
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, HostRecord, JobRecord
-from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
-from holdfast.wire.api import Why as WhyView
+from holdfast.core.records import HostRecord
+from holdfast.core.states import HostState, JobState, Outcome, TaskState
+from holdfast.wire.api import Why
 
 
 def reads_of(info: Info) -> Reads:
@@ -30,7 +29,7 @@ def reads_of(info: Info) -> Reads:
     return found
 
 
-def _own(name: str, description: str) -> Any:
+def own_field(name: str, description: str) -> Any:
     """A field that the record has under another name."""
 
     def get(root: Parent[Any]) -> Any:
@@ -39,7 +38,7 @@ def _own(name: str, description: str) -> Any:
     return strawberry.field(resolver=get, description=description)
 
 
-def _json(name: str, description: str) -> Any:
+def json_field(name: str, description: str) -> Any:
     """A field of any JSON."""
 
     def get(root: Parent[Any], info: Info) -> Any:
@@ -49,15 +48,17 @@ def _json(name: str, description: str) -> Any:
     return strawberry.field(resolver=get, description=description)
 
 
-def _field(resolver: Callable[..., Any], description: str) -> Any:
+def make_field(resolver: Callable[..., Any], description: str) -> Any:
     return strawberry.field(resolver=resolver, description=description)
 
 
 # ---- retries
 
 
-@strawberry.type(description="A retry policy, every field decided. Delays in seconds.")
-class RetryPolicy:
+@strawberry.type(
+    name="RetryPolicy", description="A retry policy, every field decided. Delays in seconds."
+)
+class RetryPolicyType:
     """See `core.retry.RetryPolicy`."""
 
     max_retries: int
@@ -71,8 +72,11 @@ class RetryPolicy:
     emit_retry_events: bool
 
 
-@strawberry.type(description="Where a job stands in its chain: attempt 2 of 4, next at 12:03:20.")
-class RetryState:
+@strawberry.type(
+    name="RetryState",
+    description="Where a job stands in its chain: attempt 2 of 4, next at 12:03:20.",
+)
+class RetryStateType:
     """See `wire.api.RetryState`."""
 
     sentence: str
@@ -83,8 +87,8 @@ class RetryState:
     held: str | None
 
 
-@strawberry.type(description="One attempt in a chain, without its weight.")
-class ChainLink:
+@strawberry.type(name="ChainLink", description="One attempt in a chain, without its weight.")
+class ChainLinkType:
     """See `wire.api.ChainLink`."""
 
     number: int
@@ -100,8 +104,8 @@ class ChainLink:
     next_at: datetime | None
 
 
-@strawberry.type(description="One thing that holds a job, and what to do about it.")
-class WhyLine:
+@strawberry.type(name="WhyLine", description="One thing that holds a job, and what to do about it.")
+class WhyLineType:
     """See `wire.api.WhyLine`."""
 
     code: str
@@ -109,24 +113,24 @@ class WhyLine:
     hint: str
 
 
-def _why_lines(root: Parent[WhyView], first: int = 10) -> Any:
+def _why_lines(root: Parent[Why], first: int = 10) -> Any:
     return root.lines[:first]
 
 
-@strawberry.type(description="Why a job is where it is.")
-class Why:
+@strawberry.type(name="Why", description="Why a job is where it is.")
+class WhyType:
     """See `wire.api.Why`."""
 
     state: JobState
     summary: str
-    lines: list[WhyLine] = _field(_why_lines, "Everything that holds it.")
+    lines: list[WhyLineType] = make_field(_why_lines, "Everything that holds it.")
 
 
 # ---- hosts, queues, projects
 
 
-@strawberry.type(description="One device of a host.")
-class Gpu:
+@strawberry.type(name="Gpu", description="One device of a host.")
+class GpuType:
     """See `core.gpus.Gpu`."""
 
     index: int
@@ -149,10 +153,11 @@ def _dead(root: Parent[HostRecord]) -> bool:
 
 
 @strawberry.type(
+    name="Host",
     description="A machine with its agent. What is busy comes from live leases, never from the "
-    "host's own word."
+    "host's own word.",
 )
-class Host:
+class HostType:
     """See `core.records.HostRecord`."""
 
     id: ID
@@ -162,7 +167,7 @@ class Host:
     reason: str
     incarnation: str
     queues: list[str]
-    labels: Json = _json("labels", "Its labels.")
+    labels: Json = json_field("labels", "Its labels.")
     cpu_slots: int
     memory_bytes: BigInt
     address: str
@@ -176,17 +181,17 @@ class Host:
     heartbeat_at: datetime | None
     flagged_dead_at: datetime | None
     drain_deadline: datetime | None
-    gpus: list[Gpu] = _field(_gpus, "Its devices.")
-    slots: Json = _field(_slots, "Total and busy, of cpu and gpu.")
-    dead: bool = _field(_dead, "It holds work and sends no heartbeat.")
+    gpus: list[GpuType] = make_field(_gpus, "Its devices.")
+    slots: Json = make_field(_slots, "Total and busy, of cpu and gpu.")
+    dead: bool = make_field(_dead, "It holds work and sends no heartbeat.")
 
 
-@strawberry.type(description="A named lane of jobs with defaults, and what is in it.")
-class Queue:
+@strawberry.type(name="Queue", description="A named lane of jobs with defaults, and what is in it.")
+class QueueType:
     """See `core.records.QueueRecord`."""
 
     name: str
-    settings: Json = _json("settings", "Its own settings.")
+    settings: Json = json_field("settings", "Its own settings.")
     paused_at: datetime | None
     paused_reason: str
     waiting: int
@@ -195,12 +200,14 @@ class Queue:
     created_at: datetime
 
 
-@strawberry.type(description="Who pays: retry defaults and quotas, and what of it is in use.")
-class Project:
+@strawberry.type(
+    name="Project", description="Who pays: retry defaults and quotas, and what of it is in use."
+)
+class ProjectType:
     """See `core.records.ProjectRecord`."""
 
     name: str
-    settings: Json = _json("settings", "Its own settings.")
+    settings: Json = json_field("settings", "Its own settings.")
     running: int
     gpus: int
     unfinished: int
@@ -210,16 +217,12 @@ class Project:
 # ---- what belongs to a job
 
 
-async def _job_of(root: Parent[Any], info: Info) -> Any:
-    return await reads_of(info).jobs.load(root.job_id)
-
-
 async def _host_of(root: Parent[Any], info: Info) -> Any:
     return await reads_of(info).hosts.load(root.host_id) if root.host_id else None
 
 
-@strawberry.type(description="One line of the append-only record.")
-class Event:
+@strawberry.type(name="Event", description="One line of the append-only record.")
+class EventType:
     """See `core.records.EventRecord`."""
 
     id: ID
@@ -233,14 +236,15 @@ class Event:
     queue: str | None
     project: str | None
     message: str
-    data: Json = _json("data", "What else is known of it.")
-    host: Host | None = _field(_host_of, "The host it is about, if it is about one.")
+    data: Json = json_field("data", "What else is known of it.")
+    host: HostType | None = make_field(_host_of, "The host it is about, if it is about one.")
 
 
 @strawberry.type(
-    description="One rank of the current attempt, while the job is reserved, running or draining."
+    name="Task",
+    description="One rank of the current attempt, while the job is reserved, running or draining.",
 )
-class Task:
+class TaskType:
     """See `core.records.TaskRecord`."""
 
     job_id: str
@@ -270,15 +274,16 @@ class Task:
     start_failures: int
     stop_cause: Cause | None
     stop_reason: str | None
-    facts: Json | None = _json("facts", "What its agent knows of its end.")
-    host: Host | None = _field(_host_of, "Where it is placed.")
+    facts: Json | None = json_field("facts", "What its agent knows of its end.")
+    host: HostType | None = make_field(_host_of, "Where it is placed.")
 
 
 @strawberry.type(
+    name="Member",
     description="How one rank of an ended attempt ended. trigger: it began the fall; cascade: it "
-    "fell because another did."
+    "fell because another did.",
 )
-class Member:
+class MemberType:
     """See `core.records.MemberRecord`."""
 
     rank: int
@@ -288,229 +293,7 @@ class Member:
     cause: Cause | None
     rule: str | None
     message: str
-    evidence: Json = _json("evidence", "What the cause was found by.")
+    evidence: Json = json_field("evidence", "What the cause was found by.")
     trigger: bool
     cascade: bool
-    facts: Json | None = _json("facts", "What its agent knows of its end.")
-
-
-async def _parent_of(root: Parent[AttemptRecord], info: Info) -> Any:
-    if root.parent is None:
-        return None
-    return await reads_of(info).attempt.load((root.job_id, root.parent))
-
-
-async def _cause_of_parent(root: Parent[AttemptRecord], info: Info) -> Any:
-    parent = await _parent_of(root, info)
-    return None if parent is None else parent.cause
-
-
-async def _members(
-    root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1
-) -> Any:
-    return await reads_of(info).members.load(Members((root.job_id, root.number), first, after))
-
-
-async def _tasks_of_attempt(
-    root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1
-) -> Any:
-    if root.state is AttemptState.ENDED:
-        return []
-    tasks = await reads_of(info).tasks.load(Ranks(root.job_id, first, after))
-    return [task for task in tasks if task.attempt == root.number]
-
-
-async def _hosts_of_attempt(root: Parent[AttemptRecord], info: Info, first: int = 10) -> Any:
-    ids = list(dict.fromkeys(root.host_ids))[:first]
-    return [host for host in await reads_of(info).hosts.load_many(ids) if host is not None]
-
-
-@strawberry.type(description="One execution of the whole job, all its tasks.")
-class Attempt:
-    """See `core.records.AttemptRecord`."""
-
-    job_id: str
-    number: int
-    epoch: BigInt
-    state: AttemptState
-    outcome: Outcome | None
-    cause: Cause | None
-    rule: str | None
-    charged_to: str | None
-    retry_count: int
-    next_at: datetime | None
-    exit_code: int | None
-    reason: str
-    trigger_rank: int | None
-    step: BigInt | None
-    total: BigInt | None
-    has_forensics: bool
-    reserved_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    host_name: str | None = _own("host", "Where it ran, in words.")
-    parent_number: int | None = _own("parent", "The number of the attempt before it.")
-    retry_policy: RetryPolicy | None = _own("policy", "The policy its end was decided by.")
-    parent: Attempt | None = _field(_parent_of, "The attempt before it.")
-    retry_cause: Cause | None = _field(
-        _cause_of_parent, "Why there is this attempt: the cause its parent ended of."
-    )
-    members: list[Member] = _field(
-        _members, "How its ranks ended, in the order of their ranks, those after rank `after`."
-    )
-    tasks: list[Task] = _field(
-        _tasks_of_attempt, "Its tasks while it lives, those after rank `after`."
-    )
-    hosts: list[Host] = _field(_hosts_of_attempt, "Where it ran.")
-    job: Job = _field(_job_of, "Its job.")
-
-
-# ---- jobs
-
-
-async def _attempts(
-    root: Parent[JobRecord],
-    info: Info,
-    last: int = 10,
-    before: int | None = None,
-    cause: Cause | None = None,
-) -> Any:
-    return (
-        await reads_of(info).attempts.load(Chain(root.id, last, before, cause))
-        if root.attempts
-        else []
-    )
-
-
-async def _attempt(root: Parent[JobRecord], info: Info, number: int) -> Any:
-    return await reads_of(info).attempt.load((root.id, number))
-
-
-async def _tasks(root: Parent[JobRecord], info: Info, first: int = 10, after: int = -1) -> Any:
-    return await reads_of(info).tasks.load(Ranks(root.id, first, after))
-
-
-async def _chain(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
-    return (
-        make_chain(await reads_of(info).attempts.load(Chain(root.id, last)))
-        if root.attempts
-        else ()
-    )
-
-
-async def _events(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
-    return await reads_of(info).events.load(Tail(root.id, last))
-
-
-async def _why(root: Parent[JobRecord], info: Info) -> Any:
-    return await reads_of(info).whys.load(root)
-
-
-async def _policy(root: Parent[JobRecord], info: Info) -> Any:
-    return await reads_of(info).policy(root)
-
-
-async def _max_retries(root: Parent[JobRecord], info: Info) -> int:
-    return 0 if root.spec.interactive else (await reads_of(info).policy(root)).max_retries
-
-
-async def _retry_state(root: Parent[JobRecord], info: Info) -> Any:
-    return await reads_of(info).retry_state(root)
-
-
-async def _retry_count(root: Parent[JobRecord], info: Info) -> int:
-    """As the filters `retriesMin` and `retriesMax` count: the charge of the failure that ended a
-    job was no retry."""
-    if root.ended_at is None:
-        return root.retries_charged
-    ending = await reads_of(info).ending(root)
-    return ending[-1].retry_count if ending else 0
-
-
-async def _retry_cause(root: Parent[JobRecord], info: Info) -> Any:
-    ending = await reads_of(info).ending(root)
-    followed = ending if root.state in PENDING else ending[:-1]
-    return followed[-1].cause if followed else None
-
-
-async def _queue(root: Parent[JobRecord], info: Info) -> Any:
-    return (await reads_of(info).queues()).get(root.queue)
-
-
-async def _project(root: Parent[JobRecord], info: Info) -> Any:
-    return (await reads_of(info).projects()).get(root.project)
-
-
-@strawberry.type(
-    description="A job: what was submitted, where it is, and the last decision's sentence of "
-    "reason."
-)
-class Job:
-    """See `core.records.JobRecord`."""
-
-    id: ID
-    name: str
-    priority: int
-    state: JobState
-    reason: str
-    gpus: int
-    cpu_slots: int
-    memory_bytes: BigInt
-    labels: Json = _json("labels", "Its labels.")
-    spec: Json = _json("spec", "As it was submitted; of secrets the names alone.")
-    epoch: BigInt
-    retries_charged: int
-    watchdog_charged: int
-    infra_charged: int
-    avoid_hosts: list[str]
-    wait_cause: str | None
-    wait_until: datetime | None
-    retry_at: datetime | None
-    best_step: BigInt | None
-    no_progress: int
-    rank_charges: Json = _json(
-        "rank_charges", "What each rank of a gang was charged, by its number."
-    )
-    start_failures: int
-    drain_cause: Cause | None
-    drain_reason: str | None
-    drain_since: datetime | None
-    trigger_rank: int | None
-    outcome: Outcome | None
-    cause: Cause | None
-    exit_code: int | None
-    step: BigInt | None
-    total: BigInt | None
-    beat_at: datetime | None
-    created_at: datetime
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    revision: BigInt
-    queue_name: str = _own("queue", "The name of its queue.")
-    project_name: str = _own("project", "The name of its project.")
-    task_count: int = _own("tasks", "How many ranks run together.")
-    attempt_count: int = _own("attempts", "How many attempts it has had, the running one included.")
-    queue: Queue | None = _field(_queue, "Its queue; null where that was deleted.")
-    project: Project | None = _field(
-        _project, "Its project; null where it has no settings and no unfinished job."
-    )
-    attempts: list[Attempt] = _field(
-        _attempts, "Its last attempts, oldest first; `before` a number, or of one cause."
-    )
-    attempt: Attempt | None = _field(_attempt, "One attempt by its number.")
-    tasks: list[Task] = _field(
-        _tasks, "The tasks of its current attempt, those after rank `after`."
-    )
-    retry_count: int = _field(_retry_count, "Retries made or decided.")
-    max_retries: int = _field(_max_retries, "How many retries it may have.")
-    retry_policy: RetryPolicy = _field(
-        _policy, "The policy in force; of an ended job the one it ended under."
-    )
-    retry_cause: Cause | None = _field(
-        _retry_cause, "What the last attempt that was followed by another ended of."
-    )
-    retry_state: RetryState = _field(_retry_state, "Where it stands in its chain.")
-    retry_chain: list[ChainLink] = _field(_chain, "The last links of its chain, oldest first.")
-    events: list[Event] = _field(_events, "Its last events, oldest first.")
-    why: Why = _field(_why, "Why it is where it is, and what to do.")
+    facts: Json | None = json_field("facts", "What its agent knows of its end.")

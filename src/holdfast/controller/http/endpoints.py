@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.controller.runtime.context import Controller
 
 T = TypeVar("T")
-Handler = Callable[["Call"], Awaitable[Response]]
+Handler = Callable[["ApiCall"], Awaitable[Response]]
 MAX_QUERY_CHARS = 8192
 
 
@@ -55,7 +55,14 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Call:
+class PageOf:
+    """The answer `{"items": [item, …], "next": cursor|null}`."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+
+class ApiCall:
     """One request on its way to its handler."""
 
     __slots__ = ("controller", "host", "params", "receive", "scope", "token")

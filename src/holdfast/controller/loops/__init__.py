@@ -1,2 +1,1 @@
-"""The control loops: snapshot → plan in core → guarded apply. One leader runs them; each has the
-same silhouette."""
+"""The control loops: snapshot → plan in core → guarded apply. One leader runs them."""

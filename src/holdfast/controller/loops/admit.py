@@ -1,5 +1,5 @@
-"""Admission: queued jobs and free room → reservations, and where somebody is to make room, a drain.
-The one way up."""
+"""Admission: queued jobs and free room → reservations, and drains of jobs that are to make room. No
+job starts in another way."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ DEEP_SHARE = 0.05
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one reading of the queues came to. more: there may be others that start. cut: how many
-    queues were not read whole.
-    room_left: some host has a slot or a device free."""
+    """The result of one reading of the queues. more: others may start. cut: how many queues were
+    not read whole. room_left: some host has a slot or a device free."""
 
     started: int = 0
     more: bool = False
@@ -47,10 +46,9 @@ class Round(msgspec.Struct, frozen=True):
 class AdmitLoop:
     """Repeats while it makes progress: a full queue does not wait for the next tick.
 
-    Of each queue the first `LIMIT` jobs are read. Where none of them finds room and some is left,
-    it looks further down from
-    time to time: a few hundred jobs that wait for more than there is must not keep the small ones
-    behind them from starting.
+    It reads the first `LIMIT` jobs of each queue. Where none of them finds room and some room is
+    left, it looks further down from time to time, because a few hundred jobs that are too large
+    now must not keep the small ones behind them from starting.
     """
 
     name = "admit"
@@ -72,14 +70,13 @@ class AdmitLoop:
                 break
         return {"started": started} if started else {}
 
-    async def _look_deeper(self, lanes: int) -> Round:
-        """One round over more of the queues, where the last such found nothing not too soon after
-        it."""
+    async def _look_deeper(self, queues: int) -> Round:
+        """Run one round over more of `queues` queues; none soon after one that started nothing."""
         clock = self._controller.clock
         began = clock()
         if began < self._deep_at:
             return Round()
-        done = await self._run_round(max(LIMIT, DEEP_LIMIT // lanes))
+        done = await self._run_round(max(LIMIT, DEEP_LIMIT // queues))
         now = clock()
         self._deep_at = (
             0.0 if done.started else now + max(self.interval_seconds, (now - began) / DEEP_SHARE)
@@ -87,17 +84,17 @@ class AdmitLoop:
         return done
 
     async def _run_round(self, limit: int) -> Round:
-        """What is queued from now on wakes the loop by itself."""
+        # A job that is queued from now on wakes the loop by itself.
         controller = self._controller
         snapshot = await controller.store.read_admission(limit)
         if not snapshot.candidates:
-            controller.refusals = {}
+            controller.refusals.replace({})
             return Round()
         settings = await controller.settings.current()
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
         plan, running = await self._plan(snapshot, settings)
-        controller.refusals = plan.refusals
+        controller.refusals.replace(plan.refusals)
         if plan.preemptions:
             await self._preempt(plan.preemptions, running)
         if not plan.placements:
@@ -119,7 +116,7 @@ class AdmitLoop:
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
     ) -> tuple[AdmissionPlan, Sequence[RunningTask]]:
-        """The plan; made a second time, with what runs, where somebody was passed over or could
+        """Return the plan, made a second time with what runs where a job was passed over or could
         preempt."""
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
@@ -137,15 +134,13 @@ class AdmitLoop:
             )
             if running is not None or not plan.needs_running:
                 return plan, running or ()
-            running = [
-                _with_end(task, settings) for task in await self._controller.store.read_running()
-            ]
+            tasks = await self._controller.store.read_running()
+            running = [_with_end(task, settings) for task in tasks]
 
     async def _preempt(
         self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
     ) -> None:
-        """Stop the victims, each guarded by the epoch it was seen under: one that ended meanwhile
-        is left alone."""
+        """Stop the victims. The epoch guards each: one that ended meanwhile is left alone."""
         controller = self._controller
         seen = {task.job_id: task for task in running}
         for preemption in preemptions:
@@ -160,12 +155,12 @@ class AdmitLoop:
 
 
 def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
-    lanes = Counter(job.queue for job in snapshot.candidates if job.member is None)
-    return sum(count >= limit for count in lanes.values())
+    counts = Counter(job.queue for job in snapshot.candidates if job.member is None)
+    return sum(count >= limit for count in counts.values())
 
 
 def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
-    """One line a gang; jobs of one task are too many for one each, and have their events."""
+    """Log one line for each gang. Jobs of one task are too many for that, and have their events."""
     for gang in gangs:
         hosts = len({task.host_id for task in gang.tasks})
         log.info(
@@ -177,18 +172,15 @@ def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
 
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:
-    """The job with the time limit in force: it decides what may run in room that is held back."""
+    """Return the job with the time limit in force: it decides what may use held-back room."""
     limit = _limit_in_force(job.time_limit_seconds, job.queue, settings)
-    return (
-        job
-        if limit == job.time_limit_seconds
-        else msgspec.structs.replace(job, time_limit_seconds=limit)
-    )
+    if limit == job.time_limit_seconds:
+        return job
+    return msgspec.structs.replace(job, time_limit_seconds=limit)
 
 
 def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
-    """The task with when it ends at the latest, and whether it has run for long enough to be
-    preempted."""
+    """Return the task with its latest end, and preemptible only once it has run for long enough."""
     limit = _limit_in_force(task.time_limit_seconds, task.queue, settings)
     ends = None if limit is None else max(0.0, limit - task.ran_seconds)
     young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)

@@ -9,7 +9,7 @@ import math
 
 
 class Allowance:
-    """How many may go now. What is unused piles up to one second's worth, and at least to one.
+    """How many may go now. What is unused adds up to one second's worth, and at least to one.
 
     rate: per second; None is no limit. Times are any clock's seconds that never run backwards.
     """
@@ -20,7 +20,7 @@ class Allowance:
         self._limited = False
 
     def refill(self, rate: float | None, now: float) -> int | None:
-        """How many may go at `now`, or None for any number."""
+        """Return how many may go at `now`, or None for any number."""
         before, self._at = self._at, now
         self._limited = rate is not None
         if rate is None:
@@ -37,5 +37,5 @@ class Allowance:
             self._tokens -= count
 
     def wait_seconds(self, rate: float | None) -> float:
-        """How long until at least one more may go, counted from the last refill."""
+        """Return the seconds from the last refill until one more may go."""
         return 0.0 if rate is None else max(0.0, (1.0 - self._tokens) / rate)

@@ -1,4 +1,4 @@
-"""Checkpoints nobody needs any more: of jobs that succeeded, and blobs that no row names."""
+"""Checkpoints that are not needed any more: of jobs that succeeded, and blobs that no row names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0
-"""Between a blob's last byte and its row pass milliseconds; an hour forgives a database that was
+"""Between a blob's last byte and its row pass milliseconds; an hour also covers a database that was
 away meanwhile."""
 SWEEP_SECONDS = 900.0
 _BATCH = 1000
@@ -38,8 +38,8 @@ class CheckpointsLoop:
         controller, cleared, swept = self._controller, 0, 0
         try:
             for _ in range(_MAX_BATCHES):
-                # The blobs first: nobody starts from them any more, and a row is what a blob that
-                # stayed is found again by.
+                # The blobs first: no attempt starts from them any more, and a blob that stayed is
+                # found again by its row.
                 blobs = await controller.store.find_unneeded_blobs(limit=_BATCH)
                 if blobs:
                     await controller.blobs.delete(blobs)
@@ -52,7 +52,7 @@ class CheckpointsLoop:
                 self._sweep_at = controller.clock() + SWEEP_SECONDS
         except BlobsUnavailable as error:
             if not self._failed:
-                log.error("blobs that nobody needs cannot be deleted; it is tried again: %s", error)
+                log.error("unneeded blobs cannot be deleted; the loop tries again: %s", error)
             self._failed = True
             self._sweep_at = controller.clock() + self.interval_seconds
         else:
@@ -60,12 +60,9 @@ class CheckpointsLoop:
         return {"cleared": cleared, "swept": swept} if cleared or swept else {}
 
     async def _sweep(self) -> int:
-        """Delete blobs that are old and that no row names, and what broken-off writes left."""
-        blobs, swept, batch = (
-            self._controller.blobs,
-            await self._controller.blobs.sweep(self._orphan_seconds),
-            [],
-        )
+        """Delete old blobs that no row names, and what broken-off writes left."""
+        blobs, batch = self._controller.blobs, list[str]()
+        swept = await blobs.sweep(self._orphan_seconds)
         async for found in blobs.list():
             if found.age_seconds >= self._orphan_seconds:
                 batch.append(found.name)

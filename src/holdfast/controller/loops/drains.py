@@ -1,5 +1,5 @@
-"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. The one
-way down."""
+"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. No job
+ends or goes back to its queue in another way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.store.port.store import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 200
-FORCE_SECONDS = 1.0  # how often the slow ones are looked for; a wake for an end that was confirmed does not wait for it
+FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed end comes earlier
 
 
 class DrainsLoop:
@@ -31,35 +31,34 @@ class DrainsLoop:
         self._force_at = 0.0
 
     async def run_once(self) -> Summary:
-        done: list[str] = []
-        forced, now = 0, self._controller.clock()
+        done = forced = 0
+        now = self._controller.clock()
         if now >= self._force_at:
             self._force_at = now + FORCE_SECONDS
             forced = await self._force()
         while True:
             drains = await self._controller.store.list_drains(LIMIT)
-            completed = [d.job.id for d in drains if await self._complete(d)]
+            completed = sum([await self._complete(drain) for drain in drains])
             done += completed
             if len(drains) < LIMIT or not completed:
                 break
         if done:
             self._controller.poke("admit", "events", "logs")
-        return {"completed": len(done), "forced": forced} if done or forced else {}
+        return {"completed": done, "forced": forced} if done or forced else {}
 
     async def _force(self) -> int:
-        """Tell what has not confirmed its end in time to go without grace: before the completions,
-        in the same tick."""
+        """End the grace of tasks that have not confirmed their end in time. Before the completions,
+        in the same run."""
         controller, forced = self._controller, 0
         settings = await controller.settings.current()
         wait = settings.number("drain_force_seconds")
         now = await controller.store.now()
         for job in await controller.store.list_slow_drains(now - timedelta(seconds=wait)):
-            # A job's own long grace is not cut short: it is forced when that, and what a
-            # confirmation takes, is over.
+            # A job's own long grace is not cut short: it is forced when that, and the time of a
+            # confirmation, is over.
             grace = settings.number("grace_seconds", job.queue, job.spec)
-            if job.drain_since is None or now - job.drain_since < timedelta(
-                seconds=max(wait, grace + wait / 2)
-            ):
+            patience = timedelta(seconds=max(wait, grace + wait / 2))
+            if job.drain_since is None or now - job.drain_since < patience:
                 continue
             tasks = await controller.store.force_drain(job.id, job.epoch)
             if tasks:
@@ -86,7 +85,7 @@ class DrainsLoop:
             ):
                 return False
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # One job that cannot be decided must not keep the others from being.
+            # One job that cannot be decided must not hold the others up.
             log.exception(
                 "drain of job %s could not be decided",
                 job.id,
@@ -104,7 +103,7 @@ class DrainsLoop:
         self._count(job, decision)
         controller.metrics.drain_seconds.observe(drain.seconds)
         if decision.event is JobEvent.BACK_OFF and decision.held is None:
-            controller.expect_retry(decision.delay_seconds)
+            controller.dues.expect(decision.delay_seconds)
         return True
 
     def _count(self, job: JobRecord, decision: Decision) -> None:

@@ -3,18 +3,17 @@ lets them."""
 
 from __future__ import annotations
 
-import heapq
 import logging
 
 from holdfast.controller.loops.allowance import Allowance
+from holdfast.controller.loops.due_times import LOOK_SECONDS
 from holdfast.controller.loops.silhouette import Summary
-from holdfast.controller.runtime.context import LOOK_SECONDS, Controller
-from holdfast.store.port.store import Released
+from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.loops")
 MAX_BATCHES = 100
 LEAST_SECONDS = 0.01
-PACE_SECONDS = 0.1  # under the rate limit a few go together: a transaction for each would cost more than it spreads
+PACE_SECONDS = 0.1  # the rate limit lets a few go together, because each transaction has its cost
 
 
 class DueLoop:
@@ -30,13 +29,10 @@ class DueLoop:
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        settings = await controller.settings.current()
-        limit = settings.value("retry_rate_limit")
+        limit = (await controller.settings.current()).value("retry_rate_limit")
         rate = None if limit is None else float(limit)
-        # Forgotten before the store is asked: a retry decided meanwhile is noted anew, and none is
-        # missed.
-        while controller.dues and controller.dues[0] <= controller.clock():
-            heapq.heappop(controller.dues)
+        # Before the store is asked: a retry decided meanwhile is noted anew, and none is missed.
+        controller.dues.drop_past()
         started = retries = held = 0
         left = False
         for _ in range(MAX_BATCHES):
@@ -44,37 +40,24 @@ class DueLoop:
                 self._allowance.refill(rate, controller.clock())
             )
             self._allowance.spend(found.retries)
-            started, retries, held, left = (
-                started + found.started,
-                retries + found.retries,
-                held + found.held,
-                found.left,
-            )
+            started += found.started
+            retries += found.retries
+            held += found.held
+            left = found.left
             if found.started + found.retries + found.held == 0:
                 break
             controller.poke("admit", "events")  # before the next look, which mostly finds nothing
-        self.interval_seconds = self._choose_wait(rate, left)
-        return self._tell(Released(started=started, retries=retries, held=held, left=left))
-
-    def _choose_wait(self, rate: float | None, left: bool) -> float:
-        wait = LOOK_SECONDS
-        if self._controller.dues:
-            wait = min(
-                wait, max(LEAST_SECONDS, self._controller.dues[0] - self._controller.clock())
-            )
+        wait = max(LEAST_SECONDS, controller.dues.seconds_left())
         if left:
             wait = min(wait, max(PACE_SECONDS, self._allowance.wait_seconds(rate)))
-        return wait
-
-    def _tell(self, done: Released) -> Summary:
-        if done.retries:
-            self._controller.metrics.retry_dispatched.inc(done.retries)
-            more = "; the rate limit keeps others for later" if done.left else ""
-            log.info("%d retries dispatched%s", done.retries, more)
-        if done.held:
+        self.interval_seconds = wait
+        if retries:
+            controller.metrics.retry_dispatched.inc(retries)
+            more = "; the rate limit keeps others for later" if left else ""
+            log.info("%d retries dispatched%s", retries, more)
+        if held:
             log.warning(
-                "%d due retries are held by the kill switch; `holdfast retries` says whose",
-                done.held,
+                "a kill switch holds %d retries that are due; `holdfast retries` says which", held
             )
-        counts = {"released": done.started, "retries": done.retries, "held": done.held}
+        counts = {"released": started, "retries": retries, "held": held}
         return {name: count for name, count in counts.items() if count}

@@ -2,10 +2,8 @@
 
 LEAD-1  Loops run only while `try_lead` says so, asked every two seconds; when it does not, they are
         cancelled at once.
-LEAD-2  `leading_since` is the store's time at which this replica began to lead, or at which the
-        last outage was over: LEASE-4 counts from it.
-Even two leaders would do no harm beyond wasted work: every write is guarded. Leadership is for
-economy, and for LEASE-4.
+Even two leaders would only waste work, because every write is guarded. One leader saves work, and
+LEASE-4 counts from its beginning.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ CONFIRM_SECONDS = 2.0
 
 
 def make_loops(controller: Controller) -> list[Loop]:
-    """Every loop there is."""
+    """Return every loop there is."""
     return [
         AdmitLoop(controller),
         DrainsLoop(controller),
@@ -60,13 +58,6 @@ class Leader:
         self._controller = controller
         self._loops = list(loops) if loops is not None else make_loops(controller)
         self._tasks: list[asyncio.Task[None]] = []
-        self._restart_count = False
-        controller.outages.on_over = self._note_outage
-
-    def _note_outage(self) -> None:
-        # Nothing may be reaped by the old count, not even before the new one is read.
-        self._controller.leading_since = None
-        self._restart_count = True
 
     async def run(self) -> None:
         """Seek, lead, lose, seek again, until cancelled; then stop the loops and let the leadership
@@ -85,16 +76,13 @@ class Leader:
                 pass  # the session's end releases the lock
 
     async def _confirm(self) -> None:
-        store = self._controller.store
+        controller = self._controller
         try:
-            leads = await store.try_lead()
-            if leads and (
-                not self._tasks or self._restart_count or self._controller.leading_since is None
-            ):
-                self._restart_count = False
-                self._controller.leading_since = await store.now()
+            leads = await controller.store.try_lead()
+            if leads:
+                await controller.leadership.confirm(begins=not self._tasks)
         except Unavailable as error:
-            self._controller.outages.note_failure(error)
+            controller.outages.note_failure(error)
             leads = False
         except Exception:
             log.exception("leadership could not be asked for")
@@ -102,7 +90,7 @@ class Leader:
         if leads and not self._tasks:
             log.info("this server leads: it runs the loops")
             self._tasks = [
-                asyncio.create_task(keep_running(self._controller, loop), name=f"loop {loop.name}")
+                asyncio.create_task(keep_running(controller, loop), name=f"loop {loop.name}")
                 for loop in self._loops
             ]
         elif not leads and self._tasks:
@@ -110,7 +98,7 @@ class Leader:
             await self._stop_loops()
 
     async def _stop_loops(self) -> None:
-        self._controller.leading_since = None
+        self._controller.leadership.end()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

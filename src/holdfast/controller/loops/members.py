@@ -37,21 +37,16 @@ class MembersLoop:
             if member.fallen:
                 by_job.setdefault(member.job.id, []).append(member)
         replaced = sum([await self._replace(members, settings) for members in by_job.values()])
-        late = sum(
-            [await self._stop_late(member, settings) for member in found if not member.fallen]
-        )
+        late = sum([await self._stop_late(m, settings) for m in found if not m.fallen])
         released = await controller.store.release_members(settings.number("reservation_seconds"))
         if replaced or released:
             controller.poke("admit", "drain", "events")
-        return (
-            {"replaced": replaced, "late": late, "released": len(released)}
-            if replaced or late or released
-            else {}
-        )
+        if not replaced and not late and not released:
+            return {}
+        return {"replaced": replaced, "late": late, "released": len(released)}
 
     async def _replace(self, fallen: Sequence[Member], settings: Settings) -> int:
-        """Decide the falls of one job's members; a thousand that fall together are one
-        transaction."""
+        """Decide the falls of one job's members, all in one transaction."""
         controller = self._controller
         plans = {}
         for member in fallen:
@@ -61,7 +56,7 @@ class MembersLoop:
                     job, task, settings.policy(job.queue, job.spec), settings.rules
                 )
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                # One member that cannot be decided must not keep the others from being.
+                # One member that cannot be decided must not hold the others up.
                 log.exception(
                     "the fall of rank %d could not be decided", task.rank, extra=_about(member)
                 )
@@ -78,8 +73,8 @@ class MembersLoop:
         return len(done)
 
     async def _stop_late(self, member: Member, settings: Settings) -> bool:
-        """A replacement that does not start: its host may be the trouble, and another one takes its
-        turn."""
+        """Stop a replacement that does not start, so that it gets another host: its own may be the
+        cause."""
         job, task = member.job, member.task
         limit = settings.number("recovery_timeout_seconds", job.queue, job.spec)
         if member.seconds <= limit or task.offered_at is None:

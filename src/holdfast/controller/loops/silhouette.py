@@ -3,9 +3,9 @@
 LOOP-1  A loop wakes by hints and by its interval; the interval alone is enough for it to be right.
 LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it
         keeps failing.
-LOOP-3  A loop that was told to end ends, also where the word was lost on its way: a cancellation
-        can be swallowed below, by a clean-up that fails or by `asyncio.wait_for` (before Python
-        3.12), so it is looked for after every run.
+LOOP-3  A loop that is cancelled ends, also where the cancellation was lost on its way: it can be
+        swallowed by a clean-up that fails, or by `asyncio.wait_for` (before Python 3.12), so every
+        run ends with a look for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from holdfast.controller.runtime.context import Controller
@@ -21,6 +21,7 @@ from holdfast.errors import Unavailable
 
 log = logging.getLogger("holdfast.loops")
 MAX_BACK_OFF_SECONDS = 10.0
+MAX_PRUNE_BATCHES = 100
 Summary = Mapping[str, Any]
 
 
@@ -36,7 +37,7 @@ class Loop(Protocol):
 
 
 def end_if_cancelled() -> None:
-    """Raise CancelledError where the task that runs was told to end (LOOP-3)."""
+    """Raise CancelledError where the current task was cancelled (LOOP-3)."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -44,10 +45,10 @@ def end_if_cancelled() -> None:
 
 async def keep_running(controller: Controller, loop: Loop) -> None:
     """Run `loop` until cancelled."""
-    signal = controller.wakes.topic(loop.topic or f"loop:{loop.name}")
+    wake = controller.wakes.topic(loop.topic or f"loop:{loop.name}")
     failures = 0
     while True:
-        seen = signal.version
+        seen = wake.version
         began = time.perf_counter()
         try:
             summary = await loop.run_once()
@@ -66,8 +67,24 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
         controller.metrics.loop_seconds.labels(loop.name).observe(time.perf_counter() - began)
         end_if_cancelled()
         if failures:
-            # A hint must not turn a failing loop into a busy one: only time counts now.
+            # Hints are not heard here, because they would turn a failing loop into a busy one.
             delay = min(0.25 * 2 ** min(failures, 10), MAX_BACK_OFF_SECONDS)
             await controller.wakes.topic(f"back-off:{loop.name}").wait(0, delay)
         else:
-            await signal.wait(seen, loop.interval_seconds)
+            await wake.wait(seen, loop.interval_seconds)
+
+
+async def prune_history(
+    controller: Controller, prune: Callable[[float], Awaitable[int]]
+) -> Summary:
+    """Call `prune` with `history_days`, batch by batch, until nothing is left or enough is done."""
+    days = (await controller.settings.current()).value("history_days")
+    if not isinstance(days, (int, float)):
+        return {}
+    deleted = 0
+    for _ in range(MAX_PRUNE_BATCHES):
+        count = await prune(float(days))
+        deleted += count
+        if not count:
+            break
+    return {"deleted": deleted} if deleted else {}

@@ -1,10 +1,10 @@
-"""The sweeps: leases that lapsed, reservations nobody took, dead hosts, old history."""
+"""The sweeps: leases that lapsed, reservations no host took, dead hosts, old history."""
 
 from __future__ import annotations
 
 import logging
 
-from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.loops.silhouette import Summary, prune_history
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
@@ -15,7 +15,6 @@ from holdfast.errors import NotFound
 from holdfast.store.port.store import JobFilter
 
 log = logging.getLogger("holdfast.loops")
-MAX_BATCHES = 100
 
 
 class LeasesLoop:
@@ -30,10 +29,11 @@ class LeasesLoop:
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        now = await controller.read_time()
-        if controller.leading_since is None:
+        now = await controller.leadership.read_time()
+        since = controller.leadership.since
+        if since is None:
             return {}
-        jobs = await controller.store.lapse_leases(controller.leading_since, now=now)
+        jobs = await controller.store.lapse_leases(since, now=now)
         for job_id in jobs:
             log.warning(
                 "a lease lapsed: its host was silent for the whole of it", extra={"job": job_id}
@@ -64,18 +64,20 @@ class ReservationsLoop:
         return {"expired": len(jobs), "late": late} if jobs or late else {}
 
     async def _stop_late_starts(self, settings: Settings) -> int:
-        """Jobs reserved for longer than their start may take: a first one, or one after a run."""
+        """Drain jobs that were reserved for longer than their first start, or their restart, may
+        take."""
         store, late = self._controller.store, 0
         for found in await store.list_reserved():
             job, name = found.job, found.start_limit
             limit = settings.number(name, job.queue, job.spec)
             if found.seconds <= limit:
                 continue
-            reason = f"not every task ran within {limit:g} s of the reservation ({name}){await self._name_late(job.id)}"
             if job.spec.supervised and await self._stop_late_members(
                 job.id, f"it did not start within {limit:g} s ({name})"
             ):
                 continue
+            reason = f"not every task ran within {limit:g} s of the reservation ({name})"
+            reason += await self._name_late(job.id)
             if await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
                 late += 1
         if late:
@@ -88,8 +90,8 @@ class ReservationsLoop:
         return f": {name_places(late)} had not started" if late and len(tasks) > 1 else ""
 
     async def _stop_late_members(self, job_id: str, reason: str) -> bool:
-        """Where the script of a supervised job runs, only the members that do not are given other
-        places (MEMBER-1)."""
+        """Give the late members of a supervised job other hosts (MEMBER-1). False where its script
+        does not run."""
         store = self._controller.store
         tasks = await store.list_tasks(job_id)
         if not any(task.rank == 0 and task.state is TaskState.RUNNING for task in tasks):
@@ -141,11 +143,12 @@ class DeadHostsLoop:
     async def run_once(self) -> Summary:
         controller = self._controller
         settings = await controller.settings.current()
-        now = await controller.read_time()
-        if controller.leading_since is None:
+        now = await controller.leadership.read_time()
+        since = controller.leadership.since
+        if since is None:
             return {}
         seconds = settings.number("dead_host_seconds")
-        hosts = await controller.store.sweep_dead_hosts(seconds, controller.leading_since, now=now)
+        hosts = await controller.store.sweep_dead_hosts(seconds, since, now=now)
         for host in hosts:
             await self._tell(host)
         if hosts:
@@ -158,17 +161,14 @@ class DeadHostsLoop:
             jobs = [job.id for job in await store.list_jobs(JobFilter(host_id=host.id, limit=10))]
         except NotFound:
             jobs = []
-        age = (
-            "never"
-            if host.heartbeat_at is None
-            else f"{(await store.now() - host.heartbeat_at).total_seconds():.0f} s ago"
-        )
+        age = "never"
+        if host.heartbeat_at is not None:
+            age = f"{(await store.now() - host.heartbeat_at).total_seconds():.0f} s ago"
         log.error(
             "DEAD HOST %s (%s, pool %s): last heartbeat %s, %d tasks under lease there, jobs %s. "
-            "They are placed again "
-            "when their leases lapse. If the machine is gone, say so and they move at once: "
-            "holdfast hosts terminate %s. "
-            "If it lives, restart its agent: a running guardian keeps the jobs.",
+            "They are placed again when their leases lapse. If the machine is gone, say so and "
+            "they move at once: holdfast hosts terminate %s. If it lives, restart its agent: a "
+            "running guardian keeps the jobs.",
             host.name,
             host.id,
             host.pool,
@@ -191,14 +191,4 @@ class PruneLoop:
         self._controller = controller
 
     async def run_once(self) -> Summary:
-        settings = await self._controller.settings.current()
-        days = settings.value("history_days")
-        if not isinstance(days, (int, float)):
-            return {}
-        deleted = 0
-        for _ in range(MAX_BATCHES):
-            count = await self._controller.store.prune(float(days))
-            deleted += count
-            if not count:
-                break
-        return {"deleted": deleted} if deleted else {}
+        return await prune_history(self._controller, self._controller.store.prune)

@@ -1,5 +1,5 @@
-"""Webhooks: events past every hook's cursor → deliveries; deliveries that are due → tries. And the
-end of old ones."""
+"""Webhooks: events past every hook's cursor → deliveries; deliveries that are due → tries; old
+deliveries → deleted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.loops.silhouette import Summary, prune_history
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.runtime.wakes import Signal
+from holdfast.controller.runtime.wakes import Wake
 from holdfast.core.records import EventRecord
 from holdfast.core.webhooks.values import (
     HOOK_WINDOW,
@@ -37,7 +37,7 @@ log = logging.getLogger("holdfast.webhooks")
 PAGE = 500
 PAUSE_SECONDS = 0.05  # many commits, one look
 PAUSE_FACTOR = 9.0  # looking, which counts what is pending, may take a tenth of the time
-NO_HOOKS_PAUSE_SECONDS = 0.5  # who has no hooks should not pay for them
+NO_HOOKS_PAUSE_SECONDS = 0.5  # a cluster without hooks should not pay for them
 _OUTCOMES = {
     DeliveryState.DELIVERED: "delivered",
     DeliveryState.PENDING: "failed",
@@ -46,12 +46,12 @@ _OUTCOMES = {
 
 
 class WebhooksLoop:
-    """A run lasts as long as anything is under way, so that a slow receiver holds nobody else's
-    deliveries back.
+    """A run lasts as long as any try is under way, so that a slow receiver does not hold back the
+    deliveries to others.
 
-    What is under way when the run ends early (leadership lost, store away, the process killed) was
-    sent or was not: it is sent again (HOOK-2). The windows are a memory of who is in trouble;
-    losing it costs a few tries.
+    A try that is under way when the run ends early (leadership lost, store away, the process
+    killed) was sent or was not: it is sent again (HOOK-2). The windows remember which receivers are
+    in trouble; losing them costs a few tries.
     """
 
     name = "webhooks"
@@ -67,13 +67,13 @@ class WebhooksLoop:
     async def run_once(self) -> Summary:
         tally: Counter[str] = Counter()
         flights: dict[asyncio.Task[Answer], DueDelivery] = {}
-        clock, signal = self._controller.clock, self._controller.wakes.topic("events")
+        clock, wake = self._controller.clock, self._controller.wakes.topic("events")
         await asyncio.sleep(self._pause_seconds)
-        seen, looked_at, more = signal.version, -math.inf, False
+        seen, looked_at, more = wake.version, -math.inf, False
         try:
             while True:
                 if more or clock() - looked_at >= self._pause_seconds:
-                    began, seen = clock(), signal.version
+                    began, seen = clock(), wake.version
                     written, more = await self._collect()
                     tally["written"] += written
                     looked_at = clock()
@@ -82,13 +82,8 @@ class WebhooksLoop:
                 await self._launch(flights)
                 if not flights and not more:
                     return +tally
-                await self._wait(
-                    flights,
-                    signal,
-                    seen,
-                    0.0 if more else looked_at + self._pause_seconds - clock(),
-                    more,
-                )
+                pause = 0.0 if more else looked_at + self._pause_seconds - clock()
+                await self._wait(flights, wake, seen, pause, more)
                 tally += await self._record(
                     {task: flights.pop(task) for task in list(flights) if task.done()}
                 )
@@ -100,19 +95,19 @@ class WebhooksLoop:
     async def _wait(
         self,
         flights: Collection[asyncio.Task[Answer]],
-        signal: Signal,
+        wake: Wake,
         seen: int,
         pause: float,
         more: bool,
     ) -> None:
-        """Until one has landed, or there may be events and the pause between two looks is over."""
+        """Wait for the end of a try, or for the end of the pause and then for events."""
 
-        async def wake() -> None:
+        async def look_again() -> None:
             await asyncio.sleep(max(0.0, pause))
             if not more:
-                await signal.wait(seen, self.interval_seconds)
+                await wake.wait(seen, self.interval_seconds)
 
-        waker = asyncio.create_task(wake())
+        waker = asyncio.create_task(look_again())
         try:
             await asyncio.wait({waker, *flights}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -121,9 +116,9 @@ class WebhooksLoop:
     # ---- events → deliveries
 
     async def _collect(self) -> tuple[int, bool]:
-        """Bring every hook's cursor a page nearer to the end of the events. How many deliveries
-        were written, and whether
-        there is more: a long way is gone between the sends, not instead of them."""
+        """Bring every hook's cursor a page nearer to the end of the events, so that sending goes on
+        between the pages. Return how many deliveries were written, and whether there are more
+        events."""
         store = self._controller.store
         of_cursor: dict[str, list[Subscription]] = {}
         hooks = await store.list_subscriptions(MAX_PENDING)
@@ -145,11 +140,8 @@ class WebhooksLoop:
         jobs = await self._controller.store.summarize_jobs(wanted)
         ids = (make_new_id() for _ in itertools.count())
         batches: list[DeliveryBatch] = [plan_deliveries(hook, events, jobs, ids) for hook in hooks]
-        moved = set(
-            await self._controller.store.write_deliveries(
-                [b for b in batches if b.before != b.after]
-            )
-        )
+        written = [batch for batch in batches if batch.before != batch.after]
+        moved = set(await self._controller.store.write_deliveries(written))
         return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)
 
     # ---- deliveries → tries
@@ -178,8 +170,7 @@ class WebhooksLoop:
                 seconds=settings.number("webhook_timeout_seconds"),
             )
         except Exception:
-            # One delivery that cannot even be tried must not keep the others from being; it counts
-            # as tried.
+            # One delivery that cannot even be tried must not hold the others up; it counts as tried.
             log.exception("delivery %s of webhook %s could not be sent", due.id, due.webhook_id)
             return Answer(error="it could not be sent; the controller's log has the reason")
 
@@ -193,7 +184,7 @@ class WebhooksLoop:
         for task, due in landed.items():
             answer = task.result()
             window = next_window(self._windows.pop(due.webhook_id, HOOK_WINDOW), answer)
-            if window < HOOK_WINDOW:  # who is well needs no remembering
+            if window < HOOK_WINDOW:  # a receiver that is well needs no remembering
                 self._windows[due.webhook_id] = window
             tries.append(judge_try(due, answer, max_tries, self._policy, controller.chance()))
         applied = set(await controller.store.record_tries(tries))
@@ -225,20 +216,9 @@ class PruneDeliveriesLoop:
     name = "prune_deliveries"
     topic: str | None = None
     interval_seconds = 600.0
-    _max_batches = 100
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     async def run_once(self) -> Summary:
-        settings = await self._controller.settings.current()
-        days = settings.value("history_days")
-        if not isinstance(days, (int, float)):
-            return {}
-        deleted = 0
-        for _ in range(self._max_batches):
-            count = await self._controller.store.prune_deliveries(float(days))
-            deleted += count
-            if not count:
-                break
-        return {"deleted": deleted} if deleted else {}
+        return await prune_history(self._controller, self._controller.store.prune_deliveries)

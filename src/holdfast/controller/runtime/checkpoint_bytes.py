@@ -31,7 +31,7 @@ from holdfast.errors import HoldfastError, TooLarge, Unavailable, ValidationErro
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
 
 if TYPE_CHECKING:
-    from holdfast.controller.http.endpoints import Call
+    from holdfast.controller.http.endpoints import ApiCall
     from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.controller")
@@ -42,7 +42,6 @@ LEAST_BYTES = 64 * 1024
 nothing: 2 kB/s."""
 SHA_HEADER = "Holdfast-Sha256"
 _SHA = re.compile(r"[0-9a-f]{64}")
-_MAX_REMEMBERED = 10_000
 
 
 class Announced(msgspec.Struct, frozen=True):
@@ -53,7 +52,7 @@ class Announced(msgspec.Struct, frozen=True):
     sha256: str | None
 
 
-def read_announcement(call: Call, limit_bytes: int, *, need_sha: bool) -> Announced:
+def read_announcement(call: ApiCall, limit_bytes: int, *, need_sha: bool) -> Announced:
     """Read the headers of an upload.
 
     Raises:
@@ -140,7 +139,7 @@ class Upload:
 
 async def keep_bytes(
     controller: Controller,
-    call: Call,
+    call: ApiCall,
     key: TaskKey,
     announced: Announced,
     limit_bytes: int,
@@ -156,9 +155,7 @@ async def keep_bytes(
 def note_added(controller: Controller, key: TaskKey, added: CheckpointAdded) -> None:
     """Tell of a new checkpoint, and delete the blobs it took the place of."""
     record = added.record
-    if len(controller.checkpointed) >= _MAX_REMEMBERED:
-        controller.checkpointed.clear()
-    controller.checkpointed.add(key.job_id)
+    controller.saved.add(key.job_id)
     controller.metrics.checkpoints.inc()
     controller.metrics.checkpoint_bytes.inc(record.size)
     step = "" if record.step is None else f" at step {record.step}"
@@ -177,7 +174,7 @@ def drop_blobs(controller: Controller, blobs: Collection[str]) -> None:
     """Delete blobs that no row names any more, in the background. What cannot be deleted now is
     swept later."""
     if blobs:
-        controller.start(_drop(controller, list(blobs)))
+        controller.background.start(_drop(controller, list(blobs)))
 
 
 async def _drop(controller: Controller, blobs: list[str]) -> None:

@@ -43,17 +43,17 @@ class TextFormatter(logging.Formatter):
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
-class _Handler(logging.StreamHandler[IO[str]]):
+class _StderrHandler(logging.StreamHandler[IO[str]]):
     """Ours, so that setting up twice replaces it and leaves others alone."""
 
 
 def set_up_logging(log_format: str) -> None:
     """Send the log to stderr. `log_format`: "json", "text", or "auto": text on a terminal."""
     text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
-    handler = _Handler(sys.stderr)
+    handler = _StderrHandler(sys.stderr)
     handler.setFormatter(TextFormatter() if text else JsonFormatter())
     root = logging.getLogger()
-    for old in [h for h in root.handlers if isinstance(h, _Handler)]:
+    for old in [h for h in root.handlers if isinstance(h, _StderrHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.INFO)

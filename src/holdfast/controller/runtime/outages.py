@@ -11,20 +11,24 @@ QUIET_SECONDS = 10.0
 
 
 class Outages:
-    """From the first call that failed for want of the store until hosts can renew again.
+    """An outage lasts from the first call that the store did not answer until hosts can renew again.
 
-    Hosts missed their renewals meanwhile, so after an outage longer than `TOLERATED_SECONDS`
-    LEASE-4 asks for a fresh count: `on_over` is called. That another call went through does not
-    mean that a renewal would: a store on a full disk, or one that has become read-only, answers
-    reads all along, and a loop may have had nothing to ask. Such a call ends an outage only when
-    nothing has failed for `QUIET_SECONDS`, as where no host is left to renew anything.
+    Hosts missed renewals meanwhile, so LEASE-4 asks for a fresh count after an outage longer than
+    `TOLERATED_SECONDS`. Another call that goes through does not prove that a renewal would: a store
+    on a full disk, or a read-only one, answers reads all along, and a loop may have asked nothing.
+    Such a call ends an outage only when nothing has failed for `QUIET_SECONDS`, as happens where no
+    host is left to renew anything.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since: float | None = None
         self._failed_at = 0.0
-        self.on_over: Callable[[], None] = lambda: None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def call_when_over(self, callback: Callable[[], None]) -> None:
+        """Call `callback` at the end of every outage longer than `TOLERATED_SECONDS`."""
+        self._callbacks.append(callback)
 
     @property
     def going_on(self) -> bool:
@@ -32,7 +36,7 @@ class Outages:
         return self._since is not None
 
     def note_failure(self, error: Exception) -> None:
-        """A call of the store failed for want of the store."""
+        """Note that the store did not answer a call."""
         self._failed_at = self._clock()
         if self._since is None:
             self._since = self._failed_at
@@ -41,16 +45,17 @@ class Outages:
             )
 
     def note_renewal(self) -> None:
-        """Hosts could renew: whatever was, is over."""
+        """Note that hosts could renew, which ends an outage."""
         if self._since is None:
             return
         away = self._clock() - self._since
         self._since = None
         log.warning("the store answers again after %.1f s", away)
         if away > TOLERATED_SECONDS:
-            self.on_over()
+            for callback in self._callbacks:
+                callback()
 
     def note_success(self) -> None:
-        """Something else went through."""
+        """Note that another call went through."""
         if self._clock() - self._failed_at >= QUIET_SECONDS:
             self.note_renewal()

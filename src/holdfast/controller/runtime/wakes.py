@@ -1,17 +1,18 @@
 """Waking what waits: loops by topic, streams by topic, and each host's one waiting poll.
 
 WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the
-        version it saw before the read. Wakes are hints; whoever waits also has a time limit.
+        version it saw before the read. Wakes are hints; every waiter also has a time limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 
-class Signal:
-    """A version that grows with every `fire`, and the futures of those who wait for the next
-    one."""
+class Wake:
+    """A version that grows with every `fire`, and the futures that wait for the next one."""
 
     __slots__ = ("_waiters", "version")
 
@@ -20,16 +21,14 @@ class Signal:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def fire(self) -> None:
-        """Wake everyone who waits."""
+        """Wake every waiter."""
         self.version += 1
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _finish(waiter)
 
     async def wait(self, seen: int, seconds: float) -> bool:
-        """Wait until the version is not `seen` any more, at most `seconds`. True when it
-        changed."""
+        """Wait until the version is not `seen`, at most `seconds`. True when it changed."""
         if self.version != seen:
             return True
         if seconds <= 0:
@@ -52,51 +51,58 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 
 class HostLine:
-    """One host's place in the bus: its signal, and which call of its agent is the newest."""
+    """One host's place in the bus: its wake, and which call of its agent is the newest."""
 
-    __slots__ = ("incarnation", "seq", "signal", "waiting")
+    __slots__ = ("_incarnation", "_seq", "waiting", "wake")
 
     def __init__(self) -> None:
-        self.incarnation = ""
-        self.seq = -1
-        self.signal = Signal()
+        self._incarnation = ""
+        self._seq = -1
+        self.wake = Wake()
         self.waiting = 0
 
     def take(self, incarnation: str, seq: int) -> bool:
-        """Note a call; it answers an older waiting one. False when a newer call of this incarnation
-        was here before."""
-        if incarnation != self.incarnation:
-            self.incarnation, self.seq = incarnation, seq
-        elif seq < self.seq:
+        """Note a call, which ends the wait of an older one. False when a newer call of this
+        incarnation came before."""
+        if incarnation == self._incarnation and seq < self._seq:
             return False
-        self.seq = seq
+        self._incarnation, self._seq = incarnation, seq
         if self.waiting:
-            self.signal.fire()
+            self.wake.fire()
         return True
 
     def is_newest(self, incarnation: str, seq: int) -> bool:
         """True while no newer call has come."""
-        return incarnation == self.incarnation and seq == self.seq
+        return incarnation == self._incarnation and seq == self._seq
+
+    @contextlib.contextmanager
+    def wait(self) -> Iterator[None]:
+        """Count a poll as waiting within the block."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
 
 
 class WakeBus:
-    """Every signal of this replica. Topics are the store's: "admit", "drain", "due", "events",
+    """Every wake of this replica. Topics are the store's: "admit", "drain", "due", "events",
     "logs", "host:<id>"."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, Signal] = {}
+        self._topics: dict[str, Wake] = {}
         self._hosts: dict[str, HostLine] = {}
         self.closing = False
 
-    def topic(self, name: str) -> Signal:
-        """The signal of a topic that is not a host's."""
-        signal = self._topics.get(name)
-        if signal is None:
-            signal = self._topics[name] = Signal()
-        return signal
+    def topic(self, name: str) -> Wake:
+        """Return the wake of a topic that is not a host's."""
+        wake = self._topics.get(name)
+        if wake is None:
+            wake = self._topics[name] = Wake()
+        return wake
 
     def host(self, host_id: str) -> HostLine:
-        """The line of a host."""
+        """Return the line of a host."""
         line = self._hosts.get(host_id)
         if line is None:
             line = self._hosts[host_id] = HostLine()
@@ -109,25 +115,24 @@ class WakeBus:
             del self._hosts[host_id]
 
     def fire(self, topic: str) -> None:
-        """Wake who waits for `topic` on this replica."""
+        """Wake what waits for `topic` on this replica."""
         if topic.startswith("host:"):
             line = self._hosts.get(topic[5:])
-            if line is not None:
-                line.signal.fire()
-            return
-        signal = self._topics.get(topic)
-        if signal is not None:
-            signal.fire()
+            wake = None if line is None else line.wake
+        else:
+            wake = self._topics.get(topic)
+        if wake is not None:
+            wake.fire()
 
     @property
     def waiting_polls(self) -> int:
-        """How many long polls wait now."""
+        """The number of long polls that wait now."""
         return sum(line.waiting for line in self._hosts.values())
 
     def close(self) -> None:
-        """Answer everything that waits: the server goes."""
+        """Answer everything that waits, because the server stops."""
         self.closing = True
         for line in self._hosts.values():
-            line.signal.fire()
-        for signal in self._topics.values():
-            signal.fire()
+            line.wake.fire()
+        for wake in self._topics.values():
+            wake.fire()

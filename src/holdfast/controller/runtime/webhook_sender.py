@@ -32,7 +32,7 @@ MAX_LOOKUPS = 16
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
-class Refused(HoldfastError):
+class TargetRefused(HoldfastError):
     """The target may not be called."""
 
     code = "webhook_target_refused"
@@ -103,7 +103,7 @@ class Sender:
         resolve now may do so later.
 
         Raises:
-            ValidationError, Refused: saying why.
+            ValidationError, TargetRefused: saying why.
         """
         target = parse_target(url, allow_private=allow_private)
         try:
@@ -132,7 +132,7 @@ class Sender:
             answer = await self._try(url, headers, body, allow_private, seconds)
         except TimeoutError:
             answer = Answer(error=f"no answer within {seconds:g} s")
-        except (Refused, ValidationError) as error:
+        except (TargetRefused, ValidationError) as error:
             answer = Answer(error=f"refused: {error.message}")
         except ssl.SSLCertVerificationError as error:
             answer = Answer(error=f"the certificate does not hold: {error.verify_message}")
@@ -181,7 +181,7 @@ class Sender:
         addresses = [target.host] if literal else await self._resolve(target.host, target.port)
         reason = judge_addresses(addresses, allow_private=allow_private)
         if reason is not None:
-            raise Refused(
+            raise TargetRefused(
                 f"{target.host} may not be called: {reason}" if not literal else reason, field="url"
             )
         return addresses

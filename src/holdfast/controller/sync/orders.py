@@ -19,7 +19,7 @@ from holdfast.wire import agent as wire
 MAX_LAYOUTS = 64
 
 
-class Layout:
+class GangLayout:
     """The ranks of one attempt of a gang, host by host. Hosts are in the order of their first
     ranks, as torchrun counts them."""
 
@@ -57,13 +57,13 @@ class Layout:
         }
 
 
-class Layouts:
+class GangLayouts:
     """The layouts of gangs that are being started, kept for the next host's answer."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], Layout] = {}
+        self._kept: dict[tuple[str, int], GangLayout] = {}
 
-    def find(self, offer: TaskOffer) -> Layout | None:
+    def find(self, offer: TaskOffer) -> GangLayout | None:
         """The layout of an offer's gang, None for a job of one task."""
         if not offer.seats:
             return None
@@ -73,7 +73,7 @@ class Layouts:
             self._kept.pop(key, None)
             while len(self._kept) >= MAX_LAYOUTS:
                 del self._kept[next(iter(self._kept))]
-            kept = self._kept[key] = Layout(*key, offer.seats)
+            kept = self._kept[key] = GangLayout(*key, offer.seats)
         kept.seats = offer.seats  # equal, and the same tuple for the other hosts of its batch
         return kept
 
@@ -85,7 +85,12 @@ class Layouts:
 
 
 async def make_orders(
-    store: Store, offers: Sequence[TaskOffer], settings: Settings, layouts: Layouts, *, shared: bool
+    store: Store,
+    offers: Sequence[TaskOffer],
+    settings: Settings,
+    layouts: GangLayouts,
+    *,
+    shared: bool,
 ) -> list[wire.LaunchOrder]:
     """The launch orders of offered tasks. What a rank saved before is looked up where it ran
     before.

@@ -1,12 +1,11 @@
-"""The agents' routes: register, sync, logs, forensics. Hot: raw ASGI and msgspec, nothing in
-between.
+"""The agents' routes: register, sync, logs, forensics. Hot, so they are raw ASGI and msgspec.
 
 POLL-1  A sync with something to say is answered at once; else it waits for the host's wake, for a
         newer call of the same agent, for its time (never longer than the sync interval, so that
         heartbeats keep flowing), or for the client to hang up, whichever is first.
 POLL-2  A wake reads again with the same identity and no ends: the ends were taken by the first
-        read. A call that a
-        newer one has overtaken reads nothing and says nothing: its agent no longer listens.
+        read. A call that a newer one has overtaken reads nothing and says nothing: its agent no
+        longer listens.
 POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot
         hear it.
 """
@@ -21,22 +20,21 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from holdfast.controller.http.bodies import Gone, decode_packed, decode_report, read_body
-from holdfast.controller.http.endpoints import Call
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret, read_bearer
+from holdfast.controller.runtime.auth import hash_secret, read_bearer
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.runtime.wakes import HostLine
 from holdfast.controller.sync.orders import make_orders
 from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
-from holdfast.core.states import HostState
-from holdfast.errors import Conflict, Forbidden, NotFound, Stale, Unauthorized, ValidationError
+from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
 from holdfast.store.port.store import Beat, HostSync, HostSynced, LogAppend
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
-REMEMBER_JOIN_SECONDS = 600.0
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
@@ -44,16 +42,15 @@ _LOGS = msgspec.msgpack.Decoder(wire.LogsRequest)
 _LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
 
 
-# ---- register
-
-
-async def register(call: Call) -> Response:
+async def register(call: ApiCall) -> Response:
     """Exchange a join token for a host key, or take note of a new incarnation of a known host."""
     controller = call.controller
     request = decode_report(
         await read_body(call.scope, call.receive, MAX_REGISTER_BYTES), _REGISTER
     )
-    _check_facts(request.facts)
+    indices = [gpu.index for gpu in request.facts.gpus]
+    if len(set(indices)) != len(indices):
+        raise ValidationError("facts.gpus: two devices have the same index", field="facts.gpus")
     digest = hash_secret(read_bearer(call.header("authorization")))
     settings = await controller.settings.current()
     interval = settings.number("sync_interval_seconds")
@@ -62,80 +59,18 @@ async def register(call: Call) -> Response:
         await controller.store.register_host(host.id, None, request.incarnation, request.facts)
         answer = wire.RegisterAnswer(host_id=host.id, sync_interval_seconds=interval)
     else:
-        host_id, key = await _join(controller, digest, request)
+        host_id, key = await controller.joins.join(digest, request)
         answer = wire.RegisterAnswer(host_id=host_id, host_key=key, sync_interval_seconds=interval)
     log.info("host %s registered", request.facts.name, extra={"host": answer.host_id})
     controller.poke("admit", "drain", "events", f"host:{answer.host_id}")
     return answer_json(answer)
 
 
-def _check_facts(facts: wire.HostFacts) -> None:
-    indices = [gpu.index for gpu in facts.gpus]
-    if len(set(indices)) != len(indices):
-        raise ValidationError("facts.gpus: two devices have the same index", field="facts.gpus")
-
-
-async def _join(
-    controller: Controller, digest: bytes, request: wire.RegisterRequest
-) -> tuple[str, str]:
-    """Spend a join token on a new host.
-
-    The answer may be lost on its way while the token is spent. So for some minutes the same token
-    with the same claim is given the same answer again (by this replica; elsewhere the operator
-    makes another token).
-    """
-    now = controller.clock()
-    async with controller.join_lock:
-        for old in [k for k, kept in controller.joined.items() if kept[0] < now]:
-            del controller.joined[old]
-        claim = request.claim or request.incarnation
-        kept = controller.joined.get((digest, claim))
-        if kept is not None:
-            await controller.store.register_host(kept[1], None, request.incarnation, request.facts)
-            return kept[1], kept[2]
-        token = await controller.store.find_token(digest)
-        if token is None or token.role != "join":
-            raise Unauthorized(
-                "this is neither a host key nor a join token that is still good; make one with "
-                "`holdfast token create --role join`"
-            )
-        host_id = await _choose_host_id(controller, request.facts.name)
-        if await controller.store.use_join_token(digest) is None:
-            raise Unauthorized(
-                "this join token is spent; make another with `holdfast token create --role join`"
-            )
-        key = make_secret("k")
-        host = await controller.store.register_host(
-            host_id, hash_secret(key), request.incarnation, request.facts
-        )
-        controller.joined[digest, claim] = (now + REMEMBER_JOIN_SECONDS, host.id, key)
-        return host.id, key
-
-
-async def _choose_host_id(controller: Controller, name: str) -> str:
-    """A new id, or that of a host of this name which is gone. A name that is in use is not taken
-    over."""
-    try:
-        host = await controller.store.get_host(name)
-    except NotFound:
-        return make_new_id()
-    if host.state is not HostState.TERMINATED and (
-        host.running or host.busy_cpu_slots or host.busy_gpus
-    ):
-        raise Conflict(
-            f"a host called {name} has work running; give this one another name (`--name`), start "
-            "it with the key it "
-            f"was given, or end the other with `holdfast hosts terminate {name}`",
-            code="host_name_taken",
-        )
-    return host.id
-
-
 # ---- sync
 
 
-async def sync(call: Call) -> Response:
-    """State up, commands down."""
+async def sync(call: ApiCall) -> Response:
+    """Take a host's state, and answer with its orders."""
     controller, host = call.controller, call.host
     assert host is not None
     request, unread = read_sync(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES))
@@ -146,59 +81,51 @@ async def sync(call: Call) -> Response:
             "; ".join(unread),
             extra={"host": host.id},
         )
-    line = controller.wakes.host(host.id)
-    newest = line.take(request.incarnation, request.seq)
-    settings = await controller.settings.current()
-    interval = settings.number("sync_interval_seconds")
-    until = controller.clock() + (
-        min(request.wait_seconds, interval) if newest and not request.leaving else 0.0
-    )
-    seen = line.signal.version
-    wanted = _read_request(host.id, request)
-    found = await controller.batcher.submit(wanted)
-    _check_identity(found, host)
-    _act_on(controller, request, found)
-    answer = await _make_answer(controller, host, request, found, settings)
-    again: HostSync | None = None
-    while (
-        not _says_something(answer)
-        and until > controller.clock()
-        and not controller.wakes.closing
-        # A newer call may have come while this one was in the store, when nothing waited that it
-        # could have woken.
-        and line.is_newest(request.incarnation, request.seq)
-    ):
-        line.waiting += 1
-        try:
-            woken = await _wait(controller, host.id, seen, until, call.receive)
-        finally:
-            line.waiting -= 1
-        if (
-            not woken
-            or not line.is_newest(request.incarnation, request.seq)
-            or controller.wakes.closing
-        ):
-            break
-        seen = line.signal.version
-        again = again or HostSync(
-            host_id=host.id,
-            incarnation=request.incarnation,
-            live=wanted.live,
-            claimed=wanted.claimed,
-        )
-        found = await controller.batcher.submit(again)
-        _check_identity(found, host)
-        if not line.is_newest(request.incarnation, request.seq):
-            break
-        _act_on(controller, None, found)
-        settings = await controller.settings.current()
-        answer = await _make_answer(controller, host, request, found, settings)
+    answer = await _poll(controller, host, request, call.receive)
     if request.leaving:
         controller.guard.forget()
         controller.wakes.forget_host(host.id)
     if unread:
         answer = msgspec.structs.replace(answer, unread=unread)
     return Response(wire.encode(answer), 200, None, "application/json")
+
+
+async def _poll(
+    controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
+) -> wire.SyncAnswer:
+    """Return the first answer that says something, or the last one (POLL-1…3)."""
+    wakes, line = controller.wakes, controller.wakes.host(host.id)
+    newest = line.take(request.incarnation, request.seq)
+    settings = await controller.settings.current()
+    seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
+    until = controller.clock() + (seconds if newest and not request.leaving else 0.0)
+    seen = line.wake.version
+    wanted = _read_request(host.id, request)
+    found = await _ask_store(controller, host, wanted)
+    _act_on(controller, request, found)
+    answer = await _make_answer(controller, host, request, found, settings)
+    again = HostSync(
+        host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
+    )
+    while (
+        not _says_something(answer)
+        and until > controller.clock()
+        and not wakes.closing
+        # A newer call may have come while this one was in the store, when nothing waited that it
+        # could have woken.
+        and line.is_newest(request.incarnation, request.seq)
+    ):
+        woken = await _wait(line, seen, until - controller.clock(), receive)
+        if not woken or not line.is_newest(request.incarnation, request.seq) or wakes.closing:
+            break
+        seen = line.wake.version
+        found = await _ask_store(controller, host, again)
+        if not line.is_newest(request.incarnation, request.seq):
+            break
+        _act_on(controller, None, found)
+        settings = await controller.settings.current()
+        answer = await _make_answer(controller, host, request, found, settings)
+    return answer
 
 
 def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
@@ -224,26 +151,25 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
     )
 
 
-async def _wait(
-    controller: Controller, host_id: str, seen: int, until: float, receive: Receive
-) -> bool:
+async def _wait(line: HostLine, seen: int, seconds: float, receive: Receive) -> bool:
     """True when the host was woken, False when the time is over. Raises Gone when the client hung
     up."""
-    hang_up = asyncio.ensure_future(receive())
-    woken = asyncio.ensure_future(
-        controller.wakes.host(host_id).signal.wait(seen, until - controller.clock())
-    )
-    try:
-        await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
-        if woken.done():
-            return woken.result()
-        raise Gone
-    finally:
-        hang_up.cancel()
-        woken.cancel()
+    with line.wait():
+        hang_up = asyncio.ensure_future(receive())
+        woken = asyncio.ensure_future(line.wake.wait(seen, seconds))
+        try:
+            await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
+            if woken.done():
+                return woken.result()
+            raise Gone
+        finally:
+            hang_up.cancel()
+            woken.cancel()
 
 
-def _check_identity(found: HostSynced, host: HostRecord) -> None:
+async def _ask_store(controller: Controller, host: HostRecord, wanted: HostSync) -> HostSynced:
+    """Raises Stale for an older incarnation, Unauthorized for a host that is gone."""
+    found = await controller.batcher.submit(wanted)
     if found.status == "stale":
         raise Stale(
             f"a newer incarnation of host {host.name} has registered; this one is over: end its "
@@ -252,18 +178,18 @@ def _check_identity(found: HostSynced, host: HostRecord) -> None:
         )
     if found.status != "ok":
         raise Unauthorized(f"host {host.name} is not known any more; register with a join token")
+    return found
 
 
 def _act_on(controller: Controller, request: wire.SyncRequest | None, found: HostSynced) -> None:
-    """Wake whoever has work now."""
+    """Wake the loops and hosts that have work now; count and log what ended."""
     if found.opened:
         controller.poke(*(f"host:{host_id}" for host_id in found.opened))
     if found.draining:
         controller.poke("drain", "events")
     if found.succeeded or found.acked:
         controller.poke("admit", "drain", "events")
-        if not controller.checkpointed.isdisjoint(found.succeeded):
-            controller.checkpointed.difference_update(found.succeeded)
+        if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
         controller.metrics.retry_succeeded.inc(len(found.retried))
@@ -301,8 +227,7 @@ async def _make_answer(
             watch.append(wire.NewWatch(key=task.key, watch=settings.watch(task.queue, task.spec)))
     preempt: list[wire.PreemptOrder] = []
     for row in found.preempts:  # few, and the job's own grace must hold, so it is looked up
-        queue, spec = await controller.find_lane(row.key.job_id)
-        grace = 0.0 if row.hard else settings.number("grace_seconds", queue, spec)
+        queue, spec = await controller.specs.find(row.key.job_id)
         preempt.append(
             wire.PreemptOrder(
                 key=row.key,
@@ -310,19 +235,17 @@ async def _make_answer(
                 reason=row.reason,
                 hard=row.hard,
                 operator_stop=row.operator_stop,
-                grace_seconds=grace,
+                grace_seconds=0.0 if row.hard else settings.number("grace_seconds", queue, spec),
             )
         )
-    offers = () if request.leaving else found.offers
+    offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)
     for offer in offers:
-        controller.keep_lane(offer.job)
+        controller.specs.keep(offer.job)
     shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[
-            wire.ClaimOrder(
-                key=claim.key, attempt=claim.attempt, ttl_seconds=claim.lease_ttl_seconds
-            )
-            for claim in (() if request.leaving else found.claims)
+            wire.ClaimOrder(key=c.key, attempt=c.attempt, ttl_seconds=c.lease_ttl_seconds)
+            for c in claims
         ],
         launch=await make_orders(
             controller.store, offers, settings, controller.layouts, shared=shared
@@ -354,8 +277,8 @@ def _says_something(answer: wire.SyncAnswer) -> bool:
 # ---- logs and forensics
 
 
-async def append_logs(call: Call) -> Response:
-    """Store uploads in order. A task whose logs nobody wants is named in the answer and holds up no
+async def append_logs(call: ApiCall) -> Response:
+    """Store uploads in order. A task whose logs are refused is named in the answer and holds up no
     other."""
     controller, host = call.controller, call.host
     assert host is not None
@@ -366,30 +289,27 @@ async def append_logs(call: Call) -> Response:
     appends: list[LogAppend] = []
     for upload in request.uploads:
         try:
-            queue, spec = await controller.find_lane(upload.key.job_id)
+            queue, spec = await controller.specs.find(upload.key.job_id)
         except NotFound:
             refused[upload.key] = None
             continue
-        keep_bytes = int(settings.number("log_keep_mb", queue, spec) * 2**20)
         append = LogAppend(
             key=upload.key,
             stream=upload.stream,
             offset=upload.offset,
             data=upload.data,
             ended=upload.ended,
-            keep_bytes=keep_bytes,
+            keep_bytes=int(settings.number("log_keep_mb", queue, spec) * 2**20),
         )
         appends.append(append)
     sizes = await controller.store.append_logs(host.id, appends)
-    refused |= {
-        append.key: None for append, size in zip(appends, sizes, strict=True) if size is None
-    }
+    refused |= {a.key: None for a, size in zip(appends, sizes, strict=True) if size is None}
     controller.poke("logs")
     return answer_json(wire.LogsAnswer(refused=list(refused)))
 
 
-async def put_forensics(call: Call) -> Response:
-    """What was gathered before a kill."""
+async def put_forensics(call: ApiCall) -> Response:
+    """Keep what was gathered before a kill."""
     host = call.host
     assert host is not None
     forensics = decode_report(

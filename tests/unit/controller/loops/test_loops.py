@@ -14,7 +14,7 @@ from holdfast.controller.loops.leader import Leader
 from holdfast.controller.loops.silhouette import keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
 from holdfast.controller.runtime.context import Controller
-from holdfast.controller.runtime.outages import QUIET_SECONDS, Outages
+from holdfast.controller.runtime.outages import QUIET_SECONDS, TOLERATED_SECONDS, Outages
 from holdfast.errors import Unavailable
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
@@ -124,18 +124,18 @@ async def test_loops_stop_when_leadership_is_lost_and_start_anew(
     controller, loop = Controller(store), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 1)
-    first = controller.leading_since
+    first = controller.leadership.since
     leads = False
-    await until(lambda: controller.leading_since is None)
+    await until(lambda: controller.leadership.since is None)
     runs = loop.runs
     controller.poke("admit")
     await asyncio.sleep(0.05)
     assert loop.runs == runs
     leads = True
-    await until(lambda: controller.leading_since is not None)
-    assert controller.leading_since is not None
+    await until(lambda: controller.leadership.since is not None)
+    assert controller.leadership.since is not None
     assert first is not None
-    assert controller.leading_since > first
+    assert controller.leadership.since > first
     leader.cancel()
     await asyncio.gather(leader, return_exceptions=True)
 
@@ -143,7 +143,7 @@ async def test_loops_stop_when_leadership_is_lost_and_start_anew(
 def test_only_a_long_outage_restarts_the_count(caplog: pytest.LogCaptureFixture) -> None:
     now, restarted = [0.0], []
     outages = Outages(lambda: now[0])
-    outages.on_over = lambda: restarted.append(now[0])
+    outages.call_when_over(lambda: restarted.append(now[0]))
     for end in (2.0, 20.0):
         outages.note_failure(Unavailable("away"))
         outages.note_failure(Unavailable("still away"))
@@ -160,7 +160,7 @@ def test_calls_that_go_through_hide_no_outage_of_renewals() -> None:
     nothing to do and end well."""
     now, restarted = [0.0], []
     outages = Outages(lambda: now[0])
-    outages.on_over = lambda: restarted.append(now[0])
+    outages.call_when_over(lambda: restarted.append(now[0]))
     for second in range(60):
         now[0] = float(second)
         if second % 5 == 0:
@@ -177,7 +177,7 @@ def test_calls_that_go_through_hide_no_outage_of_renewals() -> None:
 def test_an_outage_ends_also_where_no_host_is_left_to_renew() -> None:
     now, restarted = [0.0], []
     outages = Outages(lambda: now[0])
-    outages.on_over = lambda: restarted.append(now[0])
+    outages.call_when_over(lambda: restarted.append(now[0]))
     outages.note_failure(Unavailable("away"))
     for now[0] in (QUIET_SECONDS - 0.1, QUIET_SECONDS):
         outages.note_success()
@@ -200,17 +200,20 @@ async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: Store) -> No
 @pytest.mark.slow
 async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
     """LEASE-4: after a database outage nothing is reaped until every host has had one full TTL."""
-    controller = Controller(store)
+    elapsed = [0.0]
+    controller = Controller(store, clock=lambda: elapsed[0])
     leader = asyncio.create_task(Leader(controller, []).run())
-    await until(lambda: controller.leading_since is not None)
-    before = controller.leading_since
-    controller.outages.on_over()
-    assert controller.leading_since is None, "nothing may be reaped by the old count"
+    await until(lambda: controller.leadership.since is not None)
+    before = controller.leadership.since
+    controller.outages.note_failure(Unavailable("away"))
+    elapsed[0] += TOLERATED_SECONDS + 1
+    controller.outages.note_renewal()
+    assert controller.leadership.since is None, "nothing may be reaped by the old count"
     assert await LeasesLoop(controller).run_once() == {}
-    await until(lambda: controller.leading_since is not None)
+    await until(lambda: controller.leadership.since is not None)
     assert before is not None
-    assert controller.leading_since is not None
-    assert controller.leading_since > before
+    assert controller.leadership.since is not None
+    assert controller.leadership.since > before
     leader.cancel()
     await asyncio.gather(leader, return_exceptions=True)
 
@@ -235,7 +238,7 @@ async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
 
     await rig.host()
     job_id, key = await rig.running()
-    controller.leading_since = rig.now - timedelta(days=1)
+    controller.leadership.begin(rig.now - timedelta(days=1))
     assert await run(2.0, heard=True) == [{}, {}]
     assert await run(2.0, heard=False, stepped=step) == [{}, {}]
     assert await run(2.0, heard=True) == [{}, {}]
@@ -249,12 +252,11 @@ async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> N
     """LEASE-4: after a long outage the first look by the old count is none, whoever makes it."""
     ran = [0.0]
     controller = Controller(store, clock=lambda: ran[0])
-    controller.leading_since = await store.now() - timedelta(hours=1)
-    controller.outages.on_over = lambda: setattr(controller, "leading_since", None)
+    controller.leadership.begin(await store.now() - timedelta(hours=1))
     controller.outages.note_failure(Unavailable("away"))
     ran[0] = 600.0
     assert await LeasesLoop(controller).run_once() == {}
-    assert controller.leading_since is None
+    assert controller.leadership.since is None
 
 
 async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
@@ -264,7 +266,7 @@ async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
     job = await served.submit()
     order = await agent.take()
     await agent.sync(agent.running(order))
-    served.controller.leading_since = await served.store.now() - timedelta(hours=1)
+    served.controller.leadership.begin(await served.store.now() - timedelta(hours=1))
     loop = DeadHostsLoop(served.controller)
     async with asyncio.timeout(8):
         while not (await served.store.get_host("h1")).flagged_dead_at:

@@ -135,8 +135,8 @@ async def test_the_deadline_of_a_hosts_drain_wakes_the_host_of_a_member(rig: Rig
     await rig.store.move_host(host, "drain", "disk swap", deadline_seconds=10.0, now=rig.now)
     rig.tick(11)
     line = controller.wakes.host(host)
-    seen = line.signal.version
+    seen = line.wake.version
     assert await HostDrainsLoop(controller).run_once() == {"drained": [host]}
-    assert line.signal.version > seen
+    assert line.wake.version > seen
     assert (await rig.store.list_tasks(job_id))[1].state is TaskState.PREEMPTING
     assert (await rig.job(job_id)).state is JobState.RUNNING

@@ -356,7 +356,7 @@ async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_t
     newer = asyncio.create_task(agent.post_sync(wait=5.0))
     line = served.controller.wakes.host(agent.host_id)
     async with asyncio.timeout(3):
-        while line.seq < overtaken_by:
+        while not line.is_newest(agent.incarnation, overtaken_by):
             await asyncio.sleep(0.001)
     go_on.set()
     async with asyncio.timeout(2):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import webhooks
-from holdfast.controller.runtime.webhook_sender import Refused, Resolver, Sender
+from holdfast.controller.runtime.webhook_sender import Resolver, Sender, TargetRefused
 from holdfast.core.webhooks.values import Answer
 from holdfast.errors import ValidationError
 from tests.unit.controller.webhooks.receiver import (
@@ -239,7 +239,7 @@ async def test_nobody_there() -> None:
 )  # fmt: skip
 async def test_refused_urls(url: str) -> None:
     names = Names(["127.0.0.1"])
-    with pytest.raises((ValidationError, Refused)):
+    with pytest.raises((ValidationError, TargetRefused)):
         await Sender(names).check_target(url, allow_private=False, seconds=5)
     answer = await post(url, sender=Sender(names), allow_private=False)
     assert answer.status is None
@@ -274,7 +274,7 @@ async def test_a_name_is_refused_by_any_of_its_addresses(addresses: list[str]) -
             f"https://innocent.example:{trap.port}/", sender=sender, allow_private=False
         )
         assert answer.error.startswith("refused: innocent.example may not be called")
-        with pytest.raises(Refused):
+        with pytest.raises(TargetRefused):
             await sender.check_target("https://innocent.example/", allow_private=False, seconds=5)
         assert trap.connections == 0
 

@@ -1,0 +1,45 @@
+"""Work that no caller waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast.controller.runtime.outages import Outages
+from holdfast.errors import HoldfastError, Unavailable
+
+log = logging.getLogger("holdfast.controller")
+_CLOSE_SECONDS = 0.2  # cancelled work should end at once
+
+
+class Background:
+    """Runs such work, keeps its tasks alive until they end, and logs their failures."""
+
+    def __init__(self, outages: Outages) -> None:
+        self._outages = outages
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` beside the caller."""
+        task = asyncio.get_running_loop().create_task(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cancel what still runs, and wait for it a moment."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Unavailable as error:
+            self._outages.note_failure(error)
+        except HoldfastError as error:
+            log.debug("a background step found nothing to do: %s", error)
+        except Exception:
+            log.exception("a background step failed")

@@ -1,0 +1,76 @@
+"""What a replica remembers so that it asks the store less often. All of it can be lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from holdfast.core.placement.plan import Size
+from holdfast.core.records import JobRecord
+from holdfast.core.spec import JobSpec
+from holdfast.store.port.store import Store
+
+_SIZES_SECONDS = 2.0
+_MAX_SPECS = 1024
+_MAX_SAVED = 10_000
+
+
+class Sizes:
+    """The hosts' whole sizes, at most `_SIZES_SECONDS` old: each submission is checked against
+    them."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: Sequence[Size] = ()
+        self._read_at = -math.inf
+
+    async def current(self) -> Sequence[Size]:
+        """Return the sizes, read again where they are too old."""
+        if self._clock() - self._read_at >= _SIZES_SECONDS:
+            return await self.refresh()
+        return self._known
+
+    async def refresh(self) -> Sequence[Size]:
+        """Return the sizes of now."""
+        self._known = await self._store.host_sizes()
+        self._read_at = self._clock()
+        return self._known
+
+
+class JobSpecs:
+    """The queue and the spec of jobs, which never change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, tuple[str, JobSpec]] = {}
+
+    async def find(self, job_id: str) -> tuple[str, JobSpec]:
+        """Return the queue and the spec of a job. Raises NotFound."""
+        return self._known.get(job_id) or self.keep(await self._store.get_job(job_id))
+
+    def keep(self, job: JobRecord) -> tuple[str, JobSpec]:
+        """Remember a job that is at hand, because its logs will ask for it."""
+        if len(self._known) >= _MAX_SPECS:
+            self._known.clear()
+        found = self._known[job.id] = job.queue, job.spec
+        return found
+
+
+class SavedJobs:
+    """Jobs whose checkpoints this replica took: their success leaves blobs to delete."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def add(self, job_id: str) -> None:
+        """Note that a checkpoint of the job was taken."""
+        if len(self._ids) >= _MAX_SAVED:
+            self._ids.clear()
+        self._ids.add(job_id)
+
+    def take(self, job_ids: Collection[str]) -> bool:
+        """Forget those of `job_ids` that are noted. False where none is."""
+        found = self._ids.intersection(job_ids)
+        self._ids -= found
+        return bool(found)

@@ -1,0 +1,82 @@
+"""New hosts: a join token is exchanged for a host key, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
+from holdfast.core.states import HostState
+from holdfast.errors import Conflict, NotFound, Unauthorized
+from holdfast.store.port.store import Store
+from holdfast.wire.agent import RegisterRequest
+
+REMEMBER_SECONDS = 600.0
+
+
+class Joins:
+    """Registers new hosts.
+
+    The answer may be lost on its way when the token is spent already. So for some minutes the same
+    token with the same claim is given the same answer again, by this replica; on another replica
+    the operator makes another token.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._answers: dict[tuple[bytes, str], tuple[float, str, str]] = {}
+
+    async def join(self, digest: bytes, request: RegisterRequest) -> tuple[str, str]:
+        """Spend the join token with this hash on a new host; return the host's id and its key.
+
+        Raises:
+            Unauthorized: it is no join token, or it is spent.
+            Conflict: the host's name is in use.
+        """
+        store, now = self._store, self._clock()
+        claim = request.claim or request.incarnation
+        async with self._lock:
+            for old in [k for k, kept in self._answers.items() if kept[0] < now]:
+                del self._answers[old]
+            kept = self._answers.get((digest, claim))
+            if kept is not None:
+                await store.register_host(kept[1], None, request.incarnation, request.facts)
+                return kept[1], kept[2]
+            token = await store.find_token(digest)
+            if token is None or token.role != "join":
+                raise Unauthorized(
+                    "this is neither a host key nor a join token that is still good; make one with "
+                    "`holdfast token create --role join`"
+                )
+            host_id = await self._choose_host_id(request.facts.name)
+            if await store.use_join_token(digest) is None:
+                raise Unauthorized(
+                    "this join token is spent; make another with `holdfast token create --role "
+                    "join`"
+                )
+            key = make_secret("k")
+            host = await store.register_host(
+                host_id, hash_secret(key), request.incarnation, request.facts
+            )
+            self._answers[digest, claim] = (now + REMEMBER_SECONDS, host.id, key)
+            return host.id, key
+
+    async def _choose_host_id(self, name: str) -> str:
+        """Return a new id, or the id of an idle or ended host of this name. Raises Conflict where
+        that host has work running."""
+        try:
+            host = await self._store.get_host(name)
+        except NotFound:
+            return make_new_id()
+        if host.state is not HostState.TERMINATED and (
+            host.running or host.busy_cpu_slots or host.busy_gpus
+        ):
+            raise Conflict(
+                f"a host called {name} has work running; give this one another name (`--name`), "
+                "start it with the key it was given, or end the other with `holdfast hosts "
+                f"terminate {name}`",
+                code="host_name_taken",
+            )
+        return host.id
