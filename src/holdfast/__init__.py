@@ -1,8 +1,7 @@
 """Holdfast keeps GPU work running until it is finished.
 
-What a job uses (`beat`, `section`, `track`, `checkpoint`, `on_drain`) is here and loads nothing but
-the standard library. `Client` and `AsyncClient` come from `holdfast.client` when they are first
-asked for.
+A job uses `beat`, `section`, `track`, `checkpoint` and `on_drain`, which load nothing but the
+standard library. `Client` and `AsyncClient` are imported from `holdfast.client` at first use.
 """
 
 from __future__ import annotations

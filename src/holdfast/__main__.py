@@ -1,5 +1,4 @@
-"""`python -m holdfast` is `holdfast`. Loading the command line takes a moment, in which a Ctrl-C is
-as quiet as one after it."""
+"""`python -m holdfast` is `holdfast`. A Ctrl-C while it loads prints no traceback."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""For receivers of webhooks: is this call from our Holdfast, and is it fresh?
+"""For receivers of webhooks: checks that a call is from our Holdfast, and recent.
 
     from holdfast import webhooks
 
-    def handle(headers, body: bytes):          # the body as it came, before anybody parsed it
+    def handle(headers, body: bytes):          # the body as it came, before it is parsed
         try:
             event = webhooks.verify(SECRET, headers, body)
         except webhooks.BadSignature:
             return 401
-        if seen_before(event.delivery):        # at least once: drop what you have had
+        if seen_before(event.delivery):        # at least once: drop repeats
             return 200
         ...
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from holdfast.errors import Unauthorized
 
-__all__ = ["BadSignature", "Received", "verify"]
+__all__ = ["BadSignature", "VerifiedDelivery", "verify"]
 
 TOLERANCE_SECONDS = 300.0
 
@@ -38,10 +38,10 @@ class BadSignature(Unauthorized):
 
 
 @dataclass(frozen=True)
-class Received:
-    """A call that is what it says. delivery: the same for every try of one delivery; drop what you
-    have had.
+class VerifiedDelivery:
+    """A call whose signature is right.
 
+    delivery: the same for every try of one delivery, so that repeats can be dropped;
     event: `id`, `kind`, `at`, `message`, `data`, …; job: a summary, or None.
     """
 
@@ -59,19 +59,19 @@ def verify(
     *,
     tolerance_seconds: float = TOLERANCE_SECONDS,
     now: float | None = None,
-) -> Received:
-    """Check a call and return what it tells.
+) -> VerifiedDelivery:
+    """Check a call and return its content.
 
     Args:
         secret: the hook's secret, or several while one is being replaced.
         headers: of the request; names in any case.
         body: the bytes as they came.
         tolerance_seconds: how far its timestamp may be from our clock, either way. A recorded call
-        is useless after that.
+            is useless after that.
         now: Unix seconds; our clock when left out.
 
     Raises:
-        BadSignature: saying what is wrong.
+        BadSignature: with the reason.
     """
     given = {name.lower(): value for name, value in headers.items()}
     stamp, signatures = given.get("holdfast-timestamp", ""), given.get("holdfast-signature", "")
@@ -89,14 +89,14 @@ def verify(
     signed = stamp.encode() + b"." + body
     wanted = [hmac.new(one.encode(), signed, hashlib.sha256).hexdigest() for one in secrets]
     shown = [part.strip()[3:] for part in signatures.split(",") if part.strip().startswith("v1=")]
-    # Every pair is compared, and each in constant time: how long it takes tells nothing.
+    # Every pair is compared in constant time, so that the time tells nothing about a secret.
     if not sum(
         hmac.compare_digest(a.encode(), b.encode("utf-8", "replace")) for a in wanted for b in shown
     ):
         raise BadSignature("no signature of the call is made with our secret")
     try:
         payload = json.loads(body)
-        return Received(
+        return VerifiedDelivery(
             webhook=payload["webhook"],
             delivery=payload["delivery"],
             timestamp=int(stamp),

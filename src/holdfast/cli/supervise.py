@@ -19,7 +19,7 @@ from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.client.locate import Place
+    from holdfast.client.locate import ControllerPlace
     from holdfast.core.spec import JobSpec
 
 _OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
@@ -126,7 +126,7 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
 
 
 def make_spec(
-    place: Place,
+    place: ControllerPlace,
     script: str,
     args: Sequence[str],
     options: Mapping[str, Any],

@@ -17,17 +17,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.client.asynchronous import AsyncClient
-    from holdfast.client.locate import Place, locate
-    from holdfast.client.synchronous import Client
+    from holdfast.client.asynchronous.client import AsyncClient
+    from holdfast.client.locate import ControllerPlace, locate
+    from holdfast.client.synchronous.client import Client
     from holdfast.core.retry import RetryFields, RetryPolicy
 
-__all__ = ["AsyncClient", "Client", "Place", "RetryFields", "RetryPolicy", "locate"]
+__all__ = ["AsyncClient", "Client", "ControllerPlace", "RetryFields", "RetryPolicy", "locate"]
 
 _HOMES = {
-    "AsyncClient": "holdfast.client.asynchronous",
-    "Client": "holdfast.client.synchronous",
-    "Place": "holdfast.client.locate",
+    "AsyncClient": "holdfast.client.asynchronous.client",
+    "Client": "holdfast.client.synchronous.client",
+    "ControllerPlace": "holdfast.client.locate",
     "RetryFields": "holdfast.core.retry",
     "RetryPolicy": "holdfast.core.retry",
     "locate": "holdfast.client.locate",
@@ -35,7 +35,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # The HTTP library costs more to import than the whole of `holdfast --help` may take.
+    # Imported late, because httpx takes longer to import than all of `holdfast --help` may.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,5 +1,4 @@
-"""Following a stream through lost connections, without I/O: what was seen, what to ask for next,
-when to give up.
+"""Following a stream through lost connections, without I/O.
 
 CLIENT-1  A byte of a log is given to the reader once, whatever connection brings it: streams are
           deduplicated by (attempt, rank, stream, offset), so that asking again for too much is
@@ -12,11 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.client.calls import Call, read_problem
+from holdfast.client.calls import ApiCall, path_of, query_of, read_nothing, read_problem
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.errors import (
@@ -30,31 +29,31 @@ from holdfast.errors import (
 from holdfast.wire.api import LogLine, Problem
 
 T = TypeVar("T")
+Taken = TypeVar("Taken", covariant=True)
 
-# A server sends a comment every few seconds; silence for this long means that the connection is
-# dead.
+# A server sends a comment every few seconds, so a connection that is silent for this long is dead.
 STREAM_SILENCE_SECONDS = 45.0
 
 
 @functools.cache
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
-    """Made when the first stream is read: a command that follows nothing does not wait for them (5
-    ms)."""
+    """Make a decoder when a stream first needs it: it takes 5 ms, which most commands save."""
     return msgspec.json.Decoder(kind).decode
 
 
 @dataclass
-class Patience:
-    """How long to go on trying after a lost connection: quick first, then about once a second, up
-    to `limit_seconds`."""
+class ReconnectDelays:
+    """The waits after a lost connection: short first, then about a second, `limit_seconds` in all."""
 
     limit_seconds: float
     waited_seconds: float = 0.0
     tries: int = 0
 
     def next_delay(self, chance: float) -> float | None:
-        """Seconds to wait before the next try, None when it is time to give up. `chance` in [0, 1)
-        spreads callers."""
+        """Return the seconds to wait before the next try, None when it is time to give up.
+
+        `chance` in [0, 1) spreads callers.
+        """
         if self.waited_seconds >= self.limit_seconds:
             return None
         delay = min(0.05 * 2.0**self.tries, 1.0) * (0.75 + 0.5 * chance)
@@ -63,36 +62,47 @@ class Patience:
         return delay
 
     def succeed(self) -> None:
-        """Something was heard: start over."""
+        """Start over, because the connection works."""
         self.tries = 0
         self.waited_seconds = 0.0
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The job has ended and everything of its log was given."""
+class Follower(Protocol[Taken]):
+    """A reader of one stream, over as many connections as it takes."""
 
-    job: JobRecord
+    ended: bool
+
+    def request(self) -> tuple[ApiCall[Any], dict[str, str]]:
+        """Return the call and the headers of the next connection."""
+
+    def take(self, event: ServerEvent) -> Iterator[Taken]:
+        """Yield the news of one event. Raises the HoldfastError that a `problem` event carries."""
+
+
+def follow_log(job_id: str, **query: object) -> ApiCall[None]:
+    """Return the call for the stream of a job's log; `LogFollower` reads it."""
+    path = path_of("jobs", job_id, "logs")
+    return ApiCall("GET", path, read_nothing, query_of(**query, follow=1))
 
 
 class LogFollower:
     """One follower of one job's log.
 
-    A first connection asks for the job's output from its current attempt on. After a lost
-    connection the attempts
-    are asked for one by one, from the one that was being read: what the job wrote before a requeue,
-    while nobody was connected, is read too (CLIENT-1).
+    The first connection asks for the job's output from its current attempt on. After a lost
+    connection the attempts are asked for one by one, from the one that was being read, because the
+    job may have written more before a requeue that this follower missed (CLIENT-1).
     """
 
-    def __init__(self, call: Call[None]) -> None:
+    def __init__(self, call: ApiCall[None]) -> None:
+        self.ended = False
         self._call = call
         self._seen: dict[tuple[int, int, str], int] = {}
         self._attempt: int | None = None
         self._walking = False
         self._chosen = any(name == "attempt" for name, _ in call.query)
 
-    def request(self) -> tuple[Call[None], dict[str, str]]:
-        """What to ask for now."""
+    def request(self) -> tuple[ApiCall[None], dict[str, str]]:
+        """Return the call and the headers of the next connection."""
         call = self._call
         if self._attempt is not None and not self._chosen:
             self._walking = True
@@ -104,18 +114,17 @@ class LogFollower:
             offset = self._resume_offset()
             if offset:
                 query.append(("offset", str(offset)))
-            call = Call(call.method, call.path, call.read, tuple(query))
+            call = ApiCall(call.method, call.path, call.read, tuple(query))
         return call, stream_headers()
 
     def _resume_offset(self) -> int:
-        """Where every stream of the attempt may be taken up again: what both streams were read to
-        already."""
+        """Return the offset up to which both streams of the attempt were read."""
         known = [end for (attempt, _, _), end in self._seen.items() if attempt == self._attempt]
         ranks = {rank for attempt, rank, _ in self._seen if attempt == self._attempt}
         return min(known) if len(known) == 2 and len(ranks) == 1 else 0
 
-    def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord | Ended]:
-        """What one event brings: new bytes of a stream, the job's new state, or the end."""
+    def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord]:
+        """Yield the news of one event: new bytes of a stream, or the job's new state."""
         if event.kind == "log":
             line = _decode(LogLine, event.data)
             self._attempt = line.attempt
@@ -130,11 +139,10 @@ class LogFollower:
         elif event.kind == "end":
             job = _decode(JobRecord, event.data)
             if self._walking and self._attempt is not None and self._attempt < job.attempts:
-                self._attempt += (
-                    1  # the stream closes after this; the next request is for the next attempt
-                )
+                self._attempt += 1  # the stream closes here; the next request is for this attempt
                 return
-            yield Ended(job)
+            self.ended = True
+            yield job
         elif event.kind == "problem":
             raise stream_error(event)
 
@@ -143,8 +151,7 @@ class LogFollower:
         known = self._seen.get(key)
         end = line.offset + len(line.data)
         if known is None or line.offset > known:
-            # The first sight of a stream may start in its middle (a tail); only a later jump is a
-            # gap of ours to tell.
+            # A stream may start in its middle (a tail); only a later jump is a gap to report.
             gap = line.gap if known is None else max(line.gap, line.offset - known)
             self._seen[key] = end
             return msgspec.structs.replace(line, gap=gap)
@@ -159,18 +166,20 @@ class LogFollower:
 class EventFollower:
     """One follower of the events."""
 
-    def __init__(self, call: Call[Any]) -> None:
+    ended = False
+
+    def __init__(self, call: ApiCall[Any]) -> None:
         self._call = call
         self._last_id: str | None = None
 
-    def request(self) -> tuple[Call[Any], dict[str, str]]:
-        """What to ask for now."""
+    def request(self) -> tuple[ApiCall[Any], dict[str, str]]:
+        """Return the call and the headers of the next connection."""
         if self._last_id is None:
             return self._call, stream_headers()
         return self._call.at(self._last_id), stream_headers(self._last_id)
 
     def take(self, event: ServerEvent) -> Iterator[EventRecord]:
-        """The event of the record this one carries, if it carries one."""
+        """Yield the record that the event carries, if it carries one."""
         if event.kind == "problem":
             raise stream_error(event)
         try:
@@ -182,7 +191,7 @@ class EventFollower:
 
 
 def stream_headers(last_id: str | None = None) -> dict[str, str]:
-    """The headers of a request for a stream."""
+    """Return the headers of a request for a stream."""
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
     if last_id:
         headers["Last-Event-ID"] = last_id
@@ -190,8 +199,7 @@ def stream_headers(last_id: str | None = None) -> dict[str, str]:
 
 
 def stream_error(event: ServerEvent) -> HoldfastError:
-    """The error a `problem` event carries. It has no status of its own: the stream had begun
-    well."""
+    """Return the error that a `problem` event carries; its code stands for the missing status."""
     try:
         code = msgspec.json.decode(event.data, type=Problem).code
     except msgspec.DecodeError:

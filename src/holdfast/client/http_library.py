@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 
 if "httpx" not in sys.modules and "httpx._main" not in sys.modules:
-    # httpx imports its own command line where it can, and with it rich and pygments: 40 ms, half of
-    # what httpx takes. It copes without (they are an extra of it), and a module that is None is one
-    # that is not there.
+    # httpx tries to import its own command line, and with it rich and pygments: 40 ms, half of its
+    # import. It works without them (they are its extra); an import of a module that is None fails.
     sys.modules["httpx._main"] = None  # type: ignore[assignment]  # the documented way to make an import fail
     try:
         import httpx

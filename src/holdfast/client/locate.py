@@ -1,6 +1,6 @@
-"""Where the controller is and which token to show it.
+"""Finding the controller's address and the token for it.
 
-Searched in this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest `holdfast-data`
+The search has this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest `holdfast-data`
 folder of a running `holdfast up`, from the working folder upwards; `~/.config/holdfast` (files
 `url` and `token`).
 """
@@ -20,8 +20,8 @@ DATA_FOLDER = "holdfast-data"
 
 
 @dataclass(frozen=True)
-class Place:
-    """A controller: `source` says where its address was found, for messages."""
+class ControllerPlace:
+    """A controller's address and token; `source` names where they were found, for messages."""
 
     url: str
     token: str | None
@@ -29,8 +29,7 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether the controller is on this machine, so that the caller's folders mean something to
-        it."""
+        """Whether the controller is on this machine, where the caller's folders exist too."""
         host = urlsplit(self.url).hostname or ""
         return host == "localhost" or host == "::1" or host.startswith("127.")
 
@@ -47,15 +46,16 @@ def locate(
     *,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> Place:
-    """Find the controller's URL and token. An address always brings its own token; the two are
-    never mixed across sources, except that an explicit token is used with whatever address is
-    found.
+) -> ControllerPlace:
+    """Find the controller's URL and token.
+
+    An address brings its own token: the two are never mixed across sources, except that a token
+    given explicitly is used with any address.
 
     Raises:
         NoController: nothing says where one is.
         ValidationError: the address is not an http(s) URL.
-        Unauthorized: the token holds what no token can.
+        Unauthorized: the token has a character that no token has.
     """
     env = os.environ if environ is None else environ
     token = (token or env.get("HOLDFAST_TOKEN") or "").strip() or None
@@ -74,8 +74,7 @@ def locate(
     if stopped is not None:
         raise NoController(
             f"the Holdfast of {stopped} is not running. Start it with `holdfast up` in "
-            f"{stopped.parent}, "
-            "or set HOLDFAST_URL to another."
+            f"{stopped.parent}, or set HOLDFAST_URL to another."
         )
     raise NoController(
         "no controller found. Start one here with `holdfast up`, or set HOLDFAST_URL and "
@@ -98,8 +97,7 @@ def _candidates(env: Mapping[str, str], folder: Path | None) -> list[Path]:
 
 
 def _token_for(url: str, env: Mapping[str, str], folder: Path | None) -> str | None:
-    """The token kept beside exactly this address, so that a token never goes to an address it was
-    not made for."""
+    """Return the token kept beside exactly this address: a token goes to no other address."""
     for place in _candidates(env, folder):
         if _read(place / "url") == url.rstrip("/"):
             return _read(place / "token")
@@ -113,38 +111,35 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _checked(url: str, token: str | None, source: str) -> Place:
+def _checked(url: str, token: str | None, source: str) -> ControllerPlace:
     if not _is_address(url):
         raise ValidationError(
             f"{url[:200]!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url"
         )
     if token is not None and not is_token(token):
-        # It would never get as far as a header, and it is not repeated: it may be a secret all the
-        # same.
+        # A header cannot carry it. The message does not repeat it, because it may be a secret.
         raise Unauthorized(
             f"the token for {url} is none: it has a space, a line break or another character that "
             "no token has"
         )
-    return Place(url.rstrip("/"), token, source)
+    return ControllerPlace(url.rstrip("/"), token, source)
 
 
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-        name = (
-            host if host.isascii() else host.encode("idna").decode()
-        )  # as a name of another alphabet is looked up
-    except ValueError:  # a bracket, a port that is none, half a surrogate pair
+        # A name of another alphabet is looked up in its IDNA form, which limits a label's length.
+        name = host if host.isascii() else host.encode("idna").decode()
+    except ValueError:  # a lone bracket, a port that is no number, half a surrogate pair
         return False
-    well_formed = (
-        all(len(label) < 64 for label in name.split(".")) and url.isprintable() and " " not in url
-    )
-    return parts.scheme in ("http", "https") and bool(host) and port != 0 and well_formed
+    if any(len(label) >= 64 for label in name.split(".")) or not url.isprintable() or " " in url:
+        return False
+    return parts.scheme in ("http", "https") and bool(host) and port != 0
 
 
-def token_hint(error: HoldfastError, place: Place) -> str:
-    """The sentence to add to a refusal when no token was found at all."""
+def token_hint(error: HoldfastError, place: ControllerPlace) -> str:
+    """Return the sentence to add to a refusal when no token was found."""
     if place.token is None and error.status == 401:
         return (
             " No token was found: set HOLDFAST_TOKEN, or work in the folder of your `holdfast up`."

@@ -1,5 +1,4 @@
-"""Job specs from keyword arguments or a file's table, with the names people write and one sentence
-for a mistake."""
+"""Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_bytes(text: str | int) -> int:
-    """Read `1024`, `512M`, `4G`, `1.5GiB`, `2t` as bytes (powers of 1024). Raises ValueError on
-    anything else."""
+    """Read `1024`, `512M`, `4G`, `1.5GiB` as bytes (powers of 1024). Raises ValueError."""
     if isinstance(text, int):
         return text
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
@@ -67,12 +65,13 @@ def parse_start(text: str, now: float) -> float:
 
 
 def build_spec(fields: Mapping[str, Any]) -> JobSpec:
-    """Make a checked spec of `fields`: those of `JobSpec`, where a duration may be "2h", a size
-    "4G", and `memory`, `time_limit`, `grace`, … stand for the names that carry a unit. `retry`
-    takes a `RetryPolicy`, a `RetryFields`, or their fields by name.
+    """Make a checked spec of `fields`, which are those of `JobSpec`.
+
+    A duration may be "2h", a size "4G"; `memory`, `time_limit`, `grace`, … stand for the names that
+    carry a unit; `retry` takes a `RetryPolicy`, a `RetryFields`, or their fields by name.
 
     Raises:
-        ValidationError: with the field and what would do.
+        ValidationError: with the field and what it accepts.
     """
     return _make_spec(_read_fields(fields))
 
@@ -102,10 +101,10 @@ def _make_spec(plain: Mapping[str, Any]) -> JobSpec:
 def _read_value(given: str, name: str, value: Any) -> Any:
     reader: Callable[[Any], Any] | None = None
     if isinstance(value, str):
-        if name.endswith("_seconds") and value.strip().lower() != "off":
+        if name.endswith("_seconds"):
+            if value.strip().lower() == "off":
+                return "off"
             reader = parse_duration
-        elif name.endswith("_seconds"):
-            return "off"
         elif name == "memory_bytes":
             reader = parse_bytes
     if name == "retry":
@@ -116,13 +115,9 @@ def _read_value(given: str, name: str, value: Any) -> Any:
     if name in ("env", "secrets", "labels", "host_labels") and isinstance(value, Mapping):
         # A file may say `SEED = 7`; an environment holds text only.
         return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in value.items()}
-    if (
-        name == "start_at"
-        and not isinstance(value, (str, int, float))
-        and hasattr(value, "timestamp")
-    ):
+    if name == "start_at" and hasattr(value, "timestamp"):  # a TOML or YAML date
         try:
-            return value.timestamp()  # a TOML or YAML date
+            return value.timestamp()
         except (ValueError, OverflowError):
             raise ValidationError(
                 f"{given}: {value} is not a time that can be waited for", field=given
@@ -136,8 +131,9 @@ def _read_value(given: str, name: str, value: Any) -> Any:
 
 
 def read_retry(given: Any) -> dict[str, Any]:
-    """A retry policy's fields as plain values: delays may be "5m", the ceiling "off", the causes
-    "oom_killed,infra".
+    """Return a retry policy's fields as plain values.
+
+    Delays may be "5m", the ceiling "off", the causes "oom_killed,infra".
 
     Raises:
         ValidationError: naming the field, as `retry.retry_delay`.
@@ -165,10 +161,10 @@ def read_retry(given: Any) -> dict[str, Any]:
 def _read_retry_value(name: str, where: str, value: Any) -> Any:
     if name == "eligible_causes":
         words = value if isinstance(value, (list, tuple)) else [value]
+        if not words:
+            return []
         try:
-            return (
-                [str(cause) for cause in parse_causes(",".join(map(str, words)))] if words else []
-            )
+            return [str(cause) for cause in parse_causes(",".join(map(str, words)))]
         except ValidationError as error:
             raise ValidationError(
                 error.message.replace("retry_on", where, 1), field=where
@@ -204,7 +200,7 @@ def _names() -> str:
 
 
 def merge_spec(spec: JobSpec | None, fields: Mapping[str, Any]) -> JobSpec:
-    """`spec` with `fields` over it, checked."""
+    """Return `spec` with `fields` over it, checked."""
     if spec is None:
         return build_spec(fields)
     if not fields:
@@ -217,7 +213,7 @@ def merge_spec(spec: JobSpec | None, fields: Mapping[str, Any]) -> JobSpec:
 
 
 def keyed(spec: JobSpec) -> JobSpec:
-    """The spec with an idempotency key, made up where it has none, so that it may be sent twice."""
+    """Return the spec with an idempotency key, so that it may be sent twice."""
     if spec.idempotency_key is not None:
         return spec
     return msgspec.structs.replace(spec, idempotency_key=f"auto-{secrets.token_hex(16)}")

@@ -1,5 +1,4 @@
-"""Server-sent events, read without I/O: bytes in, events out (the `text/event-stream` format of the
-HTML standard)."""
+"""Server-sent events (`text/event-stream` of the HTML standard): bytes in, events out, no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ class ServerEvent:
     id: str | None
 
 
-class EventReader:
+class EventStreamReader:
     """Collects lines into events. Keep-alive comments are dropped."""
 
     def __init__(self) -> None:
@@ -47,11 +46,9 @@ class EventReader:
 
     def _take_line(self, line: bytes) -> ServerEvent | None:
         if not line:
-            event = (
-                ServerEvent(self._kind, b"\n".join(self._data), self._id) if self._data else None
-            )
+            kind, data = self._kind, self._data
             self._kind, self._data = "message", []
-            return event
+            return ServerEvent(kind, b"\n".join(data), self._id) if data else None
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"event":

@@ -1,4 +1,4 @@
-"""What both transports share: headers, time limits, and how a failure of the network reads."""
+"""The parts of sending that need no I/O: headers, time limits, the errors of a network."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.client.calls import Call, read_problem
+from holdfast.client.calls import ApiCall, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.http_library import httpx
-from holdfast.client.locate import Place, token_hint
+from holdfast.client.locate import ControllerPlace, token_hint
 from holdfast.errors import HoldfastError, Unavailable
 
-# A connection that was never made has changed nothing, whatever was to be sent.
+# A call whose connection was never made has changed nothing, so any call may be sent again.
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 LOST = (httpx.TransportError,)
 
 
-def client_options(place: Place, timeout_seconds: float, ca_file: str | None) -> dict[str, Any]:
-    """Arguments for the HTTP library's client. Proxies of the environment are not used for
-    loopback."""
+def client_options(
+    place: ControllerPlace, timeout_seconds: float, ca_file: str | None
+) -> dict[str, Any]:
+    """Return the arguments of httpx's client. Loopback does not use the environment's proxies."""
     from holdfast import __version__
 
     headers = {
@@ -42,8 +43,8 @@ def client_options(place: Place, timeout_seconds: float, ca_file: str | None) ->
     }
 
 
-def request_options(call: Call[Any]) -> dict[str, Any]:
-    """Arguments for one request."""
+def request_options(call: ApiCall[Any]) -> dict[str, Any]:
+    """Return the arguments of one request."""
     options: dict[str, Any] = {"params": call.query}
     if call.body is not None:
         options["content"] = call.body
@@ -52,16 +53,15 @@ def request_options(call: Call[Any]) -> dict[str, Any]:
 
 
 def stream_options(
-    call: Call[Any], headers: Mapping[str, str], timeout_seconds: float
+    call: ApiCall[Any], headers: Mapping[str, str], timeout_seconds: float
 ) -> dict[str, Any]:
-    """Arguments for a stream: silent for a while is fine, silent for longer is a dead
-    connection."""
+    """Return the arguments of a stream, whose silence is allowed for longer than an answer's."""
     timeout = httpx.Timeout(timeout_seconds, read=STREAM_SILENCE_SECONDS)
     return {"params": call.query, "headers": dict(headers), "timeout": timeout}
 
 
-def refuse(place: Place, status: int, data: bytes) -> HoldfastError:
-    """The error of an answer of 300 and above."""
+def refuse(place: ControllerPlace, status: int, data: bytes) -> HoldfastError:
+    """Return the error of an answer of 300 and above."""
     if status < 400:
         return HoldfastError(
             f"{place.url} answered with a redirect (HTTP {status}); is it the controller's own "
@@ -75,8 +75,8 @@ def refuse(place: Place, status: int, data: bytes) -> HoldfastError:
     return error
 
 
-def unreachable(place: Place, error: Exception) -> Unavailable:
-    """The error of a network that does not answer."""
+def unreachable(place: ControllerPlace, error: Exception) -> Unavailable:
+    """Return the error of a network that does not answer."""
     what = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     return Unavailable(
         f"the controller at {place.url} (from {place.source}) cannot be reached: {what}. "
@@ -85,10 +85,8 @@ def unreachable(place: Place, error: Exception) -> Unavailable:
     )
 
 
-def is_worth_retrying(call: Call[Any], error: Exception) -> bool:
-    """Whether the call may be sent again after `error`."""
+def is_worth_retrying(call: ApiCall[Any], error: Exception) -> bool:
+    """Say whether the call may be sent again after `error`."""
     if isinstance(error, NEVER_SENT):
         return True
-    if isinstance(error, (*LOST, Unavailable)):
-        return call.repeatable
-    return False
+    return isinstance(error, (*LOST, Unavailable)) and call.repeatable

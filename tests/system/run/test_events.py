@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from holdfast.client.sse import EventReader
+from holdfast.client.sse import EventStreamReader
 from tests.system.cluster import Cluster
 from tests.system.proxy import wait_until
 
@@ -33,7 +33,7 @@ class Listener:
             headers = {"Authorization": f"Bearer {self._token}", "Accept": "text/event-stream"}
             if self.ids:
                 headers["Last-Event-ID"] = self.ids[-1]
-            reader = EventReader()
+            reader = EventStreamReader()
             try:
                 with httpx.stream(
                     "GET", self._url, headers=headers, timeout=5, trust_env=False

@@ -12,7 +12,7 @@ import pytest
 from holdfast.cli.jobs.submit import submit
 from holdfast.cli.main import COMMANDS, HIDDEN, cli
 from holdfast.cli.supervise import supervise
-from holdfast.client.locate import Place
+from holdfast.client.locate import ControllerPlace
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
 
@@ -168,7 +168,7 @@ def test_mistakes_are_told_before_anything_is_sent(
 def test_on_other_machines_the_script_is_where_cwd_says(
     accepting: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Place, "is_local", False)
+    monkeypatch.setattr(ControllerPlace, "is_local", False)
     done = accepting.run("supervise", "policy.py", "--hosts", "2")
     assert done.exit_code == 2
     assert "write its whole path" in done.stderr

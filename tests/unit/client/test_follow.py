@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.client import calls
-from holdfast.client.follow import Ended, EventFollower, LogFollower, Patience
-from holdfast.client.sse import EventReader, ServerEvent
+from holdfast.client.calls import get_pages
+from holdfast.client.follow import EventFollower, LogFollower, ReconnectDelays, follow_log
+from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.core.records import EventRecord
 from holdfast.errors import NotFound, TooLarge, Unavailable
 from holdfast.wire.api import LogLine
@@ -30,7 +30,7 @@ def feed(follower: LogFollower, *events: ServerEvent) -> list[object]:
 
 
 def follower(**which: object) -> LogFollower:
-    return LogFollower(calls.follow_logs("job", **which))  # type: ignore[arg-type]  # plain words stand for the typed value in a test
+    return LogFollower(follow_log("job", **which))  # type: ignore[arg-type]  # plain words stand for the typed value in a test
 
 
 def test_overlapping_bytes_are_given_once() -> None:
@@ -60,18 +60,19 @@ def test_a_lost_connection_resumes_attempt_by_attempt() -> None:
     query = dict(f.request()[0].query)
     assert (query["attempt"], query["offset"]) == ("1", "3")
     assert "tail" not in query
-    assert not any(
-        isinstance(i, Ended) for i in feed(f, state("end", attempts=2, state="succeeded"))
-    )
+    assert feed(f, state("end", attempts=2, state="succeeded")) == []
+    assert not f.ended
     query = dict(f.request()[0].query)
     assert query["attempt"] == "2"
     assert "offset" not in query
-    assert any(isinstance(i, Ended) for i in feed(f, state("end", attempts=2, state="succeeded")))
+    assert [i.state for i in feed(f, state("end", attempts=2, state="succeeded"))] == ["succeeded"]  # type: ignore[attr-defined]  # only a job was sent
+    assert f.ended
 
 
 def test_a_chosen_attempt_ends_with_it() -> None:
     f = follower(attempt=1)
-    assert any(isinstance(i, Ended) for i in feed(f, state("end", attempts=3, state="running")))
+    assert [i.state for i in feed(f, state("end", attempts=3, state="running"))] == ["running"]  # type: ignore[attr-defined]  # only a job was sent
+    assert f.ended
 
 
 def test_a_problem_in_the_stream_is_an_error_of_its_kind() -> None:
@@ -82,7 +83,7 @@ def test_a_problem_in_the_stream_is_an_error_of_its_kind() -> None:
 
 
 def test_events_resume_after_the_last_one_seen() -> None:
-    f = EventFollower(calls.events(tail=5))
+    f = EventFollower(get_pages("/v1/events", EventRecord, cursor_name="after", tail=5))
     record = EventRecord(id="e7", at="2026-01-01T00:00:00Z", kind="job.failed")  # type: ignore[arg-type]  # plain words stand for the typed value in a test
     assert [e.id for e in f.take(ServerEvent("job.failed", msgspec.json.encode(record), "e7"))] == [
         "e7"
@@ -95,26 +96,26 @@ def test_events_resume_after_the_last_one_seen() -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_events_are_read_however_the_bytes_are_cut(size: int) -> None:
     text = b": hello\n\nid: 4\nevent: log\ndata: a\ndata: b\r\n\r\ndata: c\n\nevent: empty\n\n"
-    reader = EventReader()
+    reader = EventStreamReader()
     found = [e for i in range(0, len(text), size) for e in reader.feed(text[i : i + size])]
     assert found == [ServerEvent("log", b"a\nb", "4"), ServerEvent("message", b"c", "4")]
 
 
 def test_an_endless_event_is_refused() -> None:
-    reader = EventReader()
+    reader = EventStreamReader()
     for _ in range(16):
         reader.feed(b"x" * (1 << 20))
     with pytest.raises(TooLarge):
         reader.feed(b"x")
 
 
-def test_patience_ends_and_starts_anew() -> None:
-    patience = Patience(3.0)
-    delays = []
-    while (delay := patience.next_delay(0.5)) is not None:
-        delays.append(delay)
-    assert delays[0] == pytest.approx(0.05)
-    assert 3.0 <= sum(delays) < 4.1
-    assert max(delays) <= 1.25
-    patience.succeed()
-    assert patience.next_delay(0.5) == pytest.approx(0.05)
+def test_the_delays_end_and_start_anew() -> None:
+    delays = ReconnectDelays(3.0)
+    waits = []
+    while (delay := delays.next_delay(0.5)) is not None:
+        waits.append(delay)
+    assert waits[0] == pytest.approx(0.05)
+    assert 3.0 <= sum(waits) < 4.1
+    assert max(waits) <= 1.25
+    delays.succeed()
+    assert delays.next_delay(0.5) == pytest.approx(0.05)

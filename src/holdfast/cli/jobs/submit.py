@@ -16,7 +16,7 @@ from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.client.locate import Place
+    from holdfast.client.locate import ControllerPlace
     from holdfast.core.spec import JobSpec
 
 ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
@@ -103,7 +103,7 @@ def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_spec(
-    place: Place, options: Mapping[str, Any], environ: Mapping[str, str], now: float
+    place: ControllerPlace, options: Mapping[str, Any], environ: Mapping[str, str], now: float
 ) -> JobSpec:
     """Make a spec of the flags, over a file's where one is given. `now` is Unix seconds.
 

@@ -1,0 +1,1 @@
+"""The asyncio client. The blocking one is made from it by `holdfast.client.generate`."""

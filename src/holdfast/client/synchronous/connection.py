@@ -1,0 +1,125 @@
+# Made from client/asynchronous/connection.py by `python -m holdfast.client.generate`.
+"""One connection to a controller: it sends calls, pages through lists and follows streams."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast.client.calls import ApiCall, ResultPage
+from holdfast.client.follow import Follower, ReconnectDelays
+from holdfast.client.http_library import httpx
+from holdfast.client.locate import ControllerPlace, locate
+from holdfast.client.sse import EventStreamReader, ServerEvent
+from holdfast.client.transport import (
+    LOST,
+    client_options,
+    is_worth_retrying,
+    refuse,
+    request_options,
+    stream_options,
+    unreachable,
+)
+from holdfast.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class RestConnection:
+    """What the client's groups of methods share."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_seconds: float = 30.0,
+        retry_seconds: float = 10.0,
+        ca_file: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.place: ControllerPlace = locate(url, token)
+        self._timeout_seconds = timeout_seconds
+        self._retry_seconds = retry_seconds
+        options = client_options(self.place, timeout_seconds, ca_file)
+        self._http = httpx.Client(transport=transport, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def call(self, call: ApiCall[T]) -> T:
+        """Send one call, again where that is harmless, and return its answer."""
+        delays = ReconnectDelays(self._retry_seconds)
+        while True:
+            try:
+                return self._send(call)
+            except (*LOST, Unavailable) as error:
+                again = is_worth_retrying(call, error)
+                delay = delays.next_delay(random.random()) if again else None
+                if delay is None:
+                    raise self._refusal(error) from error
+            time.sleep(delay)
+
+    def _send(self, call: ApiCall[T]) -> T:
+        answer = self._http.request(call.method, call.path, **request_options(call))
+        if answer.status_code >= 300:
+            raise refuse(self.place, answer.status_code, answer.content)
+        return call.read(answer.content)
+
+    def _refusal(self, error: Exception) -> Unavailable:
+        return error if isinstance(error, Unavailable) else unreachable(self.place, error)
+
+    def pages(self, call: ApiCall[ResultPage[T]]) -> Iterator[T]:
+        """Yield every item of a list; a page is fetched when its first item is asked for."""
+        while True:
+            page = self.call(call)
+            yield from page.items
+            if page.next is None:
+                return
+            call = call.at(page.next)
+
+    def _list(self, call: ApiCall[ResultPage[T]]) -> list[T]:
+        return list(self.pages(call))
+
+    def _stream(self, call: ApiCall[Any], headers: Mapping[str, str]) -> Iterator[ServerEvent]:
+        reader = EventStreamReader()
+        options = stream_options(call, headers, self._timeout_seconds)
+        with self._http.stream(call.method, call.path, **options) as answer:
+            if answer.status_code >= 300:
+                raise refuse(self.place, answer.status_code, answer.read())
+            for data in answer.iter_bytes():
+                yield from reader.feed(data)
+
+    def _follow(self, follower: Follower[T], retry_seconds: float) -> Iterator[T]:
+        """Yield what the follower takes from its stream, until the follower has ended."""
+        delays = ReconnectDelays(retry_seconds)
+        while True:
+            call, headers = follower.request()
+            failure: Exception | None = None
+            try:
+                for event in self._stream(call, headers):
+                    delays.succeed()
+                    yield from follower.take(event)
+                    if follower.ended:
+                        return
+            except (*LOST, Unavailable) as error:
+                failure = error
+            delay = delays.next_delay(random.random())
+            if delay is None:
+                raise self._refusal(failure or EOFError("the stream was closed")) from failure
+            time.sleep(delay)
