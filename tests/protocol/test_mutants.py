@@ -26,7 +26,7 @@ from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
 from holdfast.moves import dispatch, members, moves, requests
 from holdfast.moves.reports import Draft
-from holdfast.moves.room import Room
+from holdfast.moves.room import RoomCheck
 from holdfast.store.memory import hosts
 from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.hosts import MemoryHosts
@@ -245,7 +245,7 @@ def retries_not_counted_on_the_attempt(p: Patch) -> None:
 
 
 def room_not_checked_again(p: Patch) -> None:
-    p.setattr(Room, "take", lambda self, placement, need: True)
+    p.setattr(RoomCheck, "take", lambda self, placement, need: True)
 
 
 def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:

@@ -17,7 +17,7 @@ from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale, ValidationError
-from holdfast.store.port.store import Beat, HostSync, JobFilter, LogAppend, NewJob
+from holdfast.store.port.store import HostSync, JobFilter, LogAppend, NewJob, TaskBeat
 from holdfast.wire.agent import Forensics, HostFacts
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
@@ -30,7 +30,7 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running(name="train", labels={"team": "a"}, secrets={"TOKEN": "hush"})
     rig.tick(10)
-    beat = Beat(key=key, step=4, total=9, age_seconds=2.0, section="eval")
+    beat = TaskBeat(key=key, step=4, total=9, age_seconds=2.0, section="eval")
     answer = await rig.sync(live=[key], beats=[beat])
     assert answer.renewed == ((key, 300.0),)
     job = await rig.job(job_id)
@@ -183,7 +183,7 @@ async def test_stale_writes_change_nothing(rig: Rig) -> None:
     old_epoch = TaskKey(job_id, 0, key.epoch - 1)
     wrong_rank = TaskKey(job_id, 7, key.epoch)
     answer = await rig.sync(
-        other, live=[key], beats=[Beat(key=key, step=9, total=9, age_seconds=0)]
+        other, live=[key], beats=[TaskBeat(key=key, step=9, total=9, age_seconds=0)]
     )
     assert (answer.lost, answer.renewed) == ((key,), ())
     assert (await rig.sync(other, ended=[(key, OK)])).refused == (key,)
@@ -221,7 +221,7 @@ async def test_keys_no_row_could_hold_are_lost_and_hurt_nobody(rig: Rig) -> None
         TaskKey(job_id, 0, 2**80),
         TaskKey(job_id, -1, 1),
     ]
-    beats = [Beat(key=key, step=2**90, total=-(2**90), age_seconds=1e300, section="a\x00b")]
+    beats = [TaskBeat(key=key, step=2**90, total=-(2**90), age_seconds=1e300, section="a\x00b")]
     good = HostSync(
         host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats)
     )

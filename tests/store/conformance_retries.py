@@ -13,7 +13,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.records import EventRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.store.port.store import Beat, JobFilter, Released
+from holdfast.store.port.store import JobFilter, Released, TaskBeat
 from tests.store.rig import OK, STOPPED, Rig, fails
 
 TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent"))
@@ -207,8 +207,10 @@ async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts)
     progress would look like none."""
     await rig.host()
     job_id, key = await rig.running()
-    await rig.sync(live=[key], beats=[Beat(key=key, step=1, total=10, age_seconds=0.0)])
-    await rig.sync(ended=[(key, facts)], beats=[Beat(key=key, step=7, total=None, age_seconds=0.5)])
+    await rig.sync(live=[key], beats=[TaskBeat(key=key, step=1, total=10, age_seconds=0.0)])
+    await rig.sync(
+        ended=[(key, facts)], beats=[TaskBeat(key=key, step=7, total=None, age_seconds=0.5)]
+    )
     await rig.complete(max_retries=1)
     job = await rig.job(job_id)
     assert (job.step, job.total) == (7, 10)
@@ -227,7 +229,7 @@ async def test_progress_is_kept_and_a_lack_of_it_ends_the_job(rig: Rig) -> None:
         assert job_id in await rig.admit()
         key = await rig.key(job_id)
         await rig.sync()
-        beat = Beat(key=key, step=step, total=100, age_seconds=0.0)
+        beat = TaskBeat(key=key, step=step, total=100, age_seconds=0.0)
         await rig.sync(live=[key], started=[key], beats=[beat])
         await rig.sync(ended=[(key, fails())])
         await rig.complete(max_retries=9, no_progress_limit=2)

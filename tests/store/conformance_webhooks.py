@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from holdfast.core.webhooks.values import (
-    Answer,
     BackOff,
+    DeliveryAnswer,
     DeliveryBatch,
     DeliveryRecord,
     DeliveryState,
@@ -29,7 +29,7 @@ from tests.store.rig import OK, Rig
 
 PENDING, DELIVERED, DEAD = DeliveryState.PENDING, DeliveryState.DELIVERED, DeliveryState.DEAD
 URL = "https://hooks.example/secret-path"
-GOOD = Answer(status=204)
+GOOD = DeliveryAnswer(status=204)
 
 
 @dataclass
@@ -71,7 +71,9 @@ class Hooks:
     async def due(self, *flying: str, per_hook: int = 10) -> list[DueDelivery]:
         return await self.rig.store.list_due(per_hook, flying, now=self.rig.now)
 
-    async def answer(self, due: DueDelivery, answer: Answer = GOOD, tries: int = 12) -> list[str]:
+    async def answer(
+        self, due: DueDelivery, answer: DeliveryAnswer = GOOD, tries: int = 12
+    ) -> list[str]:
         tried = judge_try(due, answer, tries, BackOff(), chance=0.0)
         return await self.rig.store.record_tries([tried], now=self.rig.now)
 
@@ -264,7 +266,7 @@ async def test_only_the_oldest_of_a_job_is_due(rig: Rig, hooks: Hooks) -> None:
         second: "job.submitted",
     }
     mine = next(d for d in due if d.lane == first)
-    await hooks.answer(mine, Answer(status=500))
+    await hooks.answer(mine, DeliveryAnswer(status=500))
     assert [d.lane for d in await hooks.due()] == [second]  # those behind a failing one wait
     rig.tick(5)
     assert {d.id for d in await hooks.due()} == {d.id for d in due}
@@ -299,7 +301,7 @@ async def test_tries_are_counted_and_of_two_senders_one_is_heard(rig: Rig, hooks
     await hooks.collect()
     (due,) = await hooks.due()
     rig.tick(3)
-    assert await hooks.answer(due, Answer(error="refused")) == [due.id]
+    assert await hooks.answer(due, DeliveryAnswer(error="refused")) == [due.id]
     (delivery,) = await hooks.list()
     assert (delivery.tries, delivery.error, delivery.status, delivery.state) == (
         1,
@@ -332,19 +334,19 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
     await rig.running()
     await hooks.collect()
     (first,) = [d for d in await hooks.due() if d.webhook_id == "hook-a"]
-    await hooks.answer(first, Answer(status=500), tries=1)
+    await hooks.answer(first, DeliveryAnswer(status=500), tries=1)
     (dead,) = await hooks.list("hook-a", DEAD)
     assert (dead.id, dead.next_at, dead.error) == (first.id, None, "the receiver answered 500")
     (second,) = [d for d in await hooks.due() if d.webhook_id == "hook-a"]
     assert msgspec.json.decode(second.body, type=Payload).event.kind == "job.reserved"
     assert dict(await rig.store.count_deliveries())["dead"] == 1
-    await hooks.answer(second, Answer(status=500), tries=1)
+    await hooks.answer(second, DeliveryAnswer(status=500), tries=1)
     # A watcher learns of it, and its own dead letter tells nobody (HOOK-3).
     await hooks.collect()
     told = [d for d in await hooks.list("hook-b") if d.event_kind == "webhook.dead_letter"]
     assert len(told) == 2
     while due := [d for d in await hooks.due() if d.webhook_id == "hook-b"]:
-        await hooks.answer(due[0], Answer(status=500), tries=1)
+        await hooks.answer(due[0], DeliveryAnswer(status=500), tries=1)
     assert (await rig.kinds()).count("webhook.dead_letter") == 2
     # Redelivered, both go in their old order, before what is newer.
     rig.tick(1)
@@ -381,13 +383,13 @@ async def test_an_older_one_sent_again_goes_before_what_is_under_way(
     waiting, _ = await rig.store.get_delivery("hook-a", second.id)
     assert waiting.next_at is None
     assert (await rig.store.redeliver("hook-a", second.id, now=rig.now)).next_at is None
-    assert await hooks.answer(second, Answer(status=500)) == [second.id]
+    assert await hooks.answer(second, DeliveryAnswer(status=500)) == [second.id]
     assert [d.id for d in await hooks.due()] == [first.id]
     await hooks.answer(first)
     (again,) = await hooks.due()
     assert (again.id, again.tries) == (second.id, 1)
     rig.tick(1)
-    await hooks.answer(again, Answer(status=500))
+    await hooks.answer(again, DeliveryAnswer(status=500))
     assert await hooks.due() == []
     hurried = await rig.store.redeliver("hook-a", second.id, now=rig.now)
     assert (hurried.next_at, hurried.tries) == (rig.now, 2)
@@ -403,7 +405,8 @@ async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(
     await hooks.collect()
     first, second = await hooks.due()
     await rig.store.record_tries(
-        [judge_try(d, Answer(status=410), 1, BackOff(), 0.0) for d in (first, second)], now=rig.now
+        [judge_try(d, DeliveryAnswer(status=410), 1, BackOff(), 0.0) for d in (first, second)],
+        now=rig.now,
     )
     hook = await rig.store.get_webhook("hook-a")
     assert (hook.state, hook.pending) == (WebhookState.PAUSED, 2)
@@ -415,7 +418,7 @@ async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(
     await rig.store.resume_webhook("hook-a", now=rig.now)
     assert (await rig.store.get_webhook("hook-a")).reason == ""
     assert [d.id for d in await hooks.due()] == [first.id, second.id]
-    await hooks.answer((await hooks.due())[0], Answer(status=500))
+    await hooks.answer((await hooks.due())[0], DeliveryAnswer(status=500))
     await rig.store.pause_webhook("hook-a", "by hand", now=rig.now)
     await rig.store.resume_webhook("hook-a", now=rig.now)
     assert len(await hooks.due()) == 2  # nobody resumes a hook to wait for a back-off
@@ -429,7 +432,7 @@ async def test_a_pause_whose_try_nobody_heard_does_nothing(rig: Rig, hooks: Hook
     await hooks.collect()
     (due,) = await hooks.due()
     await hooks.answer(due)
-    await hooks.answer(due, Answer(status=410))
+    await hooks.answer(due, DeliveryAnswer(status=410))
     assert (await rig.store.get_webhook("hook-a")).state is WebhookState.ACTIVE
     gone = Tried(delivery_id="no-such", webhook_id="no-such", tries=0, state=DEAD, pause="gone")
     assert await rig.store.record_tries([gone], now=rig.now) == []
@@ -458,7 +461,7 @@ async def test_old_deliveries_are_deleted_and_pending_ones_never(rig: Rig, hooks
     await hooks.collect()
     first, second, third, _ = await hooks.due()
     await hooks.answer(first)
-    await hooks.answer(second, Answer(status=500), tries=1)
+    await hooks.answer(second, DeliveryAnswer(status=500), tries=1)
     await hooks.answer(third)
     rig.tick(86_400 * 2)
     assert await rig.store.prune_deliveries(3, now=rig.now) == 0

@@ -19,7 +19,15 @@ from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.store.port.store import Beat, HostSync, HostSynced, LogAppend, NewJob, Released, Store
+from holdfast.store.port.store import (
+    HostSync,
+    HostSynced,
+    LogAppend,
+    NewJob,
+    Released,
+    Store,
+    TaskBeat,
+)
 from holdfast.wire.agent import HostFacts
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -144,7 +152,7 @@ class Rig:
         live: Sequence[TaskKey] = (),
         started: Sequence[TaskKey] = (),
         ended: Sequence[tuple[TaskKey, TaskFacts]] = (),
-        beats: Sequence[Beat] = (),
+        beats: Sequence[TaskBeat] = (),
         leaving: bool = False,
         incarnation: str | None = None,
         claimed: Sequence[tuple[TaskKey, int]] = (),

@@ -26,7 +26,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Beat, JobFilter
+from holdfast.store.port.store import JobFilter, TaskBeat
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
@@ -266,7 +266,7 @@ class Agreement(RuleBasedStateMachine):
             return msgspec.structs.replace(found, epoch=max(0, found.epoch + shift))
 
         beats = (
-            [Beat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in {*live, *ended}]
+            [TaskBeat(key=key(i), step=i, total=9, age_seconds=float(i)) for i in {*live, *ended}]
             if beat
             else []
         )

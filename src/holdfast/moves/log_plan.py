@@ -103,7 +103,7 @@ class LogBase(NamedTuple):
     base: int | None
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """Where bytes sent under an epoch go: from `base` on, not beyond `limit`.
 
     new: the base is to be written down. later: a successor writes already, so this sender does not
@@ -121,7 +121,7 @@ class Place(NamedTuple):
         return (at, data) if self.limit is None else (at, data[: max(0, self.limit - at)])
 
 
-def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> Place:
+def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
     """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: of the rank's
     replacements, by number."""
     mine = next((b for b in bases if b.epoch == epoch), None)
@@ -129,10 +129,10 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> Place:
     after = [b.base for b in bases if b.number > number and b.base is not None]
     limit = min(after, default=None)
     if mine is None:
-        return Place(0, limit, False, limit is not None)
+        return LogPlace(0, limit, False, limit is not None)
     if mine.base is not None:
-        return Place(mine.base, limit, False, limit is not None)
-    return Place(size if limit is None else limit, limit, True, limit is not None)
+        return LogPlace(mine.base, limit, False, limit is not None)
+    return LogPlace(size if limit is None else limit, limit, True, limit is not None)
 
 
 def no_attempt(host_id: str, key: TaskKey) -> Stale:

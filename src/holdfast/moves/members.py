@@ -18,7 +18,7 @@ from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.states import JobState, TaskEvent, TaskState
 from holdfast.moves import moves
 from holdfast.moves.moves import Moves
-from holdfast.moves.room import Room
+from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import JobRow, TaskRow
 from holdfast.moves.values import Seated
 
@@ -41,7 +41,7 @@ def may_stop(job: JobRow, task: TaskRow) -> bool:
     return job.supervised and job.state in GOING_ON and task.rank > 0 and live
 
 
-def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: Room) -> bool:
+def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) -> bool:
     """Whether these members still wait under this epoch, and there is room: it is then taken."""
     tasks = m.tasks[job.id]
     if job.state not in GOING_ON or job.epoch != placement.epoch:

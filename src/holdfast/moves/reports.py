@@ -12,7 +12,7 @@ from holdfast.core.states import JobState, TaskState
 from holdfast.moves import moves
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
-from holdfast.moves.values import Beat, ClaimRow, HostSync, HostSynced, PreemptRow, TaskOffer
+from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
 
 MAX_AGE_SECONDS = 366 * 86_400.0
 TOO_EARLY = "it ran before its attempt's start barrier was open (a restored database?)"
@@ -77,7 +77,7 @@ class Draft:
         """Places kept for ranks of gangs, and rank 0's port."""
         return self._claimed
 
-    def beats(self) -> dict[TaskKey, Beat]:
+    def beats(self) -> dict[TaskKey, TaskBeat]:
         """The last beat of each task."""
         return self._beats
 
@@ -109,8 +109,8 @@ class Draft:
         )
 
 
-def _storable(beat: Beat) -> Beat:
-    return Beat(
+def _storable(beat: TaskBeat) -> TaskBeat:
+    return TaskBeat(
         key=beat.key,
         step=clamp_count(beat.step),
         total=clamp_count(beat.total),
@@ -206,7 +206,7 @@ def find_stuck(draft: Draft) -> str | None:
     return None
 
 
-def note_beat(task: TaskRow, beat: Beat | None, now: datetime) -> None:
+def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
     """Keep a task's beat. It comes with the report of its end too: a short task may never have told
     of it before."""
     if beat is None:

@@ -10,7 +10,7 @@ Need = tuple[int, int, int]
 """(gpus, cpu_slots, memory_bytes) of one task."""
 
 
-class Room:
+class RoomCheck:
     """Free room by host; taken from as placements are accepted."""
 
     def __init__(self, hosts: Iterable[Capacity]) -> None:

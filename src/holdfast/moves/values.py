@@ -15,11 +15,11 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
+class StoreValue(msgspec.Struct, frozen=True, kw_only=True):
     """Root of the store's own values."""
 
 
-class NewJob(Struct, frozen=True, kw_only=True):
+class NewJob(StoreValue, frozen=True, kw_only=True):
     """A job to be written. `spec` still holds its secrets; the store keeps them apart.
 
     minted: secrets that are not its user's (`core.run_seed`): kept with the others, and no part of
@@ -32,14 +32,14 @@ class NewJob(Struct, frozen=True, kw_only=True):
     minted: Mapping[str, str] = {}
 
 
-class Submitted(Struct, frozen=True, kw_only=True):
+class Submitted(StoreValue, frozen=True, kw_only=True):
     """`created` is False when the idempotency key named a job that was there already."""
 
     job: JobRecord
     created: bool
 
 
-class JobFilter(Struct, frozen=True, kw_only=True):
+class JobFilter(StoreValue, frozen=True, kw_only=True):
     """Which jobs to list, newest first. `before` is the id the last page ended on."""
 
     states: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
+class AdmissionSnapshot(StoreValue, frozen=True, kw_only=True):
     """Queued jobs in order (per queue at most `limit`, merged by priority then place), free room,
     and queue headroom.
 
@@ -74,7 +74,7 @@ class AdmissionSnapshot(Struct, frozen=True, kw_only=True):
     ] = {}  # project → what it may still start; a project without a quota is missing
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class TaskBeat(StoreValue, frozen=True, kw_only=True):
     """The last beat of a task, as its agent reports it."""
 
     key: TaskKey
@@ -84,7 +84,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     section: str | None = None
 
 
-class HostSync(Struct, frozen=True, kw_only=True):
+class HostSync(StoreValue, frozen=True, kw_only=True):
     """One host's sync, as the store takes it."""
 
     host_id: str
@@ -95,11 +95,11 @@ class HostSync(Struct, frozen=True, kw_only=True):
         tuple[TaskKey, int], ...
     ] = ()  # places kept for ranks of gangs, and rank 0's port (0: none)
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
-    beats: tuple[Beat, ...] = ()
+    beats: tuple[TaskBeat, ...] = ()
     leaving: bool = False
 
 
-class Seat(Struct, frozen=True, kw_only=True):
+class GangSeat(StoreValue, frozen=True, kw_only=True):
     """A rank of a gang: its host, how others reach that, its devices there, and rank 0's port."""
 
     rank: int
@@ -110,7 +110,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     port: int | None = None
 
 
-class ClaimRow(Struct, frozen=True, kw_only=True):
+class ClaimRow(StoreValue, frozen=True, kw_only=True):
     """A rank of a gang whose place its host is to keep until every rank has one (GANG-1)."""
 
     key: TaskKey
@@ -118,7 +118,7 @@ class ClaimRow(Struct, frozen=True, kw_only=True):
     lease_ttl_seconds: float
 
 
-class TaskOffer(Struct, frozen=True, kw_only=True):
+class TaskOffer(StoreValue, frozen=True, kw_only=True):
     """A reserved task for its host. Offered again at every sync until it is reported; each offer
     renews the lease.
 
@@ -128,10 +128,10 @@ class TaskOffer(Struct, frozen=True, kw_only=True):
     task: TaskRecord
     job: JobRecord  # its `spec` without secret values
     secrets: Mapping[str, str]
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[GangSeat, ...] = ()
 
 
-class PreemptRow(Struct, frozen=True, kw_only=True):
+class PreemptRow(StoreValue, frozen=True, kw_only=True):
     """A task that must stop, repeated until its end is reported."""
 
     key: TaskKey
@@ -141,7 +141,7 @@ class PreemptRow(Struct, frozen=True, kw_only=True):
     operator_stop: bool
 
 
-class LiveTask(Struct, frozen=True, kw_only=True):
+class LiveTask(StoreValue, frozen=True, kw_only=True):
     """A live task whose watch settings may have to be sent again."""
 
     key: TaskKey
@@ -149,7 +149,7 @@ class LiveTask(Struct, frozen=True, kw_only=True):
     spec: JobSpec
 
 
-class LogAppend(Struct, frozen=True, kw_only=True):
+class LogAppend(StoreValue, frozen=True, kw_only=True):
     """Bytes of a stream at an offset, and how many of the stream are to be kept. ended: nothing
     follows."""
 
@@ -161,7 +161,7 @@ class LogAppend(Struct, frozen=True, kw_only=True):
     keep_bytes: int
 
 
-class DrainBegun(Struct, frozen=True, kw_only=True):
+class DrainBegun(StoreValue, frozen=True, kw_only=True):
     """A drain that began, whatever asked for it.
 
     trigger_rank, host_id: whose failure it was, and where; None where somebody asked. stopping: how
@@ -179,7 +179,7 @@ class DrainBegun(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class TaskPreempted(Struct, frozen=True, kw_only=True):
+class TaskPreempted(StoreValue, frozen=True, kw_only=True):
     """A task that had to stop has gone. lost: nothing of it was heard, and this is why it counts as
     gone."""
 
@@ -199,7 +199,7 @@ def tell_nobody(news: Sequence[DrainNews]) -> None:
     """Nobody listens yet."""
 
 
-class HostSynced(Struct, frozen=True, kw_only=True):
+class HostSynced(StoreValue, frozen=True, kw_only=True):
     """The answer to one `HostSync`.
 
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
@@ -221,7 +221,7 @@ class HostSynced(Struct, frozen=True, kw_only=True):
     draining: tuple[str, ...] = ()
 
 
-class Seated(Struct, frozen=True, kw_only=True):
+class Seated(StoreValue, frozen=True, kw_only=True):
     """A member of a supervised job with a new place. number: among the replacements of its rank in
     this attempt."""
 
@@ -233,7 +233,7 @@ class Seated(Struct, frozen=True, kw_only=True):
     host_id: str
 
 
-class Member(Struct, frozen=True, kw_only=True):
+class DueMember(StoreValue, frozen=True, kw_only=True):
     """A rank of a supervised job about which something is to be decided, and for how long it has
     been there.
 
@@ -247,7 +247,7 @@ class Member(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Reserved(Struct, frozen=True, kw_only=True):
+class Reserved(StoreValue, frozen=True, kw_only=True):
     """A job whose tasks do not all run yet, and for how long it has been reserved. ran_before: an
     attempt before this one got past its start."""
 
@@ -262,7 +262,7 @@ class Reserved(Struct, frozen=True, kw_only=True):
         return "recovery_timeout_seconds" if self.ran_before else "start_timeout_seconds"
 
 
-class SettingsLayers(Struct, frozen=True, kw_only=True):
+class SettingsLayers(StoreValue, frozen=True, kw_only=True):
     """Every layer that is kept, as of `revision`. rules: the operators' rules of classification, as
     they wrote them."""
 
@@ -273,7 +273,7 @@ class SettingsLayers(Struct, frozen=True, kw_only=True):
     rules: str
 
 
-class Released(Struct, frozen=True, kw_only=True):
+class Released(StoreValue, frozen=True, kw_only=True):
     """What one look at the waiting jobs did.
 
     started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a
@@ -287,7 +287,7 @@ class Released(Struct, frozen=True, kw_only=True):
     left: bool = False
 
 
-class DrainSnapshot(Struct, frozen=True, kw_only=True):
+class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
     """A draining job and all of its tasks. seconds: since its drain began."""
 
     job: JobRecord
@@ -295,7 +295,7 @@ class DrainSnapshot(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Gauges(Struct, frozen=True, kw_only=True):
+class Gauges(StoreValue, frozen=True, kw_only=True):
     """What the metrics show, from one consistent read. `busy` comes from live leases only."""
 
     jobs: Mapping[tuple[str, str], int]  # (queue, state) of unfinished jobs → count

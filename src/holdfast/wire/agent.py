@@ -33,11 +33,11 @@ MAX_WAIT_SECONDS = 30.0
 MAX_UNREAD = 64
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Root of the messages. Unknown fields are ignored, so that versions one apart can talk."""
 
 
-class HostFacts(Struct, frozen=True, kw_only=True):
+class HostFacts(AgentMessage, frozen=True, kw_only=True):
     """What a host says of itself at registration.
 
     cpu_slots: how many CPU tasks it runs at once. queues: lanes it serves; empty means every lane.
@@ -57,7 +57,7 @@ class HostFacts(Struct, frozen=True, kw_only=True):
     probe: Literal["real", "scripted"] = "real"
 
 
-class RegisterRequest(Struct, frozen=True, kw_only=True):
+class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
     """Sent with a join token (first time: a key comes back) or with the host key (a new
     incarnation).
 
@@ -71,7 +71,7 @@ class RegisterRequest(Struct, frozen=True, kw_only=True):
     claim: Annotated[str, Meta(max_length=64)] = ""
 
 
-class RegisterAnswer(Struct, frozen=True, kw_only=True):
+class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
     """`host_key` is there only when a join token was exchanged; it is shown once and only its hash
     is stored."""
 
@@ -80,7 +80,7 @@ class RegisterAnswer(Struct, frozen=True, kw_only=True):
     sync_interval_seconds: float = 5.0
 
 
-class BeatReport(Struct, frozen=True, kw_only=True):
+class BeatReport(AgentMessage, frozen=True, kw_only=True):
     """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
 
     step: int | None = None
@@ -89,7 +89,7 @@ class BeatReport(Struct, frozen=True, kw_only=True):
     section: ShortText | None = None
 
 
-class TaskReport(Struct, frozen=True, kw_only=True):
+class TaskReport(AgentMessage, frozen=True, kw_only=True):
     """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats
     until acknowledged.
 
@@ -106,7 +106,7 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     facts: TaskFacts | None = None
 
 
-class SyncRequest(Struct, frozen=True, kw_only=True):
+class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     """State up.
 
     seq: grows with every call of one agent process; a newer call answers an older waiting one at
@@ -127,7 +127,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True):
     shares_peers: bool = False
 
 
-class ClaimOrder(Struct, frozen=True, kw_only=True):
+class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
     """Keep a place for this rank of a gang, and say so; nothing starts yet (GANG-1). Repeats until
     it is claimed."""
 
@@ -136,7 +136,7 @@ class ClaimOrder(Struct, frozen=True, kw_only=True):
     ttl_seconds: float = 300.0
 
 
-class Peer(Struct, frozen=True, kw_only=True):
+class RankPeer(AgentMessage, frozen=True, kw_only=True):
     """A rank of a gang and the host it runs on, as that host says others reach it."""
 
     rank: int
@@ -144,7 +144,7 @@ class Peer(Struct, frozen=True, kw_only=True):
     address: str
 
 
-class GangHost(Struct, frozen=True, array_like=True):
+class GangHost(AgentMessage, frozen=True, array_like=True):
     """A host of a gang, as it says others reach it. An array on the wire: every host is told of
     every other."""
 
@@ -152,7 +152,7 @@ class GangHost(Struct, frozen=True, array_like=True):
     address: str
 
 
-class Gang(Struct, frozen=True, kw_only=True):
+class Gang(AgentMessage, frozen=True, kw_only=True):
     """Where the ranks of a gang are, once for all its orders in an answer: what each order listed
     would grow with its square.
 
@@ -165,17 +165,17 @@ class Gang(Struct, frozen=True, kw_only=True):
     hosts: list[GangHost]
     places: list[int]
 
-    def list_peers(self) -> list[Peer]:
+    def list_peers(self) -> list[RankPeer]:
         """Every rank that has a host, in order."""
         count = len(self.hosts)
         return [
-            Peer(rank=rank, host=self.hosts[place].name, address=self.hosts[place].address)
+            RankPeer(rank=rank, host=self.hosts[place].name, address=self.hosts[place].address)
             for rank, place in enumerate(self.places)
             if 0 <= place < count
         ]
 
 
-class CheckpointOffer(Struct, frozen=True, kw_only=True):
+class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
     """What an earlier attempt of this rank left; fetched from `GET /v1/agent/checkpoint` before the
     start."""
 
@@ -185,7 +185,7 @@ class CheckpointOffer(Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
-class LaunchOrder(Struct, frozen=True, kw_only=True):
+class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, the devices' and
     torchrun's.
 
@@ -225,7 +225,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     group_world_size: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 0
-    peers: list[Peer] = []
+    peers: list[RankPeer] = []
     checkpoint: CheckpointOffer | None = None
     inline_bytes: int = 0
     image: str | None = None
@@ -237,7 +237,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     watch: WatchSettings = WatchSettings()
 
 
-class PreemptOrder(Struct, frozen=True, kw_only=True):
+class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
     """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until the end is reported;
     acts once.
 
@@ -253,13 +253,13 @@ class PreemptOrder(Struct, frozen=True, kw_only=True):
     operator_stop: bool = False
 
 
-class CheckpointStored(Struct, frozen=True, kw_only=True):
+class CheckpointStored(AgentMessage, frozen=True, kw_only=True):
     """A checkpoint is on record under this number."""
 
     number: int
 
 
-class CheckpointSkip(Struct, frozen=True, kw_only=True):
+class CheckpointSkip(AgentMessage, frozen=True, kw_only=True):
     """What was offered cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes are not those
     on record, or are gone. Answered by a `CheckpointOffer`, the next older one of this rank, or
     404."""
@@ -270,14 +270,14 @@ class CheckpointSkip(Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=2048)] = ""
 
 
-class Renewed(Struct, frozen=True, kw_only=True):
+class Renewed(AgentMessage, frozen=True, kw_only=True):
     """The lease of a task runs `ttl_seconds` from the start of this sync."""
 
     key: TaskKey
     ttl_seconds: float
 
 
-class Refused(Struct, frozen=True, kw_only=True):
+class RefusedReport(AgentMessage, frozen=True, kw_only=True):
     """A report about a task that changed nothing, because its epoch or host is not the current one
     (FENCE-1)."""
 
@@ -286,14 +286,14 @@ class Refused(Struct, frozen=True, kw_only=True):
     code: str = "stale_epoch"
 
 
-class NewWatch(Struct, frozen=True, kw_only=True):
+class NewWatch(AgentMessage, frozen=True, kw_only=True):
     """Settings changed; the task is watched by these from now on."""
 
     key: TaskKey
     watch: WatchSettings
 
 
-class SyncAnswer(Struct, frozen=True, kw_only=True):
+class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     """Commands down. `lost`: tasks the controller does not know on this host: end them (watchdog
     77).
 
@@ -309,14 +309,14 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
     renewed: list[Renewed] = []
     lost: list[TaskKey] = []
     acked: list[TaskKey] = []
-    refused: list[Refused] = []
+    refused: list[RefusedReport] = []
     watch: list[NewWatch] = []
     unread: list[str] = []
     settings_rev: int = 0
     sync_interval_seconds: float = 5.0
 
 
-class Forensics(Struct, frozen=True, kw_only=True):
+class Forensics(AgentMessage, frozen=True, kw_only=True):
     """What was gathered before a kill, bounded in time and size. `sections` maps a title to
     text."""
 
@@ -326,7 +326,7 @@ class Forensics(Struct, frozen=True, kw_only=True):
     sections: dict[str, str]
 
 
-class LogUpload(Struct, frozen=True, kw_only=True):
+class LogUpload(AgentMessage, frozen=True, kw_only=True):
     """Bytes `[offset, offset + len(data))` of a stream, secrets masked by as many asterisks.
 
     An offset beyond what was sent before leaves a gap. ended: nothing follows; `data` may then be
@@ -340,13 +340,13 @@ class LogUpload(Struct, frozen=True, kw_only=True):
     ended: bool = False
 
 
-class LogsRequest(Struct, frozen=True, kw_only=True):
+class LogsRequest(AgentMessage, frozen=True, kw_only=True):
     """Uploads of any tasks of this host, in order. Together at most `MAX_LOG_CHUNK_BYTES`."""
 
     uploads: Annotated[list[LogUpload], Meta(max_length=4096)]
 
 
-class LogsAnswer(Struct, frozen=True, kw_only=True):
+class LogsAnswer(AgentMessage, frozen=True, kw_only=True):
     """`refused`: tasks whose logs nobody wants (no attempt of that job and epoch ran here); send no
     more of them."""
 

@@ -80,11 +80,11 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_BATCH_JOBS = 1000
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
+class ApiBody(msgspec.Struct, frozen=True, kw_only=True):
     """Root of the API's values."""
 
 
-class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Problem(ApiBody, frozen=True, kw_only=True, omit_defaults=True):
     """RFC 9457. `code` is the stable word; `detail` says what happened and what to do; `field`
     points into the body."""
 
@@ -97,20 +97,20 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     instance: str | None = None
 
 
-class BatchRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BatchRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs submitted together: all or none."""
 
     jobs: Annotated[list[JobSpec], Meta(min_length=1, max_length=MAX_BATCH_JOBS)]
 
 
-class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CancelRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`hard` kills without TERM and grace."""
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
 
 
-class RetryRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetryRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all
     budgets begin anew.
 
@@ -121,7 +121,7 @@ class RetryRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     from_scratch: bool = False
 
 
-class RetryState(Struct, frozen=True, kw_only=True):
+class RetryState(ApiBody, frozen=True, kw_only=True):
     """Where a job stands in its chain. `sentence`: "attempt 2 of 4, next at 12:03:20".
 
     attempt: attempts so far, the running one included. of: how many its retries allow in all.
@@ -137,7 +137,7 @@ class RetryState(Struct, frozen=True, kw_only=True):
     held: str | None = None
 
 
-class ChainLink(Struct, frozen=True, kw_only=True):
+class ChainLink(ApiBody, frozen=True, kw_only=True):
     """One attempt in a chain, oldest first."""
 
     number: int
@@ -160,7 +160,7 @@ class JobView(JobRecord, frozen=True, kw_only=True):
     retry_chain: tuple[ChainLink, ...] = ()
 
 
-class PolicyField(Struct, frozen=True, kw_only=True):
+class PolicyField(ApiBody, frozen=True, kw_only=True):
     """One field of the policy in force. source: job, project, cluster, environment or default."""
 
     field: str
@@ -168,7 +168,7 @@ class PolicyField(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class PolicyView(Struct, frozen=True, kw_only=True):
+class PolicyView(ApiBody, frozen=True, kw_only=True):
     """The retry policy in force for a job, and where each of its fields comes from."""
 
     policy: RetryPolicy
@@ -176,7 +176,7 @@ class PolicyView(Struct, frozen=True, kw_only=True):
     held: str | None = None
 
 
-class RetryHold(Struct, frozen=True, kw_only=True):
+class RetryHold(ApiBody, frozen=True, kw_only=True):
     """One kill switch that is thrown. source: cluster, environment or project."""
 
     source: str
@@ -184,7 +184,7 @@ class RetryHold(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class RetriesOf(Struct, frozen=True, kw_only=True):
+class RetriesOf(ApiBody, frozen=True, kw_only=True):
     """How many jobs of one project wait for their retry. backing_off: until its time; held: by a
     kill switch."""
 
@@ -193,7 +193,7 @@ class RetriesOf(Struct, frozen=True, kw_only=True):
     held: int = 0
 
 
-class RetriesView(Struct, frozen=True, kw_only=True):
+class RetriesView(ApiBody, frozen=True, kw_only=True):
     """Retries of the whole cluster. enabled: no kill switch is thrown anywhere. rate_limit: per
     second, null without one."""
 
@@ -205,7 +205,7 @@ class RetriesView(Struct, frozen=True, kw_only=True):
     projects: list[RetriesOf]
 
 
-class RulesView(Struct, frozen=True, kw_only=True):
+class RulesView(ApiBody, frozen=True, kw_only=True):
     """The operators' rules of classification, as they were written and as they are read.
 
     problem: why the text is not in force, where an older version kept what this one cannot read; no
@@ -218,13 +218,13 @@ class RulesView(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class RulesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RulesRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All rules there are to be, as TOML; an empty text is none."""
 
     text: Annotated[str, Meta(max_length=64 * 1024)]
 
 
-class RulesTrial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RulesTrial(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An end to be classified, as an agent would report it. text: rules to try in place of those in
     force."""
 
@@ -237,7 +237,7 @@ class RulesTrial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=64 * 1024)] | None = None
 
 
-class RulesFinding(Struct, frozen=True, kw_only=True):
+class RulesFinding(ApiBody, frozen=True, kw_only=True):
     """What such an end is taken for, which rule says so, and what it went by.
 
     charged_to: the budget the cause is charged to: retries, infra, watchdog, nothing, or never (it
@@ -254,7 +254,7 @@ class RulesFinding(Struct, frozen=True, kw_only=True):
     avoid_host: bool = False
 
 
-class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PauseRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`hard` also stops what runs (the operator-stop watchdog, exit code 79; requeued at no
     charge)."""
 
@@ -262,7 +262,7 @@ class PauseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     hard: bool = False
 
 
-class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may
     go on; then it is stopped.
 
@@ -276,7 +276,7 @@ class HostActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hard: bool = False
 
 
-class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings to set (value, or null / "off" to switch a limit off), and names to go back to the
     layer below."""
 
@@ -284,7 +284,7 @@ class SettingsPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unset: Annotated[list[Name], Meta(max_length=128)] = []
 
 
-class TokenRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new token. A `join` token is spent by its first use and lives an hour unless said
     otherwise."""
 
@@ -293,7 +293,7 @@ class TokenRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expires_seconds: Annotated[float, Meta(gt=0, le=10 * 366 * 86_400)] | None = None
 
 
-class TokenCreated(Struct, frozen=True, kw_only=True):
+class TokenCreated(ApiBody, frozen=True, kw_only=True):
     """`secret` is shown this once."""
 
     id: str
@@ -303,7 +303,7 @@ class TokenCreated(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
 
-class WhyLine(Struct, frozen=True, kw_only=True):
+class WhyLine(ApiBody, frozen=True, kw_only=True):
     """One thing that holds a job, and what to do about it."""
 
     code: str  # waiting_start_time, back_off, queue_paused, max_running, no_host_serves_queue, no_room, behind, draining, running, ended, …
@@ -311,7 +311,7 @@ class WhyLine(Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-class Why(Struct, frozen=True, kw_only=True):
+class Why(ApiBody, frozen=True, kw_only=True):
     """Why a job is where it is: the state, the last decision's sentence, and every thing that holds
     it."""
 
@@ -321,7 +321,7 @@ class Why(Struct, frozen=True, kw_only=True):
     lines: list[WhyLine]
 
 
-class ForensicsView(Struct, frozen=True, kw_only=True):
+class ForensicsView(ApiBody, frozen=True, kw_only=True):
     """What was gathered before a kill of one attempt. epoch: tells the lives of a rank apart that
     was replaced."""
 
@@ -341,7 +341,7 @@ class HostView(HostRecord, frozen=True, kw_only=True):
     dead: bool = False
 
 
-class LogLine(Struct, frozen=True, kw_only=True):
+class LogLine(ApiBody, frozen=True, kw_only=True):
     """Bytes of a stream in an SSE `log` event: base64 in `data`. `gap` counts bytes dropped just
     before."""
 

@@ -25,7 +25,7 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.spec import Name
 from holdfast.core.webhooks.targets import MAX_URL_CHARS
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
-from holdfast.wire.api import Struct
+from holdfast.wire.api import ApiBody
 
 MAX_GRACE_SECONDS = 30 * 86_400.0
 DAY_SECONDS = 86_400.0
@@ -37,7 +37,7 @@ Secret = Annotated[str, Meta(min_length=16, max_length=256, pattern=r"^[\x21-\x7
 Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 
 
-class WebhookRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebhookRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new hook. events: kinds or beginnings of them ("job.*"); none: all but those about
     webhooks. secret: the server makes one where none is given."""
 
@@ -48,7 +48,7 @@ class WebhookRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     secret: Secret | None = None
 
 
-class WebhookPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebhookPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change; a field that is left out stays. project null: every project."""
 
     url: Url | UnsetType = UNSET
@@ -57,7 +57,7 @@ class WebhookPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: Label | UnsetType = UNSET
 
 
-class RotateRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RotateRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new secret. Until `grace_seconds` are over the one before signs too, so that receivers can
     change over."""
 
@@ -65,7 +65,7 @@ class RotateRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     grace_seconds: Annotated[float, Meta(ge=0, le=MAX_GRACE_SECONDS)] = DAY_SECONDS
 
 
-class WebhookPause(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebhookPause(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why; shown to whoever looks at the hook."""
 
     reason: Label = ""
@@ -77,7 +77,7 @@ class WebhookCreated(WebhookRecord, frozen=True, kw_only=True):
     secret: str
 
 
-class TestResult(Struct, frozen=True, kw_only=True):
+class TestResult(ApiBody, frozen=True, kw_only=True):
     """What came of one try. status None: there was no answer; `error` says why."""
 
     delivered: bool
@@ -92,7 +92,7 @@ class DeliveryView(DeliveryRecord, frozen=True, kw_only=True):
     body: str
 
 
-class Redelivered(Struct, frozen=True, kw_only=True):
+class Redelivered(ApiBody, frozen=True, kw_only=True):
     """How many dead deliveries are pending again."""
 
     count: int

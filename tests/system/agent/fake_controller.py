@@ -177,7 +177,7 @@ class FakeController:
             if report.state == "ended":
                 assert report.facts is not None
                 if key in self.refused:
-                    refused.append(wire.Refused(key=key))
+                    refused.append(wire.RefusedReport(key=key))
                     continue
                 self.states[key] = "ended"
                 self.ends.setdefault(key, report.facts)

@@ -10,7 +10,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement
-from holdfast.moves.values import Member
+from holdfast.moves.values import DueMember
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 500
@@ -32,7 +32,7 @@ class MembersLoop:
         if not found:
             return {}
         settings = await controller.settings.current()
-        by_job: dict[str, list[Member]] = {}
+        by_job: dict[str, list[DueMember]] = {}
         for member in found:
             if member.fallen:
                 by_job.setdefault(member.job.id, []).append(member)
@@ -45,7 +45,7 @@ class MembersLoop:
             return {}
         return {"replaced": replaced, "late": late, "released": len(released)}
 
-    async def _replace(self, fallen: Sequence[Member], settings: Settings) -> int:
+    async def _replace(self, fallen: Sequence[DueMember], settings: Settings) -> int:
         """Decide the falls of one job's members, all in one transaction."""
         controller = self._controller
         plans = {}
@@ -72,7 +72,7 @@ class MembersLoop:
                 log.info("member replaced: %s", plan.reason, extra=_about(member))
         return len(done)
 
-    async def _stop_late(self, member: Member, settings: Settings) -> bool:
+    async def _stop_late(self, member: DueMember, settings: Settings) -> bool:
         """Stop a replacement that does not start, so that it gets another host: its own may be the
         cause."""
         job, task = member.job, member.task
@@ -88,7 +88,7 @@ class MembersLoop:
         return stopped
 
 
-def _about(member: Member) -> dict[str, object]:
+def _about(member: DueMember) -> dict[str, object]:
     task = member.task
     return {
         "job": task.job_id,

@@ -20,8 +20,8 @@ from holdfast.core.webhooks.values import (
     HOOK_WINDOW,
     MAX_PENDING,
     TOTAL_WINDOW,
-    Answer,
     BackOff,
+    DeliveryAnswer,
     DeliveryBatch,
     DeliveryState,
     DueDelivery,
@@ -66,7 +66,7 @@ class WebhooksLoop:
 
     async def run_once(self) -> Summary:
         tally: Counter[str] = Counter()
-        flights: dict[asyncio.Task[Answer], DueDelivery] = {}
+        flights: dict[asyncio.Task[DeliveryAnswer], DueDelivery] = {}
         clock, wake = self._controller.clock, self._controller.wakes.topic("events")
         await asyncio.sleep(self._pause_seconds)
         seen, looked_at, more = wake.version, -math.inf, False
@@ -94,7 +94,7 @@ class WebhooksLoop:
 
     async def _wait(
         self,
-        flights: Collection[asyncio.Task[Answer]],
+        flights: Collection[asyncio.Task[DeliveryAnswer]],
         wake: Wake,
         seen: int,
         pause: float,
@@ -146,7 +146,7 @@ class WebhooksLoop:
 
     # ---- deliveries → tries
 
-    async def _launch(self, flights: dict[asyncio.Task[Answer], DueDelivery]) -> None:
+    async def _launch(self, flights: dict[asyncio.Task[DeliveryAnswer], DueDelivery]) -> None:
         if len(flights) >= TOTAL_WINDOW:
             return
         flying = list(flights.values())
@@ -158,7 +158,7 @@ class WebhooksLoop:
         for delivery in chosen:
             flights[asyncio.create_task(self._send(delivery, settings))] = delivery
 
-    async def _send(self, due: DueDelivery, settings: Settings) -> Answer:
+    async def _send(self, due: DueDelivery, settings: Settings) -> DeliveryAnswer:
         try:
             return await self._controller.webhooks.send(
                 due.url,
@@ -172,9 +172,11 @@ class WebhooksLoop:
         except Exception:
             # One delivery that cannot even be tried must not hold the others up; it counts as tried.
             log.exception("delivery %s of webhook %s could not be sent", due.id, due.webhook_id)
-            return Answer(error="it could not be sent; the controller's log has the reason")
+            return DeliveryAnswer(error="it could not be sent; the controller's log has the reason")
 
-    async def _record(self, landed: dict[asyncio.Task[Answer], DueDelivery]) -> Counter[str]:
+    async def _record(
+        self, landed: dict[asyncio.Task[DeliveryAnswer], DueDelivery]
+    ) -> Counter[str]:
         if not landed:
             return Counter()
         controller = self._controller

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 
 import h11
 
-from holdfast.core.webhooks.targets import Target, as_address, judge_addresses, parse_target
-from holdfast.core.webhooks.values import Answer, make_headers, read_retry_after
+from holdfast.core.webhooks.targets import WebhookTarget, as_address, judge_addresses, parse_target
+from holdfast.core.webhooks.values import DeliveryAnswer, make_headers, read_retry_after
 from holdfast.errors import HoldfastError, ValidationError
 
 log = logging.getLogger("holdfast.webhooks")
@@ -122,7 +122,7 @@ class Sender:
         *,
         allow_private: bool,
         seconds: float,
-    ) -> Answer:
+    ) -> DeliveryAnswer:
         """One try, `seconds` long at most from the look-up to the status. Whatever goes wrong is in
         the answer."""
         timestamp = int(self._wall_clock())
@@ -131,19 +131,19 @@ class Sender:
         try:
             answer = await self._try(url, headers, body, allow_private, seconds)
         except TimeoutError:
-            answer = Answer(error=f"no answer within {seconds:g} s")
+            answer = DeliveryAnswer(error=f"no answer within {seconds:g} s")
         except (TargetRefused, ValidationError) as error:
-            answer = Answer(error=f"refused: {error.message}")
+            answer = DeliveryAnswer(error=f"refused: {error.message}")
         except ssl.SSLCertVerificationError as error:
-            answer = Answer(error=f"the certificate does not hold: {error.verify_message}")
+            answer = DeliveryAnswer(error=f"the certificate does not hold: {error.verify_message}")
         except h11.ProtocolError as error:
-            answer = Answer(error=f"the answer is not HTTP: {error}")
+            answer = DeliveryAnswer(error=f"the answer is not HTTP: {error}")
         except OSError as error:  # also ssl.SSLError
-            answer = Answer(
+            answer = DeliveryAnswer(
                 error=f"cannot be reached: {error.strerror or error or type(error).__name__}"
             )
         took = time.perf_counter() - began
-        return Answer(
+        return DeliveryAnswer(
             status=answer.status,
             error=answer.error,
             retry_after_seconds=answer.retry_after_seconds,
@@ -152,7 +152,7 @@ class Sender:
 
     async def _try(
         self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float
-    ) -> Answer:
+    ) -> DeliveryAnswer:
         target = parse_target(url, allow_private=allow_private)
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         sending: asyncio.Task[None] | None = None
@@ -175,7 +175,7 @@ class Sender:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
-    async def _find_addresses(self, target: Target, allow_private: bool) -> Sequence[str]:
+    async def _find_addresses(self, target: WebhookTarget, allow_private: bool) -> Sequence[str]:
         """Every address of a target, judged (HOOK-4)."""
         literal = as_address(target.host) is not None
         addresses = [target.host] if literal else await self._resolve(target.host, target.port)
@@ -187,7 +187,7 @@ class Sender:
         return addresses
 
     async def _connect(
-        self, target: Target, addresses: Sequence[str]
+        self, target: WebhookTarget, addresses: Sequence[str]
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the first address that takes it; the certificate must be the name's."""
         tls = self._context() if target.scheme == "https" else None
@@ -222,7 +222,7 @@ class Sender:
 
 
 def _make_request(
-    connection: h11.Connection, target: Target, headers: dict[str, str], body: bytes
+    connection: h11.Connection, target: WebhookTarget, headers: dict[str, str], body: bytes
 ) -> bytes:
     from holdfast import __version__
 
@@ -247,7 +247,7 @@ async def _send_all(writer: asyncio.StreamWriter, data: bytes) -> None:
     await writer.drain()
 
 
-async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection) -> Answer:
+async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection) -> DeliveryAnswer:
     """The final status and what it asks for. Interim answers (1xx) are passed over, within the
     bound of a head."""
     room = MAX_HEAD_BYTES
@@ -268,7 +268,7 @@ async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection)
                 if wish is None
                 else read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
             )
-            return Answer(
+            return DeliveryAnswer(
                 status=event.status_code, retry_after_seconds=seconds, error=_say(event.status_code)
             )
         elif not isinstance(event, h11.InformationalResponse):

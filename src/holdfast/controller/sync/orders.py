@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.records import CheckpointRecord
-from holdfast.moves.values import Seat
+from holdfast.moves.values import GangSeat
 from holdfast.store.port.store import Store, TaskOffer
 from holdfast.wire import agent as wire
 
@@ -23,9 +23,9 @@ class GangLayout:
     """The ranks of one attempt of a gang, host by host. Hosts are in the order of their first
     ranks, as torchrun counts them."""
 
-    def __init__(self, job_id: str, epoch: int, seats: Sequence[Seat]) -> None:
+    def __init__(self, job_id: str, epoch: int, seats: Sequence[GangSeat]) -> None:
         self.seats = seats
-        self.hosts: dict[str, list[Seat]] = {}
+        self.hosts: dict[str, list[GangSeat]] = {}
         for seat in seats:
             self.hosts.setdefault(seat.host_id, []).append(seat)
         self.numbers = {host_id: number for number, host_id in enumerate(self.hosts)}

@@ -31,7 +31,7 @@ from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
-from holdfast.store.port.store import Beat, HostSync, HostSynced, LogAppend
+from holdfast.store.port.store import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
@@ -137,7 +137,7 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
         claimed=tuple((t.key, t.port) for t in request.tasks if t.state == "claimed"),
         ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
         beats=tuple(
-            Beat(
+            TaskBeat(
                 key=t.key,
                 step=t.beat.step,
                 total=t.beat.total,
@@ -255,7 +255,7 @@ async def _make_answer(
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),
         acked=list(found.acked),
-        refused=[wire.Refused(key=key) for key in found.refused],
+        refused=[wire.RefusedReport(key=key) for key in found.refused],
         watch=watch,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),

@@ -63,7 +63,7 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
     start_failures: int = 0
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     """The attempt that is over. ran_seconds: how long it ran; step: the furthest its beats said,
     None without any."""
 
@@ -122,7 +122,7 @@ def decide_success(charges: Charges, attempt: int) -> Decision:
 
 
 def decide(
-    found: Classified, charges: Charges, policy: Policy, ending: Ending, *, chance: float
+    found: Classified, charges: Charges, policy: Policy, ending: AttemptEnding, *, chance: float
 ) -> Decision:
     """Return what becomes of the job after its trigger ended as `found`.
 
@@ -130,7 +130,7 @@ def decide(
     same arguments always give the same decision.
     """
     budget = CHARGED_TO[found.cause]
-    case = _Case(found, budget, policy, ending)
+    case = _EndCase(found, budget, policy, ending)
     seen = count_progress(charges, ending.step, counted=False)
     if found.cause is Cause.USER_CANCELLED:
         return case.end(seen, found.message, JobEvent.CANCEL, Outcome.CANCELLED)
@@ -176,7 +176,7 @@ def count_progress(charges: Charges, step: int | None, *, counted: bool = True) 
     return msgspec.structs.replace(charges, no_progress=charges.no_progress + 1)
 
 
-def _refuse(found: Classified, budget: Budget, policy: Policy, ending: Ending) -> str | None:
+def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEnding) -> str | None:
     """Why there is no other attempt whatever the budgets say, or None."""
     if budget is Budget.NEVER:
         return f"{found.cause} is never retried"
@@ -200,7 +200,7 @@ def start_delay_seconds(failures: int) -> float:
     return min(FIRST_START_DELAY_SECONDS * 2.0 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)
 
 
-def _back_off_start(case: _Case, charges: Charges) -> Decision:
+def _back_off_start(case: _EndCase, charges: Charges) -> Decision:
     failures = charges.start_failures + 1
     after = msgspec.structs.replace(charges, start_failures=failures)
     if failures >= case.policy.start_failure_limit:
@@ -213,7 +213,7 @@ def _back_off_start(case: _Case, charges: Charges) -> Decision:
     return case.back_off_start(after, text, delay)
 
 
-def _charge_watchdog(case: _Case, charges: Charges) -> Decision:
+def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
     cap, text = case.policy.watchdog_cap, case.found.message
     after = msgspec.structs.replace(charges, watchdog=charges.watchdog + 1)
     if case.policy.on_trip == "fail":
@@ -226,7 +226,7 @@ def _charge_watchdog(case: _Case, charges: Charges) -> Decision:
     )
 
 
-def _charge_infra(case: _Case, charges: Charges) -> Decision:
+def _charge_infra(case: _EndCase, charges: Charges) -> Decision:
     cap, text = case.policy.infra_cap, case.found.message
     after = msgspec.structs.replace(charges, infra=charges.infra + 1)
     if charges.infra >= cap:
@@ -236,7 +236,7 @@ def _charge_infra(case: _Case, charges: Charges) -> Decision:
     return case.requeue(after, text, avoid=case.found.cause is Cause.GPU_FAULT)
 
 
-def _charge_retries(case: _Case, charges: Charges, chance: float) -> Decision:
+def _charge_retries(case: _EndCase, charges: Charges, chance: float) -> Decision:
     retry, text = case.policy.retry, case.found.message
     after = msgspec.structs.replace(charges, retries=charges.retries + 1)
     if charges.retries >= retry.max_retries:
@@ -253,10 +253,12 @@ def _charge_retries(case: _Case, charges: Charges, chance: float) -> Decision:
     return case.back_off(after, text, delay)
 
 
-class _Case:
+class _EndCase:
     """One attempt's end, with what every decision about it shares."""
 
-    def __init__(self, found: Classified, budget: Budget, policy: Policy, ending: Ending) -> None:
+    def __init__(
+        self, found: Classified, budget: Budget, policy: Policy, ending: AttemptEnding
+    ) -> None:
         self.found = found
         self.budget = budget
         self.policy = policy

@@ -18,7 +18,14 @@ import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import classify
-from holdfast.core.endings.decide import Charges, Decision, Ending, Policy, decide, decide_success
+from holdfast.core.endings.decide import (
+    AttemptEnding,
+    Charges,
+    Decision,
+    Policy,
+    decide,
+    decide_success,
+)
 from holdfast.core.endings.replace import find_member_cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
@@ -238,11 +245,13 @@ def _refuse_partial(
     )
 
 
-def _ending(job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | None) -> Ending:
+def _ending(
+    job: JobRecord, tasks: Sequence[TaskRecord], trigger: TaskRecord | None
+) -> AttemptEnding:
     steps = [task.step for task in tasks if task.step is not None]
     whose = [trigger] if trigger is not None else tasks
     ran = [task.facts.runtime_seconds for task in whose if task.facts is not None]
-    return Ending(
+    return AttemptEnding(
         job_id=job.id,
         interactive=job.spec.interactive,
         ran_seconds=max(ran, default=0.0),

@@ -79,7 +79,7 @@ def plan_replacement(
     """Return what becomes of `task`, a member of the supervised `job` that has failed or was
     stopped by itself."""
     found = find_member_cause(task, rules)
-    case = _Case(job, task, found, is_proof=_is_proof(task, rules))
+    case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == "replaced":
         return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
     budget = CHARGED_TO[found.cause]
@@ -141,7 +141,7 @@ def find_own_code(facts: TaskFacts) -> int | None:
     return None if foreign else facts.exit_code
 
 
-class _Case:
+class _MemberCase:
     """One member's fall, with what every decision about it shares."""
 
     def __init__(

@@ -98,13 +98,13 @@ def plan_admission(
     hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs
     that may be preempted or are being stopped, None where there are none or preemption is off.
     """
-    plan = _Plan(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
+    plan = _Admission(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
     for job in candidates:
         plan.consider(job)
     return plan.finish()
 
 
-class _Plan:
+class _Admission:
     """A plan while it is made."""
 
     def __init__(

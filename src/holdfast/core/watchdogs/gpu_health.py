@@ -19,7 +19,7 @@ from holdfast.core.watchdogs.signals import (
     Judgement,
     Reading,
     Signal,
-    Window,
+    SignalWindow,
     extend_window,
     judge,
     open_window,
@@ -39,7 +39,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     reset_at: float = 0.0
     beaten: bool = False
-    window: Window | None = None
+    window: SignalWindow | None = None
 
     def start(self, now: float) -> GpuHealth:
         """Begin the load grace."""
@@ -101,7 +101,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         window = open_window(reading, gpus, owns_whole_box, since)
         return msgspec.structs.replace(self, window=window, reset_at=since)
 
-    def _trip(self, window: Window, judged: Judgement) -> Trip:
+    def _trip(self, window: SignalWindow, judged: Judgement) -> Trip:
         length = describe_seconds(window.at - window.since)
         return make_trip(
             Watchdog.GPU_HEALTH,

@@ -9,7 +9,7 @@ MAX_DEPTH = 32
 MAX_LEARNED = 256
 
 
-class Section(msgspec.Struct, frozen=True):
+class OpenSection(msgspec.Struct, frozen=True):
     """An open section. timeout_seconds: its own, None to go by what earlier passes took."""
 
     name: str
@@ -25,7 +25,7 @@ class Sections(msgspec.Struct, frozen=True):
     nothing.
     """
 
-    open: tuple[Section, ...] = ()
+    open: tuple[OpenSection, ...] = ()
     learned: dict[str, float] = {}
 
     def enter(self, now: float, name: str, timeout: float | None) -> Sections:
@@ -34,7 +34,9 @@ class Sections(msgspec.Struct, frozen=True):
             if section.name == name:
                 again = msgspec.structs.replace(section, timeout_seconds=timeout)
                 return Sections((*self.open[:depth], again), self.learned)
-        return Sections((*self.open[: MAX_DEPTH - 1], Section(name, now, timeout)), self.learned)
+        return Sections(
+            (*self.open[: MAX_DEPTH - 1], OpenSection(name, now, timeout)), self.learned
+        )
 
     def leave(self, now: float, name: str) -> Sections:
         """The job left `name`; its pass counts. One whose entry was lost is ignored."""

@@ -76,7 +76,7 @@ class Span(msgspec.Struct, frozen=True):
         return Span(min(self.low, value), max(self.high, value))
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of readings showed, in constant space however long the window is.
 
     since: when the window began, at or before its first reading. at: its last reading. samples: how
@@ -126,19 +126,21 @@ def _known(value: float | None) -> float | None:
 
 def open_window(
     reading: Reading, gpus: int, owns_whole_box: bool, since: float | None = None
-) -> Window:
+) -> SignalWindow:
     """Return the window that begins with `reading`; `gpus` is how many devices the task has."""
     begun = reading.at if since is None else since
-    empty = Window(since=begun, at=reading.at, samples=0)
+    empty = SignalWindow(since=begun, at=reading.at, samples=0)
     return _take(empty, reading, gpus, owns_whole_box)
 
 
-def extend_window(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> Window:
+def extend_window(
+    window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: bool
+) -> SignalWindow:
     """Return the window with one more reading, which is later than its last."""
     return _take(_take_differences(window, reading), reading, gpus, owns_whole_box)
 
 
-def _take_differences(window: Window, reading: Reading) -> Window:
+def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
     """Add what only two neighbouring readings show: CPU time and I/O."""
     seconds = reading.at - window.at
     cpu_before, cpu_now = _known(window.last.cpu_seconds), _known(reading.tree.cpu_seconds)
@@ -156,7 +158,7 @@ def _take_differences(window: Window, reading: Reading) -> Window:
     return msgspec.structs.replace(window, cpu_percent=percent, io_bytes=moved, tree_known=known)
 
 
-def _take(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> Window:
+def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: bool) -> SignalWindow:
     """Add what one reading shows by itself."""
     seen = [g for g in reading.gpus if owns_whole_box or not g.box_wide]  # SIGNAL-2
     gpu_known = window.gpu_known and len({g.index for g in seen}) >= gpus
@@ -193,7 +195,7 @@ def _take(window: Window, reading: Reading, gpus: int, owns_whole_box: bool) -> 
     )
 
 
-def judge(window: Window, settings: WatchSettings, gpus: int) -> Judgement:
+def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement:
     """Return what the window says about a task with `gpus` devices (0: judged by its process tree
     alone).
 
@@ -218,7 +220,7 @@ def judge(window: Window, settings: WatchSettings, gpus: int) -> Judgement:
     return Judgement(signal, words, evidence)
 
 
-def _weigh(window: Window, settings: WatchSettings, gpus: int) -> tuple[Signal, str]:
+def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Signal, str]:
     if gpus:
         if window.gpu_percent is not None and window.gpu_percent > settings.gpu_idle_percent:
             return Signal.BUSY, f"its GPU is at {window.gpu_percent:.0f} %"

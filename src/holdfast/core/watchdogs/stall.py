@@ -25,7 +25,7 @@ from holdfast.core.watchdogs.signals import (
     Judgement,
     Reading,
     Signal,
-    Window,
+    SignalWindow,
     extend_window,
     judge,
     open_window,
@@ -40,7 +40,7 @@ from holdfast.core.watchdogs.verdicts import (
 )
 
 
-class Patience(msgspec.Struct, frozen=True):
+class StallPatience(msgspec.Struct, frozen=True):
     """How long silence may last here: until suspicion, and until the silence limit decides. None is
     for ever."""
 
@@ -60,7 +60,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     quiet_since: float = -math.inf
     sections: Sections = Sections()
     suspected: bool = False
-    window: Window | None = None
+    window: SignalWindow | None = None
     idle_samples: int = 0
     next_sample_at: float = math.inf
     words: str = "no signal was read"
@@ -85,7 +85,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         fresh = Stall(armed=self.armed or is_beat, sign_at=now, quiet_since=now, sections=sections)
         return fresh, is_beat, heard
 
-    def patience(self, settings: WatchSettings) -> Patience:
+    def patience(self, settings: WatchSettings) -> StallPatience:
         """Return what holds now: the settings', or those of the section the work is in.
 
         A section's own or learned timeout takes the stall timeout's place, and the silence limit
@@ -93,21 +93,21 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         silence limit holds.
         """
         if not settings.stall_watch:
-            return Patience(None, None)
+            return StallPatience(None, None)
         limit = settings.silence_limit_seconds
         replaced = self.sections.timeout(settings.section_factor)
         if replaced is not None:
             timeout, given = replaced
             if given:
-                return Patience(timeout, None if limit is None else timeout + limit)
+                return StallPatience(timeout, None if limit is None else timeout + limit)
             if not self.armed or settings.stall_timeout_seconds is None:
-                return Patience(None, limit if self.armed else None)
+                return StallPatience(None, limit if self.armed else None)
             # A pass of a second would teach five: a section is there to give more time, never less.
             timeout = max(timeout, settings.stall_timeout_seconds)
-            return Patience(timeout, None if limit is None else timeout + limit)
+            return StallPatience(timeout, None if limit is None else timeout + limit)
         if not self.armed:
-            return Patience(None, None)  # STALL-1
-        return Patience(None if self.sections.open else settings.stall_timeout_seconds, limit)
+            return StallPatience(None, None)  # STALL-1
+        return StallPatience(None if self.sections.open else settings.stall_timeout_seconds, limit)
 
     def listen_again(self, deaf_seconds: float) -> Stall:
         """Take the time nobody listened out of the silence (STALL-4) and begin any confirmation
@@ -171,7 +171,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
     def _confirm(
         self,
-        window: Window,
+        window: SignalWindow,
         reading: Reading,
         settings: WatchSettings,
         gpus: int,

@@ -38,7 +38,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A URL taken apart. host: a lower-case ASCII name or an address without brackets; path: with
     its query."""
 
@@ -56,7 +56,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def parse_target(url: str, *, allow_private: bool) -> Target:
+def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
     """Take a webhook's URL apart. Raises ValidationError saying what will not do."""
     if len(url) > MAX_URL_CHARS or not _VISIBLE.fullmatch(url) or "\\" in url:
         raise _refuse(
@@ -81,7 +81,7 @@ def parse_target(url: str, *, allow_private: bool) -> Target:
         raise _refuse("a URL whose port is between 1 and 65535")
     if "%" in host:
         raise _refuse("a URL whose host has no zone and no escapes")
-    target = Target(
+    target = WebhookTarget(
         scheme=parts.scheme,
         host=_read_host(host),
         port=port or (443 if parts.scheme == "https" else 80),

@@ -166,7 +166,7 @@ class DueDelivery(Record, frozen=True, kw_only=True):
     body: str
 
 
-class Answer(Record, frozen=True, kw_only=True):
+class DeliveryAnswer(Record, frozen=True, kw_only=True):
     """What came of one try. status None: no answer; `error` says why. retry_after_seconds: the
     receiver's wish."""
 
@@ -309,7 +309,7 @@ def back_off(policy: BackOff, tries: int, chance: float) -> float:
 
 
 def judge_try(
-    due: DueDelivery, answer: Answer, max_tries: int, policy: BackOff, chance: float
+    due: DueDelivery, answer: DeliveryAnswer, max_tries: int, policy: BackOff, chance: float
 ) -> Tried:
     """What becomes of a delivery after one more try.
 
@@ -346,7 +346,7 @@ def judge_try(
     )
 
 
-def next_window(window: int, answer: Answer) -> int:
+def next_window(window: int, answer: DeliveryAnswer) -> int:
     """How many deliveries of a hook may be under way after an answer: halved by a receiver in
     trouble, one more by one that is well.
 

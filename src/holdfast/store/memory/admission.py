@@ -23,7 +23,7 @@ from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import requests
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import Allotment, quota_left, read_quota
-from holdfast.moves.room import Room, name_hosts, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, name_hosts, plan_headroom, serves
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Reserved
 from holdfast.store.memory.members import MemoryMembers
@@ -166,7 +166,7 @@ class MemoryAdmission(MemoryMembers):
         """See `Store.reserve`."""
         s, at = self.state, self.state.at(now)
         ids = {t.host_id for p in placements for t in p.tasks}
-        room = Room(
+        room = RoomCheck(
             s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE
         )
         allotment = Allotment(
@@ -196,7 +196,7 @@ class MemoryAdmission(MemoryMembers):
         return applied
 
     def _reserve(
-        self, job: MemoryJob, placement: JobPlacement, ttl: float, room: Room, at: datetime
+        self, job: MemoryJob, placement: JobPlacement, ttl: float, room: RoomCheck, at: datetime
     ) -> None:
         s = self.state
         m = s.load([job.row.id], at)

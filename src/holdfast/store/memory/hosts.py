@@ -41,7 +41,7 @@ from holdfast.moves.reports import (
     recovered_event,
 )
 from holdfast.moves.rows import NewEvent, TaskRow
-from holdfast.moves.values import ClaimRow, Seat
+from holdfast.moves.values import ClaimRow, GangSeat
 from holdfast.store.memory.state import MemoryHost, MemoryState
 from holdfast.store.port.store import DrainSnapshot, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.wire.agent import HostFacts
@@ -339,7 +339,7 @@ class MemoryHosts:
             return
         s, job = self.state, self.state.jobs[task.job_id]
         seats = tuple(
-            Seat(
+            GangSeat(
                 rank=t.rank,
                 host_id=t.host_id or "",
                 host_name=s.hosts[t.host_id or ""].name,

@@ -15,10 +15,10 @@ from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import members
 from holdfast.moves.registration import moved_event
-from holdfast.moves.room import Room
+from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.submission import no_job, refuse_retry
-from holdfast.moves.values import Member
+from holdfast.moves.values import DueMember
 from holdfast.store.memory.state import MemoryState
 
 
@@ -32,7 +32,7 @@ class MemoryMembers:
             for job_id in sorted(self.state.by_state[state]):
                 yield from (task for _, task in sorted(self.state.tasks.get(job_id, {}).items()))
 
-    async def list_members(self, limit: int) -> list[Member]:
+    async def list_members(self, limit: int) -> list[DueMember]:
         """See `Store.list_members`."""
         s, at, found = self.state, self.state.at(None), []
         for task in sorted(
@@ -42,7 +42,7 @@ class MemoryMembers:
             if task.state in members.FALLEN or starting:
                 since = (task.reserved_at if starting else task.ended_at) or at
                 found.append(
-                    Member(
+                    DueMember(
                         job=s.job_record(task.job_id),
                         task=s.task_record(task),
                         fallen=not starting,
@@ -167,7 +167,7 @@ class MemoryMembers:
         capacity = [
             s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE
         ]
-        room, names = Room(capacity), {host.host_id: host.name for host in capacity}
+        room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
         m = s.load([p.job_id for p in placements], s.at(now))
         seated = []
         for placement in members.join_placements(placements):

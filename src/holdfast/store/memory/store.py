@@ -19,7 +19,7 @@ from holdfast.errors import Conflict, Stale
 from holdfast.moves.event_ids import format_event_id, no_token, parse_event_id
 from holdfast.moves.log_plan import (
     LogBase,
-    Place,
+    LogPlace,
     Range,
     find_place,
     no_attempt,
@@ -170,7 +170,7 @@ class MemoryLogs:
         log.ended = ends or (log.ended and not place.new)
         return log.size
 
-    def _find_place(self, key: TaskKey, attempt: int, stream: str, size: int) -> Place:
+    def _find_place(self, key: TaskKey, attempt: int, stream: str, size: int) -> LogPlace:
         found = [
             r
             for r in self.state.replacements

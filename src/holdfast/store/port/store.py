@@ -41,21 +41,21 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Value
 from holdfast.moves.values import (
     AdmissionSnapshot,
-    Beat,
     DrainSnapshot,
+    DueMember,
     Gauges,
     HostSync,
     HostSynced,
     JobFilter,
     LiveTask,
     LogAppend,
-    Member,
     NewJob,
     PreemptRow,
     Released,
     Reserved,
     SettingsLayers,
     Submitted,
+    TaskBeat,
     TaskOffer,
     TellDrains,
 )
@@ -66,7 +66,7 @@ from holdfast.wire.agent import Forensics, HostFacts
 
 __all__ = [
     "AdmissionSnapshot",
-    "Beat",
+    "TaskBeat",
     "DrainSnapshot",
     "Gauges",
     "HostSync",
@@ -294,7 +294,7 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         to their leases. Returns job ids."""
 
     # ---- members of supervised jobs
-    async def list_members(self, limit: int) -> list[Member]:
+    async def list_members(self, limit: int) -> list[DueMember]:
         """Members about which something is to be decided: those that fell, and replacements that
         have not started yet."""
 

@@ -22,7 +22,7 @@ from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.moves import members, requests
 from holdfast.moves.quotas import Allotment, sets_quota
-from holdfast.moves.room import Room, name_hosts, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, name_hosts, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Reserved
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.jobs import read_jobs
@@ -150,7 +150,7 @@ class AdmissionPart:
                 ("read_needs", {"ids": ids}),
             )
             paused = [row["name"] for row in queues if row["paused"]]
-            room = Room(_as_capacity(row) for row in capacity)
+            room = RoomCheck(_as_capacity(row) for row in capacity)
             needs = {row["id"]: row for row in needed}
             allotment = await self._allot(tx, needed)
             fitting = [
@@ -235,7 +235,9 @@ def _as_capacity(row: Mapping[str, Any]) -> Capacity:
     )
 
 
-def _fits(placement: JobPlacement, need: dict[str, Any], room: Room, allotment: Allotment) -> bool:
+def _fits(
+    placement: JobPlacement, need: dict[str, Any], room: RoomCheck, allotment: Allotment
+) -> bool:
     if placement.epoch != need["epoch"] or len(placement.tasks) != need["tasks"]:
         return False
     gpus = need["gpus"] * need["tasks"]
@@ -261,7 +263,7 @@ def _ask_candidates(
 
 
 def _reservation_rows(
-    placements: Sequence[JobPlacement], ttls: Mapping[str, float], room: Room
+    placements: Sequence[JobPlacement], ttls: Mapping[str, float], room: RoomCheck
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     jobs: list[dict[str, Any]] = []
     tasks: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.log_plan import (
     PIECE_BYTES,
     LogBase,
-    Place,
+    LogPlace,
     Range,
     find_place,
     no_attempt,
@@ -214,9 +214,9 @@ class _Writing:
         *_, rows = await self._tx.many(*steps, (name, params))
         return rows
 
-    async def _find_place(self, stream: _Stream, epoch: int) -> Place:
+    async def _find_place(self, stream: _Stream, epoch: int) -> LogPlace:
         if not stream.replaced:
-            return Place(0, None, new=False, later=False)
+            return LogPlace(0, None, new=False, later=False)
         rows = await self._do("read_log_bases", stream.where)
         place = find_place(
             [LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size

@@ -13,9 +13,9 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.moves import members
-from holdfast.moves.room import Room
+from holdfast.moves.room import RoomCheck
 from holdfast.moves.submission import no_job, refuse_retry
-from holdfast.moves.values import Member
+from holdfast.moves.values import DueMember
 from holdfast.store.postgres.admission import read_capacity
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.drains import quarantine_host
@@ -28,10 +28,10 @@ class MembersPart:
 
     session: Session
 
-    async def list_members(self, limit: int) -> list[Member]:
+    async def list_members(self, limit: int) -> list[DueMember]:
         """See `Store.list_members`."""
 
-        async def work(tx: Tx) -> list[Member]:
+        async def work(tx: Tx) -> list[DueMember]:
             found = await tx.rows("find_members", {"limit": limit})
             if not found:
                 return []
@@ -42,7 +42,7 @@ class MembersPart:
                 for row in await tx.rows("read_tasks", {"ids": ids})
             }
             return [
-                Member(
+                DueMember(
                     job=jobs[row["job_id"]],
                     task=tasks[row["job_id"], row["rank"]],
                     fallen=row["fallen"],
@@ -129,7 +129,7 @@ class MembersPart:
             host_ids = sorted({t.host_id for p in placements for t in p.tasks})
             await tx.rows("lock_hosts", {"ids": host_ids})
             capacity = await read_capacity(tx, host_ids, None)
-            room, names = Room(capacity), {host.host_id: host.name for host in capacity}
+            room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
             m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
             seated = []
             for placement in members.join_placements(placements):

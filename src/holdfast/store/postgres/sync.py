@@ -30,7 +30,7 @@ from holdfast.moves.reports import (
     recovered_event,
 )
 from holdfast.moves.rows import clean_text
-from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, Seat, TaskOffer
+from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, PreemptRow, TaskOffer
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state
@@ -342,9 +342,9 @@ def _give_offers(
     offered = {row["job_id"] for row in rows}
     jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found if row["id"] in offered}
     secrets = {row["job_id"]: row["secrets"] for row in hidden}
-    places: dict[str, list[Seat]] = {}
+    places: dict[str, list[GangSeat]] = {}
     for row in found_seats:
-        places.setdefault(row["job_id"], []).append(msgspec.convert(row, Seat))
+        places.setdefault(row["job_id"], []).append(msgspec.convert(row, GangSeat))
     seats = {job_id: tuple(ranks) for job_id, ranks in places.items()}
     for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
         d = by_host[row["host_id"]]

@@ -180,7 +180,9 @@ async def test_peers_are_told_once_to_an_agent_that_shares_them(
     assert [order.peers for order in old.launch] == [peers] * len(hers.launch)
     names = {report.key.rank: name for name, reports in places.items() for report in reports}
     address = {"h1": agent.facts.address, "h2": "10.0.0.2"}
-    assert peers == [wire.Peer(rank=r, host=names[r], address=address[names[r]]) for r in range(3)]
+    assert peers == [
+        wire.RankPeer(rank=r, host=names[r], address=address[names[r]]) for r in range(3)
+    ]
     assert [msgspec.structs.replace(order, peers=[]) for order in old.launch] == hers.launch
 
 

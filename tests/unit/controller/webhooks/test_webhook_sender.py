@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import webhooks
 from holdfast.controller.runtime.webhook_sender import Resolver, Sender, TargetRefused
-from holdfast.core.webhooks.values import Answer
+from holdfast.core.webhooks.values import DeliveryAnswer
 from holdfast.errors import ValidationError
 from tests.unit.controller.webhooks.receiver import (
     OK,
@@ -50,7 +50,7 @@ async def post(
     allow_private: bool = True,
     secrets: Sequence[str] = (SECRET,),
     body: bytes = BODY,
-) -> Answer:
+) -> DeliveryAnswer:
     return await (sender or Sender()).send(
         url, "w1", "d1", secrets, body, allow_private=allow_private, seconds=seconds
     )

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.core.causes import CHARGED_TO, ELIGIBLE, Budget, Cause
 from holdfast.core.endings.decide import (
+    AttemptEnding,
     Charges,
     Decision,
-    Ending,
     Policy,
     count_progress,
     decide,
@@ -32,7 +32,7 @@ FREE = [
 ]  # a failed start has a back-off of its own
 COUNTED = (Budget.RETRIES, Budget.WATCHDOG, Budget.INFRA)
 PLENTY = Policy(retry=RetryPolicy(max_retries=1000), watchdog_cap=1000, infra_cap=1000)
-ENDING = Ending(job_id="j")
+ENDING = AttemptEnding(job_id="j")
 
 
 def found(cause: Cause, **more: Any) -> Classified:
@@ -50,7 +50,11 @@ def judge(
 ) -> Decision:
     what = found(cause, **(more or {}))
     return decide(
-        what, charges or Charges(), policy or Policy(), Ending(job_id="j", **ending), chance=chance
+        what,
+        charges or Charges(),
+        policy or Policy(),
+        AttemptEnding(job_id="j", **ending),
+        chance=chance,
     )
 
 

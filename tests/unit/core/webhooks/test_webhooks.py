@@ -18,8 +18,8 @@ from holdfast.core.records import EventRecord
 from holdfast.core.webhooks.targets import judge_addresses, parse_target
 from holdfast.core.webhooks.values import (
     HOOK_WINDOW,
-    Answer,
     BackOff,
+    DeliveryAnswer,
     DeliveryState,
     DueDelivery,
     JobSummary,
@@ -180,7 +180,7 @@ def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject
         if not pending:
             break
         landed = flying.pop(chance.randrange(len(flying)))
-        answer = Answer(status=chance.choice([200, 500, 500, None]))
+        answer = DeliveryAnswer(status=chance.choice([200, 500, 500, None]))
         tried = judge_try(landed, answer, tries_allowed, POLICY, chance.random())
         if tried.state is DeliveryState.PENDING:
             pending[landed.seq] = due(landed.seq, landed.lane, landed.webhook_id, landed.tries + 1)
@@ -205,11 +205,11 @@ def test_hooks_take_turns() -> None:
 def test_a_receiver_in_trouble_is_asked_by_one_at_a_time() -> None:
     window, steps = HOOK_WINDOW, []
     for status in (500, None, 503, 429, 500):
-        window = next_window(window, Answer(status=status))
+        window = next_window(window, DeliveryAnswer(status=status))
         steps.append(window)
     assert steps == [4, 2, 1, 1, 1]
     for _ in range(20):
-        window = next_window(window, Answer(status=404))
+        window = next_window(window, DeliveryAnswer(status=404))
     assert window == HOOK_WINDOW
 
 
@@ -264,7 +264,11 @@ def test_a_try_ends_in_exactly_one_way(
     tries: int, allowed: int, status: int | None, wish: float | None
 ) -> None:
     tried = judge_try(
-        due(1, tries=tries), Answer(status=status, retry_after_seconds=wish), allowed, POLICY, 0.0
+        due(1, tries=tries),
+        DeliveryAnswer(status=status, retry_after_seconds=wish),
+        allowed,
+        POLICY,
+        0.0,
     )
     good = status is not None and 200 <= status < 300
     if good:
@@ -285,7 +289,7 @@ def test_a_try_ends_in_exactly_one_way(
 def test_retry_after_slows_and_never_hurries() -> None:
     def delay(wish: float) -> float:
         return judge_try(
-            due(1), Answer(status=503, retry_after_seconds=wish), 12, POLICY, 0.0
+            due(1), DeliveryAnswer(status=503, retry_after_seconds=wish), 12, POLICY, 0.0
         ).delay_seconds
 
     assert (delay(1), delay(60), delay(1e9)) == (5, 60, 3600)
