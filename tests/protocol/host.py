@@ -22,10 +22,8 @@ from holdfast.moves.values import ClaimRow
 from holdfast.store.port.store import HostSynced, PreemptRow, TaskOffer
 from holdfast.wire.guardian import TaskEnded
 
-GRACE_SECONDS = 3.0
-MAX_KILL_SECONDS = (
-    1.5  # from KILL to the last breath; LEASE-2 leaves 2 × margin for it, less what a clock drifts
-)
+MAX_KILL_SECONDS = 1.5
+"""From KILL to the last breath; LEASE-2 leaves 2 × margin for it, less what a clock drifts."""
 
 
 @dataclass
@@ -42,6 +40,7 @@ class Process:
     heeds_term: bool
     kill_due: float | None = None
     killed_at: float | None = None
+    heeded_term: bool = False
     stopped: bool = False
     lapsed: bool = False
     trip: Trip | None = None
@@ -98,7 +97,9 @@ class Host:
     note_launch: Callable[[Host, Process], None]
     note_end: Callable[[Host, Process], None]
     note_claim: Callable[[Host, TaskKey], None]
+    tell: Callable[[Host, str], None]  # for the transcript
     draw: Callable[[], float]  # chance, from the seed of the run
+    grace_seconds: float = 3.0
     number: int = 0
     up: bool = False
     agent_up: bool = False
@@ -138,16 +139,13 @@ class Host:
         self.agent += 1
         self.registered = self.closing = self.replaced = self.said_goodbye = False
         self.newest_taken = 0
-        self.processes, self.stubs, self.buried, self.tombstones, self.claims = (
-            {},
-            {},
-            set(),
-            set(),
-            {},
-        )
+        self.processes, self.stubs, self.claims = {}, {}, {}
+        self.buried, self.tombstones = set(), set()
+        self.tell(self, f"boots as {self.incarnation}")
 
     def crash(self) -> None:
-        """Power cut, or a guardian killed: every task ends with it, and nobody says so."""
+        """A power cut, or a killed guardian: every task ends with it, and no message says so."""
+        self.tell(self, "goes down, and its tasks with it")
         self.up = self.agent_up = False
         self.processes, self.stubs, self.claims = {}, {}, {}
 
@@ -155,8 +153,10 @@ class Host:
         """Tasks are the guardian's and go on. Calls under way are lost, stubs and tombstones of the
         agent too."""
         self.agent_up = False
+        self.tell(self, "its agent is gone; the guardian keeps the tasks")
 
     def start_agent(self) -> None:
+        self.tell(self, "its agent is back")
         self.agent_up = True
         self.agent += 1
         self.newest_taken = 0
@@ -164,10 +164,11 @@ class Host:
 
     def shut_down(self, now: float) -> None:
         """The guardian was told to go: TERM and grace for every task, then a last word."""
+        self.tell(self, "is told to shut down")
         self.closing = True
         for process in self.processes.values():
             if process.live:
-                self._stop(process, GRACE_SECONDS, now)
+                self._stop(process, self.grace_seconds, now)
 
     # ---- the guardian
 
@@ -180,7 +181,9 @@ class Host:
                 continue
             if process.killed_at is None and process.deadline <= clock:
                 process.lapsed = True
-                self._stop(process, 0.0, self.true_time(process.deadline))
+                lapsed_at = self.true_time(process.deadline)
+                self.tell(self, f"the lease of {process.key} ran out here at {lapsed_at:.1f}: KILL")
+                self._stop(process, 0.0, lapsed_at)
             if (
                 process.killed_at is None
                 and process.kill_due is not None
@@ -188,7 +191,8 @@ class Host:
             ):
                 process.killed_at = max(process.started_at, self.true_time(process.kill_due))
             if process.killed_at is not None and process.killed_at + process.kill_seconds <= now:
-                self._finish(process, TaskEnded(key=process.key, signal=9))
+                signal = 15 if process.heeded_term else 9
+                self._finish(process, TaskEnded(key=process.key, signal=signal))
         if self.replaced and not any(p.live for p in self.processes.values()):
             self.crash()  # AGT-4: the guardian is told to go
 
@@ -202,6 +206,7 @@ class Host:
         if process.trip is None:
             process.trip = make_trip(watchdog, f"the {watchdog} watchdog", {})
             process.kill_sent = True
+            self.tell(self, f"the watchdog {watchdog} trips on {key}: KILL")
             self._stop(process, 0.0, now)
 
     def _stop(self, process: Process, grace_seconds: float, now: float) -> None:
@@ -210,8 +215,9 @@ class Host:
         process.kill_due = due if process.kill_due is None else min(due, process.kill_due)
         if process.heeds_term and grace_seconds and process.trip is None:
             process.kill_due = min(process.kill_due, self.clock(now) + grace_seconds / 2)
+            process.heeded_term = process.killed_at is None
         if grace_seconds == 0 and process.killed_at is None:
-            process.killed_at = now
+            process.killed_at, process.heeded_term = now, False
 
     def _finish(self, process: Process, how: TaskEnded) -> None:
         process.ended = TaskEnded(
@@ -366,7 +372,10 @@ class Host:
         process.stop_asked, process.hard = True, order.hard
         if order.operator_stop and process.trip is None:
             process.trip = make_trip(Watchdog.OPERATOR_STOP, order.reason, {})
-        self._stop(process, 0.0 if order.hard else GRACE_SECONDS, now)
+        grace_seconds = 0.0 if order.hard else self.grace_seconds
+        words = f"TERM, and KILL in {grace_seconds:g} s" if grace_seconds else "KILL"
+        self.tell(self, f"stops {order.key}: {words}")
+        self._stop(process, grace_seconds, now)
 
     def _give_way(self, now: float) -> None:
         """AGT-4."""

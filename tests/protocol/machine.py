@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from hypothesis import strategies as st
@@ -622,8 +623,18 @@ class Protocol(RuleBasedStateMachine):
     # ---- the end
 
     def teardown(self) -> None:
-        if self.world is not None:
+        """After the last step everything comes to an end; an error, of a step or of the end, gets
+        the run's transcript."""
+        if self.world is None:
+            return
+        error = sys.exc_info()[1]
+        if error is not None:
+            self.world.transcript.explain(error)
+        try:
             self.come_to_an_end(self.world)
+        except Exception as late:
+            self.world.transcript.explain(late)
+            raise
 
     def come_to_an_end(self, w: World) -> None:
         """Liveness: the network heals, operators let go, hosts come back but for those that never

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.core.endings.replace import Replacement
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import AdmissionPlan, JobPlacement, RunningTask, plan_admission
+from holdfast.core.placement.preemption import say_preempted
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, TaskState
@@ -32,19 +33,32 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.wire.agent import HostFacts
 from tests.protocol.host import Host, Process, Request
+from tests.protocol.transcript import Transcript
 from tests.protocol.truth import Truth, check_busy
 
 T = TypeVar("T")
-START = datetime(2026, 3, 1, 12, 0)
-TTL_SECONDS = 15.0
-RESERVATION_SECONDS = 10.0
-START_SECONDS = 25.0
-FORCE_SECONDS = 6.0
-HOLD_BACK_SECONDS = 15.0
-DEAD_SECONDS = 8.0
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long things take, in seconds. The defaults are short, so that chaos meets every one of
+    them; scripted runs take the product's own."""
+
+    lease_ttl_seconds: float = 15.0
+    reservation_seconds: float = 10.0
+    start_timeout_seconds: float = 25.0
+    drain_force_seconds: float = 6.0
+    hold_back_seconds: float = 15.0
+    dead_host_seconds: float = 8.0
+    grace_seconds: float = 3.0
+
+
+SHORT = Times()
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP_SECONDS = 0.5
 POLL_SECONDS = 5.0
 MAX_HELD = 24
+MESS = ["ok", "ok", "lose_request", "lose_answer", "hold_request", "hold_answer", "duplicate"]
 RETRY_LIMIT = 2  # a tick; lower than what comes due at once, so that some are left for the next
 
 
@@ -89,13 +103,23 @@ class World:
     """Everything there is."""
 
     def __init__(
-        self, *, rates: list[float], slots: int, gpus: int, policy: Policy, seed: int
+        self,
+        *,
+        rates: list[float],
+        slots: int,
+        gpus: int,
+        policy: Policy,
+        seed: int,
+        times: Times = SHORT,
     ) -> None:
         self.t = 0.0
         self.random = random.Random(seed)
         self.policy = policy
-        self.start = START.astimezone()
-        self.store = MemoryStore(clock=self.now, environment={"dead_host_seconds": DEAD_SECONDS})
+        self.times = times
+        self.start = START
+        self.transcript = Transcript(self.start)
+        dead = {"dead_host_seconds": times.dead_host_seconds}
+        self.store = MemoryStore(clock=self.now, environment=dead)
         self.truth = Truth(policy)
         self.hosts = [
             Host(
@@ -108,18 +132,18 @@ class World:
                 note_launch=self._note_launch,
                 note_end=self._note_end,
                 note_claim=self._note_claim,
+                tell=self._tell,
+                grace_seconds=times.grace_seconds,
             )
             for i, rate in enumerate(rates)
         ]
         self.links = {host.id: "ok" for host in self.hosts}
         self.held: list[Held] = []
-        self.announced: list[
-            Request
-        ] = []  # registrations sent, for one that lay long in a frozen controller's buffer
+        # Registrations sent, for one that lay long in a frozen controller's buffer.
+        self.announced: list[Request] = []
         self.polls: dict[str, Poll] = {}
-        self.newest: dict[
-            tuple[str, str], int
-        ] = {}  # what each replica-independent host line saw last
+        # (host, incarnation) → its newest call, whichever replica heard it.
+        self.newest: dict[tuple[str, str], int] = {}
         self.outage = False
         self.leading_since = [self.now()]
         self.plans: list[Plan] = []
@@ -131,13 +155,19 @@ class World:
         return self.start + timedelta(seconds=self.t)
 
     def _note_launch(self, host: Host, process: Process) -> None:
+        self.transcript.launched(self.t, host.id, process)
         self.truth.note_launch(self.t, self.hosts, host, process)
 
     def _note_end(self, host: Host, process: Process) -> None:
+        self.transcript.ended(self.t, host.id, process)
         self.truth.note_end(self.t, host, process)
 
     def _note_claim(self, host: Host, key: TaskKey) -> None:
+        self.transcript.say(self.t, host.id, f"keeps a place for {key}")
         self.truth.note_claim(self.t, host, key)
+
+    def _tell(self, host: Host, text: str) -> None:
+        self.transcript.say(self.t, host.id, text)
 
     # ---- users
 
@@ -150,9 +180,10 @@ class World:
         priority: int,
         preemptible: bool = False,
         supervised: bool = False,
+        job_id: str | None = None,
     ) -> str:
         self.count += 1
-        job_id = f"job-{self.count:04d}"
+        job_id = job_id or f"job-{self.count:04d}"
         start_at = self.now().timestamp() + 6 if late else None
         spec = JobSpec(
             argv=("true",),
@@ -168,8 +199,23 @@ class World:
         self.truth.sizes[job_id] = tasks
         if supervised:
             self.truth.supervised.add(job_id)
+        kind = f"{'supervised, ' * supervised}{'preemptible, ' * preemptible}priority {priority}"
+        size = f"{tasks} {'task' if tasks == 1 else 'tasks'} of {gpus} GPU"
+        self.transcript.say(self.t, "user → controller", f"submit {job_id}: {size}, {kind}")
         run(self.store.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now()))
+        self.check()
         return job_id
+
+    def cancel(self, job_id: str, *, hard: bool = False) -> None:
+        """A user's word."""
+        self.transcript.say(self.t, "user → controller", f"cancel {job_id}{', hard' * hard}")
+        run(self.store.cancel_job(job_id, "not needed", hard=hard, now=self.now()))
+        self.check()
+
+    def preempt(self, job_id: str) -> None:
+        """Take a job's room away."""
+        run(self.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=self.now()))
+        self.check("controller")
 
     def switch_retries(self, on: bool, *, everywhere: bool) -> None:
         """Throw or lift a kill switch."""
@@ -195,18 +241,9 @@ class World:
             self.announced.append(request)
             del self.announced[:-8]
         mode = self.links[host.id]
+        self.transcript.link(self.t, host.id, mode)
         if mode == "mess":
-            mode = self.random.choice(
-                [
-                    "ok",
-                    "ok",
-                    "lose_request",
-                    "lose_answer",
-                    "hold_request",
-                    "hold_answer",
-                    "duplicate",
-                ]
-            )
+            mode = self.random.choice(MESS)
         if mode == "lose_request" or self.outage:
             return
         if mode == "hold_request":
@@ -238,6 +275,7 @@ class World:
 
     def answer(self, request: Request, answer: HostSynced | None) -> None:
         host = self.host(request.host_id)
+        self.transcript.answer(self.t, request, answer)
         if request.register:
             if answer is None:
                 host.take_answer(request, None, self.t)
@@ -253,6 +291,7 @@ class World:
 
     def serve(self, request: Request, *, poll: bool) -> tuple[bool, HostSynced | None]:
         """(answered, answer): None as an answer is `stale_incarnation`."""
+        self.transcript.request(self.t, request)
         self.newest[request.host_id, request.incarnation] = max(
             request.seq, self.newest.get((request.host_id, request.incarnation), 0)
         )
@@ -342,53 +381,59 @@ class World:
     # ---- the loops, as `controller/loops` runs them
 
     def run_loops(self, leader: int = 0) -> None:
+        """One turn of every loop, in the order of their names in `controller/loops`."""
         if self.outage:
             return
-        store, at, since = (
-            self.store,
-            self.now(),
-            self.leading_since[leader % len(self.leading_since)],
-        )
+        since = self.leading_since[leader % len(self.leading_since)]
+        self._run_leases(since)
+        self._run_sweeps(since)
+        self._run_drains()
+        self._run_admission()
+
+    def _run_leases(self, since: datetime) -> None:
         before = {t.key: t for ts in self.all_tasks.values() for t in ts if t.state.holds_lease}
-        lapsed = run(store.lapse_leases(since, now=at))
+        lapsed = run(self.store.lapse_leases(since, now=self.now()))
         for task in before.values():
             if task.job_id in lapsed:
-                self._check_lapse(task, since, at)
-        self.check()
-        run(store.expire_reservations(RESERVATION_SECONDS, now=at))
+                self._check_lapse(task, since, self.now())
+        self.check("loop: leases")
+
+    def _run_sweeps(self, since: datetime) -> None:
+        store, at, times = self.store, self.now(), self.times
+        run(store.expire_reservations(times.reservation_seconds, now=at))
         for late in run(store.list_reserved(now=at)):
-            if late.seconds > START_SECONDS and not self._stop_late_members(late.job):
-                run(
-                    store.drain_job(
-                        late.job.id, Cause.START_TIMEOUT, "it is slow", epoch=late.job.epoch, now=at
-                    )
-                )
+            job = late.job
+            if late.seconds > times.start_timeout_seconds and not self._stop_late_members(job):
+                cause = Cause.START_TIMEOUT
+                run(store.drain_job(job.id, cause, "it is slow", epoch=job.epoch, now=at))
         run(store.drain_due_hosts(now=at))
         run(store.release_due(RETRY_LIMIT, now=at))
-        run(store.sweep_dead_hosts(DEAD_SECONDS, since, now=at))
-        self.check()
-        for slow in run(store.list_slow_drains(at - timedelta(seconds=FORCE_SECONDS))):
+        run(store.sweep_dead_hosts(times.dead_host_seconds, since, now=at))
+        self.check("loop: sweeps")
+
+    def _run_drains(self) -> None:
+        store, at, times = self.store, self.now(), self.times
+        before = at - timedelta(seconds=times.drain_force_seconds)
+        for slow in run(store.list_slow_drains(before)):
             run(store.force_drain(slow.id, slow.epoch, now=at))
+            self.check("loop: drains")
         self.write_replacements(self.read_replacements())
         self._check_decided()
         for member in run(store.list_members(500)):
-            if (
-                not member.fallen
-                and member.seconds > START_SECONDS
-                and member.task.offered_at is not None
-            ):
+            late = member.seconds > times.start_timeout_seconds
+            if late and not member.fallen and member.task.offered_at is not None:
                 run(store.stop_member(member.task.key, Cause.START_TIMEOUT, "it is slow", now=at))
-        run(store.release_members(RESERVATION_SECONDS, now=at))
+        run(store.release_members(times.reservation_seconds, now=at))
         self.write_completions(self.read_completions())
+
+    def _run_admission(self) -> None:
         plan = self.read_plan()
         for preemption in plan.preemptions:
             for victim in preemption.victims:
-                job = run(store.get_job(victim))
-                run(
-                    store.drain_job(
-                        victim, Cause.PREEMPTED, "room is needed", epoch=job.epoch, now=at
-                    )
-                )
+                job, cause = run(self.store.get_job(victim)), Cause.PREEMPTED
+                reason = say_preempted(preemption.job_id, preemption.priority, job.priority)
+                run(self.store.drain_job(victim, cause, reason, epoch=job.epoch, now=self.now()))
+                self.check("loop: admit")
         self.write_placements(plan.placements)
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
@@ -431,7 +476,7 @@ class World:
 
     def write_replacements(self, replacements: tuple[tuple[TaskKey, Replacement], ...]) -> None:
         run(self.store.replace_members(replacements, now=self.now()))
-        self.check()
+        self.check("loop: members")
 
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
@@ -455,7 +500,7 @@ class World:
                         f"DRAIN-1: the drain of {job_id} was completed while {running} run on "
                         f"{host.id}"
                     )
-        self.check()
+        self.check("loop: drains")
 
     def read_placements(self) -> tuple[JobPlacement, ...]:
         return self.read_plan().placements
@@ -471,7 +516,7 @@ class World:
                 found.headroom,
                 found.quotas,
                 running=running,
-                hold_back_seconds=HOLD_BACK_SECONDS,
+                hold_back_seconds=self.times.hold_back_seconds,
                 lowest_preemptible=found.lowest_preemptible,
             )
             if running is not None or not plan.needs_running:
@@ -479,12 +524,12 @@ class World:
             running = run(self.store.read_running(now=self.now()))
 
     def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
-        ttls = {p.job_id: TTL_SECONDS for p in placements}
+        ttls = {p.job_id: self.times.lease_ttl_seconds for p in placements}
         run(self.store.seat_members([p for p in placements if p.member], ttls, now=self.now()))
         starts = [p for p in placements if not p.member]
         if starts:
             run(self.store.reserve(starts, ttls, now=self.now()))
-        self.check()
+        self.check("loop: admit")
 
     # ---- time
 
@@ -508,19 +553,23 @@ class World:
 
     # ---- the promises
 
-    def check(self) -> None:
-        """Every invariant, now."""
+    def check(self, place: str = "controller") -> None:
+        """Every invariant, now; `place` is where what changed since the last check was decided."""
         store = self.store
         jobs = self.jobs()
         self.all_tasks = {job.id: run(store.list_tasks(job.id)) for job in jobs}
+        attempts = {job.id: run(store.list_attempts(job.id)) for job in jobs}
+        hosts = run(store.list_hosts(include_terminated=True))
+        news = []
         while events := run(store.read_events(self.seen, limit=500)):
             self.seen = events[-1].id
-            self.truth.take_events(self.t, events)
+            news += events
+        self.transcript.look(self.t, place, jobs, self.all_tasks, attempts, hosts, news)
+        self.truth.take_events(self.t, news)
         self.truth.check_told(jobs)
         self.truth.check_leases(self.t, self.hosts, self.all_tasks)
         for job in jobs:
-            self.truth.check_job(job, self.all_tasks[job.id], run(store.list_attempts(job.id)))
-        hosts = run(store.list_hosts(include_terminated=True))
+            self.truth.check_job(job, self.all_tasks[job.id], attempts[job.id])
         check_busy(hosts, self.all_tasks, {job.id: job for job in jobs})
         gauges = run(store.read_gauges(now=self.now()))
         assert gauges.busy_cpu_slots == sum(h.busy_cpu_slots for h in hosts)
