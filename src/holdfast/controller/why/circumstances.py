@@ -1,5 +1,4 @@
-"""What is known around one job, for `why`. Read by `why_reads`, explained by `why` and its
-siblings."""
+"""What is known around one job: `reads` reads it, `explain` and the modules beside it explain it."""
 
 from __future__ import annotations
 
@@ -31,18 +30,16 @@ class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known around one job. `place`: how many of its queue stand before it. `refusal`:
-    admission's last word.
+    """What is known around one job.
 
-    policy: what the next failure is decided by. holders: every kill switch thrown, as
-    `Settings.find_holders` has them.
-    project, quota_jobs, quota_gpus: who pays, what is in use, and what may be.
-    last_attempt: the newest, while it matters: of a job that is reserved, waits to go on, or
-    failed. victims: jobs that are being stopped so that this one can start. start_limit: the
-    setting that limits its start, and its seconds.
-    young: less important jobs that are too young yet to make room for it, the next to be old enough
-    first.
-    reservation_seconds: how long a host may take to answer a reservation.
+    place: how many jobs of its queue come before it. refusal: why the last admission passed it
+    over. led: this replica runs the loops. policy: what decides its next failure. holders: every
+    kill switch that is on, as `Settings.find_holders` lists them. quota_jobs, quota_gpus: the
+    project's limits. last_attempt: the newest, of a job that is reserved, waits to run again, or
+    failed. victims: jobs being stopped so that this one can start. young: less important jobs that
+    have not run for long enough to be preempted, those with the least time left first. start_limit:
+    the setting that limits its start, and its seconds. reservation_seconds: how long a host may
+    take to answer a reservation.
     """
 
     job: JobRecord
@@ -65,8 +62,3 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     young: tuple[YoungJob, ...] = ()
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None
-
-    @property
-    def reserved_at(self) -> datetime | None:
-        """When its last attempt was reserved."""
-        return None if self.last_attempt is None else self.last_attempt.reserved_at

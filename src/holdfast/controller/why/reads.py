@@ -1,5 +1,4 @@
-"""What `why` goes by, read from the store for many jobs at once: as many calls for a hundred jobs
-as for one."""
+"""What `why` goes by, read from the store for many jobs at once, in as many calls as for one."""
 
 from __future__ import annotations
 
@@ -17,16 +16,17 @@ from holdfast.core.states import JobState
 from holdfast.store.port.store import JobFilter
 
 MAX_DRAINING = 1000
-MAX_RANKS = 4096  # of a larger gang the others are not looked at one by one
+MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
 
 
 async def find_circumstances(
     controller: Controller, jobs: Sequence[JobRecord]
 ) -> list[Circumstances]:
-    """What is known around each of `jobs`, in their order."""
+    """Return what is known around each of `jobs`, in their order."""
     store, ids = controller.store, [job.id for job in jobs]
     queued = [job.id for job in jobs if job.state is JobState.QUEUED]
     newest = {job.id: (job.id, job.attempts) for job in jobs if _looks_back(job)}
+    reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     settings = await controller.settings.current()
     hosts, tasks, now, queues, projects = await asyncio.gather(
         store.list_hosts(),
@@ -37,42 +37,33 @@ async def find_circumstances(
     )
     places = await store.queue_places(queued) if queued else {}
     attempts = await store.get_attempts(newest.values(), members=True) if newest else {}
-    reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
-    starts = (
-        {r.job.id: r.start_limit for r in await store.list_reserved(reserved)} if reserved else {}
-    )
+    rows = await store.list_reserved(reserved) if reserved else []
+    starts = {row.job.id: row.start_limit for row in rows}
     victims = await _find_victims(controller) if queued else {}
-    young = (
-        await _find_young(controller, settings) if queued and settings.value("preemption") else []
-    )
-    queue_of, project_of, hosts_ = (
-        {q.name: q for q in queues},
-        {p.name: p for p in projects},
-        tuple(hosts),
-    )
-    found = []
+    preempts = queued and settings.value("preemption")
+    young = await _find_young(controller, settings) if preempts else []
+    queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
+    found, all_hosts = [], tuple(hosts)
     for job in jobs:
-        waits = job.state in (JobState.QUEUED, JobState.WAITING)
+        is_queued = job.state is JobState.QUEUED
+        waits = is_queued or job.state is JobState.WAITING
         start = starts.get(job.id)
+        limit = None if start is None else (start, settings.number(start, job.queue, job.spec))
         found.append(
             Circumstances(
                 job=job,
                 queue=queue_of.get(job.queue),
                 tasks=tuple(tasks.get(job.id, ())),
-                hosts=hosts_,
+                hosts=all_hosts,
                 place=places.get(job.id, 0),
                 now=now,
                 refusal=controller.refusals.find(job.id),
                 led=controller.leadership.since is not None,
                 project=project_of.get(job.project) if waits else None,
                 last_attempt=attempts.get((job.id, job.attempts)),
-                victims=tuple(victims.get(job.id, ())) if job.state is JobState.QUEUED else (),
-                young=tuple(y for y in young if y.priority < job.priority)
-                if job.state is JobState.QUEUED
-                else (),
-                start_limit=None
-                if start is None
-                else (start, settings.number(start, job.queue, job.spec)),
+                victims=tuple(victims.get(job.id, ())) if is_queued else (),
+                young=tuple(y for y in young if y.priority < job.priority) if is_queued else (),
+                start_limit=limit,
                 **_read_rules(settings, job),
             )
         )
@@ -80,7 +71,7 @@ async def find_circumstances(
 
 
 def _read_rules(settings: Settings, job: JobRecord) -> dict[str, Any]:
-    """What the settings in force say about it."""
+    """What the settings in force say about a job."""
     return {
         "max_running": settings.value("max_running", job.queue, job.spec),
         "policy": settings.policy(job.queue, job.spec),
@@ -98,8 +89,8 @@ def _looks_back(job: JobRecord) -> bool:
 
 
 async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
-    """Job → those being stopped so that it can start: their drains name it, whichever server asked
-    for them."""
+    """Job → the jobs being stopped so that it can start. Their drains name it, whichever server
+    asked for them."""
     found: dict[str, list[JobRecord]] = {}
     draining = await controller.store.list_jobs(
         JobFilter(states=(JobState.DRAINING,), limit=MAX_DRAINING)
@@ -112,7 +103,7 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
 
 
 async def _find_young(controller: Controller, settings: Settings) -> list[YoungJob]:
-    """What could be preempted but for the time it has run."""
+    """The jobs that could be preempted if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
     for task in await controller.store.read_running():
         if task.preemptible and not task.draining:
@@ -120,16 +111,13 @@ async def _find_young(controller: Controller, settings: Settings) -> list[YoungJ
     found = []
     for job_id, own in tasks.items():
         least = settings.number("preempt_min_run_seconds", own[0].queue)
-        left = least - min(task.ran_seconds for task in own)
-        if left > 0:
-            hosts = frozenset(task.host_id for task in own)
-            found.append(
-                YoungJob(
-                    job_id=job_id,
-                    priority=own[0].priority,
-                    host_ids=hosts,
-                    left_seconds=left,
-                    least_seconds=least,
-                )
-            )
+        young = YoungJob(
+            job_id=job_id,
+            priority=own[0].priority,
+            host_ids=frozenset(task.host_id for task in own),
+            left_seconds=least - min(task.ran_seconds for task in own),
+            least_seconds=least,
+        )
+        if young.left_seconds > 0:
+            found.append(young)
     return sorted(found, key=lambda young: (young.left_seconds, young.job_id))

@@ -1,5 +1,5 @@
-"""Where a job stands in its chain of attempts, as a value and as a sentence. Pure; every face shows
-the same one.
+"""Where a job stands in its chain of attempts, as a value and as a sentence. Pure; the API, the CLI
+and GraphQL all show the same one.
 
 CHAIN-1  `attempt` never exceeds `of`: an attempt that cost no retry (preempted, a lost host, a
          trip) raises both.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from holdfast.controller.why.words import say_moment
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import JobState
@@ -21,31 +22,27 @@ PENDING = (JobState.WAITING, JobState.QUEUED)
 def make_retry_state(
     job: JobRecord, policy: RetryPolicy, *, held: str | None, now: datetime
 ) -> RetryState:
-    """Say where `job` stands under `policy`: the one in force, or for a job that has ended the one
-    it ended under.
+    """Say where `job` stands under `policy`: the one in force, or the one an ended job ended under.
 
-    held: whose kill switch holds retries back now, or None. now: the database's time.
+    held: which kill switch holds retries back now, or None. now: the database's time.
     """
     left = 0 if job.spec.interactive else max(0, policy.max_retries - count_charged(job))
-    pending = (
-        job.state in PENDING
-    )  # its next attempt is granted already, and not part of what is left
-    of = job.attempts + (1 if pending else 0) + left
+    # A pending attempt is granted already, and is not among the retries left.
+    of = job.attempts + (1 if job.state in PENDING else 0) + left
     next_at = job.retry_at if job.state is JobState.WAITING else None
-    waits = next_at is not None
     return RetryState(
         sentence=_say(job, of, next_at, held, now),
         attempt=job.attempts,
         of=of,
         retries_left=left,
         next_at=next_at,
-        held=held if waits else None,
+        held=held if next_at is not None else None,
     )
 
 
 def count_charged(job: JobRecord) -> int:
-    """Failures charged to its retries. Of a gang each rank has its own count, and the one that
-    failed most decides."""
+    """Return the failures charged to its retries. Each rank of a gang has its own count, and the
+    highest decides."""
     if job.tasks == 1:
         return job.retries_charged
     return max((charged.retries for charged in job.rank_charges.values()), default=0)
@@ -53,19 +50,16 @@ def count_charged(job: JobRecord) -> int:
 
 def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, now: datetime) -> str:
     if job.attempts == 0:
+        if job.state.terminal:
+            return f"ended before its first attempt of {of}"
         allowed = f"up to {of} attempts" if of > 1 else "one attempt and no retries"
-        return (
-            f"ended before its first attempt of {of}"
-            if job.state.terminal
-            else f"not started yet, {allowed}"
-        )
+        return f"not started yet, {allowed}"
     where = f"attempt {job.attempts} of {of}"
     if next_at is not None:
         due = next_at <= now
         if held is not None:
-            return f"{where}, next when retries are no longer held by {held}" + (
-                "" if due else f", and not before {say_time(next_at, now)}"
-            )
+            earliest = "" if due else f", and not before {say_time(next_at, now)}"
+            return f"{where}, next when retries are no longer held by {held}{earliest}"
         return f"{where}, next any moment" if due else f"{where}, next at {say_time(next_at, now)}"
     if job.wait_cause == "parked":
         return f"{where}, parked until `holdfast retry` lets it go on"
@@ -75,17 +69,12 @@ def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, no
 
 
 def say_time(moment: datetime, now: datetime) -> str:
-    """A stored time for people: the time of day, and the date where it is not today's. Both are the
-    database's UTC."""
-    return (
-        f"{moment:%H:%M:%S} UTC"
-        if moment.date() == now.date()
-        else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-    )
+    """Return the time of day of a stored time, with the date where that is not today's in UTC."""
+    return f"{moment:%H:%M:%S} UTC" if moment.date() == now.date() else say_moment(moment)
 
 
 def make_chain(attempts: Sequence[AttemptRecord]) -> tuple[ChainLink, ...]:
-    """The chain without its weight (members, policies), oldest first."""
+    """Return the chain without its heavy parts (members, policies), oldest first."""
     return tuple(
         ChainLink(
             number=a.number,
@@ -105,7 +94,7 @@ def make_chain(attempts: Sequence[AttemptRecord]) -> tuple[ChainLink, ...]:
 
 
 def policy_of_end(job: JobRecord, attempts: Sequence[AttemptRecord]) -> RetryPolicy | None:
-    """The policy an ended job's last attempt was decided by, where it was decided at all."""
+    """Return the policy that decided an ended job's last attempt, None where none did."""
     if not job.state.terminal or not attempts:
         return None
     return max(attempts, key=lambda a: a.number).policy

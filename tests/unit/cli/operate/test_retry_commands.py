@@ -242,7 +242,7 @@ def test_show_says_where_it_stands(stub: Stub) -> None:
     stub.on(f"GET /v1/jobs/{JOB}/tasks", Answer({"items": [], "next": None}))
     stub.on(
         f"GET /v1/jobs/{JOB}/why",
-        Answer({"job_id": JOB, "state": "waiting", "summary": "it backs off", "lines": []}),
+        Answer({"job_id": JOB, "state": "waiting", "summary": "it waits for retry 1 of 5", "lines": []}),
     )
     assert "attempt 2 of 4, next at 12:03:20 UTC" in stub.run("show", JOB).stdout
     assert json.loads(stub.run("show", JOB, "--json").stdout)["retry_state"]["retries_left"] == 1

@@ -392,7 +392,7 @@ async def test_a_storm_goes_out_at_the_rate_limit(served: Served) -> None:
             lines = (await served.call("GET", f"/v1/jobs/{page[0]['id']}/why")).json()["lines"]
             limited = [line for line in lines if line["code"] == "retry_rate_limit"]
             await asyncio.sleep(0.05)
-    assert "at most 5 retries a second" in limited[0]["message"]
+    assert "at most 5 retries start each second" in limited[0]["message"]
     async with asyncio.timeout(20):
         while await metric(served, "holdfast_retry_dispatched_total") < 20:
             await asyncio.sleep(0.05)
@@ -487,7 +487,7 @@ async def test_no_progress_is_told_before_it_ends_the_job(served: Served, agent:
     await agent.sync(agent.running(order, beat=BeatReport(step=7, total=100, age_seconds=0.0)))
     why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
     (line,) = [found for found in why["lines"] if found["code"] == "no_progress"]
-    assert "its last attempt got no further than step 7; it fails after 2" in line["message"]
+    assert "its last attempt got no further than step 7; the job fails after 2" in line["message"]
     await agent.end(order, exit_code=1)
     done = await served.until(job["id"], "failed")
     assert "2 attempts in a row got no further than step 7" in done["reason"]

@@ -74,14 +74,11 @@ async def test_a_gang_that_does_not_fit_is_told_how_many_ranks_do(
     found = await until_why(served, gang, "no_room")
     assert (
         found["no_room"]["message"]
-        == "it needs 2 CPU slots for each of 4 tasks at once, and 2 fit now"
+        == "it needs 2 CPU slots for each of 4 tasks at once, and only 2 fit now"
     )
     huge = await served.submit(tasks=5, cpus=2)
     found = await why(served, huge)
-    assert (
-        "no more than 4 would fit if all active hosts were idle"
-        in found["impossible_resources"]["message"]
-    )
+    assert "only 4 would fit if all hosts were idle" in found["impossible_resources"]["message"]
 
 
 async def test_labels_decide_which_hosts_count(
@@ -91,7 +88,7 @@ async def test_labels_decide_which_hosts_count(
     found = await until_why(served, nowhere, "no_host_with_labels")
     assert (
         found["no_host_with_labels"]["message"]
-        == "no host that serves queue cpu carries gpu=h100, zone=c"
+        == "no host that serves queue cpu has the labels gpu=h100, zone=c"
     )
     filler = await served.submit(cpus=4, host_labels={"zone": "a"})
     await served.until(filler["id"], "reserved")
@@ -144,7 +141,7 @@ async def test_claims_that_are_missing_are_named_host_by_host(
 
     others = await until_claims(right, 2)
     assert (
-        "was told and has not answered yet"
+        "got the order and has not answered yet"
         in (await why(served, gang))["claim_outstanding"]["message"]
     )
     await right.sync(*[claim(key) for key in others])
@@ -155,10 +152,10 @@ async def test_claims_that_are_missing_are_named_host_by_host(
         == "all 4 ranks have their places; 0 have started, 4 have not"
     )
     assert found["starting"]["message"].endswith(
-        "which was told and has not reported it yet"
+        "which got the order and has not reported a start yet"
     ) or found["starting"]["message"].endswith("which has not asked yet")
     assert (
-        "unless every task runs (start_timeout_seconds is 600 s)"
+        "unless every task runs by then (start_timeout_seconds is 600 s)"
         in found["start_timeout"]["message"]
     )
 
@@ -190,7 +187,9 @@ async def test_failed_starts_end_in_a_park_and_a_person_lets_it_go_on(
                         for o in answer.preempt
                     ]
                 )
-    assert found["parked"]["message"].startswith("it is parked: its start failed")
+    assert found["parked"]["message"].startswith(
+        "it is parked until you retry it: its start failed"
+    )
     assert "start_timeout_seconds" in found["parked"]["message"]
     assert "ranks 0-1 on" in found["parked"]["message"] or "rank 0 on" in found["parked"]["message"]
     assert f"holdfast retry {gang['id']}" in found["parked"]["hint"]
@@ -259,8 +258,8 @@ async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(
     less = await served.submit(cpus=4, priority=5)
     found = await until_why(served, more, "may_make_room")
     assert found["may_make_room"]["message"] == (
-        f"job {young['id']} of priority 10 may be asked to make room in 10 min: by then it has "
-        "run for 10 min"
+        f"job {young['id']} of priority 10 may be preempted for it in 10 min, after 10 min of "
+        "running"
     )
     assert "may_make_room" not in await why(served, less)
     await served.call("PATCH", "/v1/config", json={"set": {"preemption": False}})
@@ -357,7 +356,7 @@ def test_a_gang_over_many_hosts_is_explained_in_a_few_lines() -> None:
     ]
     assert (
         line.message
-        == "host node-0 has not claimed the place of rank 7: it was told and has not answered yet"
+        == "host node-0 has not claimed the place of rank 7: it got the order and has not answered yet"
     )
 
 
@@ -373,7 +372,7 @@ def test_a_start_that_is_slow_is_told_when_it_is_given_up() -> None:
         in codes["container_starting"].message
     )
     assert codes["start_timeout"].message == (
-        "its places are given back in 8 min, unless every task runs (recovery_timeout_seconds is "
+        "its places are given back in 8 min, unless every task runs by then (recovery_timeout_seconds is "
         "600 s)"
     )
     assert "--recovery-timeout" in codes["start_timeout"].hint
@@ -415,7 +414,7 @@ def test_a_gang_that_falls_names_the_first_and_the_silent() -> None:
     )
     assert (
         found.summary
-        == "its attempt 2 is being stopped for 100 s: rank 0 on node-0 fell first: exit code 9"
+        == "its attempt 2 has been stopping for 100 s: rank 0 on node-0 fell first: exit code 9"
     )
     (line,) = [line for line in found.lines if line.code == "unconfirmed"]
     assert line.message.startswith(
@@ -429,4 +428,4 @@ def test_ranks_that_lag_are_named() -> None:
         for r in range(3)
     )
     found = explain_job(tasks, state="running", step=100, beat_at=NOW)
-    assert "its ranks are at steps 90 to 100, the furthest behind rank 1" in found.summary
+    assert "its ranks are at steps 90 to 100, rank 1 is furthest behind" in found.summary

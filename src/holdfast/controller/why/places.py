@@ -1,0 +1,135 @@
+"""What `why` says of places: which hosts could take a queued job, and which jobs make room. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from holdfast.controller.why.circumstances import Circumstances
+from holdfast.controller.why.words import line, say_span
+from holdfast.core.placement.plan import Candidate, describe_need
+from holdfast.core.placement.ranks import say_names
+from holdfast.core.records import HostRecord, JobRecord
+from holdfast.core.states import HostState
+from holdfast.wire.api import WhyLine
+
+MAX_NAMED = 5
+"""Hosts and jobs that are named one by one; the rest are counted."""
+
+
+def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
+    """Name the jobs that are being stopped for it, and the room that is held back."""
+    for victim in found.victims[:MAX_NAMED]:
+        yield line(
+            "taking_place",
+            f"it takes the place of job {victim.id} ({victim.name}, priority {victim.priority}), "
+            "which is being stopped",
+            f"holdfast why {victim.id}",
+        )
+    if len(found.victims) > MAX_NAMED:
+        more = len(found.victims) - MAX_NAMED
+        yield line("taking_place", f"and that of {more} more job{'s' * (more != 1)}")
+    if found.refusal and found.refusal.startswith("room is held back"):
+        hint = "other jobs may use that room only if they end in time"
+        yield line("room_held_back", found.refusal, hint)
+
+
+def explain_place(found: Circumstances) -> Iterator[WhyLine]:
+    """Say why no host, or too few of them, can take it now; nothing where there is room."""
+    job = found.job
+    alive = [h for h in found.hosts if h.state is not HostState.TERMINATED]
+    serving = [h for h in alive if not h.queues or job.queue in h.queues]
+    wanted = job.spec.host_labels
+    labelled = [h for h in serving if all(h.labels.get(k) == v for k, v in wanted.items())]
+    active = [h for h in labelled if h.state is HostState.ACTIVE]
+    if not alive:
+        yield line(
+            "no_hosts",
+            "there is no host at all",
+            "start one: holdfast agent --join URL --token JOIN_TOKEN",
+        )
+    elif not serving:
+        yield line(
+            "no_host_serves_queue",
+            f"no host serves queue {job.queue}",
+            f"start an agent with `--queues {job.queue}`, or without `--queues` to serve them all",
+        )
+    elif not labelled:
+        labels = ", ".join(f"{name}={value}" for name, value in sorted(wanted.items()))
+        yield line(
+            "no_host_with_labels",
+            f"no host that serves queue {job.queue} has the labels {labels}",
+            "start an agent with `--label K=V`, or submit it without --host-label",
+        )
+    elif not active:
+        states = ", ".join(f"{h.name} is {h.state}" for h in labelled[:MAX_NAMED])
+        yield line(
+            "no_active_host",
+            f"no host that serves queue {job.queue} takes work: {states}",
+            "holdfast hosts undrain|release HOST",
+        )
+    else:
+        yield from _explain_size(found, active)
+    dead = [h.name for h in labelled if h.flagged_dead_at is not None]
+    if dead:
+        names = say_names(dead, MAX_NAMED)
+        message = f"no heartbeat comes from {names}, though work runs there"
+        yield line("dead_hosts", message, "holdfast hosts --dead")
+
+
+def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterator[WhyLine]:
+    """Say whether the hosts are large enough at all, and whether enough of them is free."""
+    job = found.job
+    need = describe_need(
+        Candidate(
+            job_id=job.id,
+            epoch=job.epoch,
+            queue=job.queue,
+            priority=job.priority,
+            tasks=job.tasks,
+            gpus=job.gpus,
+            cpu_slots=job.cpu_slots,
+            memory_bytes=job.memory_bytes,
+        )
+    )
+    idle = sum(_count(job, h.cpu_slots, len(h.gpus), h.memory_bytes) for h in active)
+    free = sum(
+        _count(
+            job,
+            h.cpu_slots - h.busy_cpu_slots,
+            len(h.gpus) - len(h.busy_gpus),
+            h.memory_bytes - h.busy_memory_bytes,
+        )
+        for h in active
+    )
+    if idle < job.tasks:
+        text, hint = f"no active host is large enough: it needs {need}", "add a larger host"
+        if job.tasks > 1 and idle:
+            text = f"it needs {need} at once, and only {idle} would fit if all hosts were idle"
+            hint = "add hosts"
+        yield line("impossible_resources", text, f"ask for less, or {hint}")
+    elif free < job.tasks:
+        text = f"no host has {need} free now"
+        if job.tasks > 1:
+            text = f"it needs {need} at once, and only {free} fit now"
+        hint = "it starts when running work ends; `holdfast hosts` shows what is busy"
+        yield line("no_room", text, hint)
+        yield from _explain_young(found, {host.id for host in active})
+
+
+def _count(job: JobRecord, cpu_slots: int, gpus: int, memory_bytes: int) -> int:
+    """Return how many of its ranks fit into so much."""
+    needs = ((job.cpu_slots, cpu_slots), (job.gpus, gpus), (job.memory_bytes, memory_bytes))
+    return min([job.tasks, *(max(0, room) // wanted for wanted, room in needs if wanted)])
+
+
+def _explain_young(found: Circumstances, host_ids: Collection[str]) -> Iterator[WhyLine]:
+    """Name the jobs that could make room once they have run for long enough; nothing where others
+    make room already."""
+    young_jobs = () if found.victims else found.young
+    for young in [y for y in young_jobs if not y.host_ids.isdisjoint(host_ids)][:MAX_NAMED]:
+        yield line(
+            "may_make_room",
+            f"job {young.job_id} of priority {young.priority} may be preempted for it in "
+            f"{say_span(young.left_seconds)}, after {say_span(young.least_seconds)} of running",
+            "preempt_min_run_seconds is how long a job runs before it may be preempted",
+        )
