@@ -91,7 +91,7 @@ def measure_holdfast(
                 f"{len(missing)} of {hosts} simulated hosts did not come; {ctx.status()}"
             )
         time.sleep(_SETTLE_SECONDS)
-        bus = ctx._bus
+        bus = ctx._run.bus
         thread = bus._thread.ident
         assert thread is not None
         bus.load.worst_seconds = 0.0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from bench.supervisor_raw import read_rss_bytes
 from holdfast.supervisor import Context, wait
-from holdfast.supervisor.script.hosts import Host
+from holdfast.supervisor.rosters.hosts import Host
 
 LARGE_FLEET = 2000
 LARGE_HEARTBEAT_SECONDS = 5.0

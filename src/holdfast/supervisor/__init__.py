@@ -18,20 +18,21 @@ from __future__ import annotations
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from typing import TYPE_CHECKING, Any
 
-from holdfast.supervisor.script.failures import (
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.waits import as_completed, wait
+from holdfast.supervisor.rosters.failures import (
     ContextClosed,
     HostLost,
     ProcessEnded,
     ProcessFailedToStart,
 )
-from holdfast.supervisor.script.futures import Future, as_completed, wait
 
 if TYPE_CHECKING:
     from holdfast.supervisor.member.messages import MessageQueue, get_message_queue
+    from holdfast.supervisor.rosters.events import Event
+    from holdfast.supervisor.rosters.groups import Process, ProcessGroup
+    from holdfast.supervisor.rosters.hosts import Host
     from holdfast.supervisor.script.context import Context
-    from holdfast.supervisor.script.events import Event
-    from holdfast.supervisor.script.groups import Process, ProcessGroup
-    from holdfast.supervisor.script.hosts import Host
     from holdfast.supervisor.script.status import Status
 
 __all__ = [
@@ -58,11 +59,11 @@ __all__ = [
 
 _HOMES = {
     "Context": "script.context",
-    "Event": "script.events",
-    "Host": "script.hosts",
+    "Event": "rosters.events",
+    "Host": "rosters.hosts",
     "MessageQueue": "member.messages",
-    "Process": "script.groups",
-    "ProcessGroup": "script.groups",
+    "Process": "rosters.groups",
+    "ProcessGroup": "rosters.groups",
     "Status": "script.status",
     "get_message_queue": "member.messages",
 }

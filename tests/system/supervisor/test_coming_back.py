@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.supervisor import Context, Process
-from holdfast.supervisor.script import context
-from holdfast.supervisor.script.state import STATE_FILE, SavedRun
+from holdfast.supervisor.rosters.state import STATE_FILE, SavedRun
+from holdfast.supervisor.script import open_run
 from holdfast.wire.bus import MachineFacts
 from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
@@ -70,7 +70,7 @@ def test_a_rank_that_runs_is_not_started_again_on_whoever_comes_first(
 ) -> None:
     """ROSTER-5: the script was killed before the state told that its host was attached, and a fresh
     manager is quicker."""
-    monkeypatch.setattr(context, "REATTACH_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(open_run, "REATTACH_SECONDS", 10 * PATIENCE)
     first = scripts()
     hosts, (manager,) = attach(first, managers, 1)
     pid = first.create_process_group(hosts, ["sleep", "6000"])[0].pid().result(PATIENCE)
@@ -129,12 +129,12 @@ def test_the_state_never_tells_of_an_end_on_a_host_that_waits(scripts: Any) -> N
         """Looked at, and by then it has come to its end."""
 
         def __iter__(self) -> Iterator[Process]:
-            hosts[0]._identity, hosts[0]._facts = b"\1" * 16, MachineFacts(hostname="m0")
-            process._returncode.set_result(0)
+            hosts[0].revive(b"\1" * 16, MachineFacts(hostname="m0"), None)
+            process.returncode().set_result(0)
             return super().__iter__()
 
-    group._processes = Meanwhile(group._processes)
-    state = SavedRun.begin(ctx._state.keys, ctx.port)
-    state.update(ctx._roster, ctx._crew)
+    group.processes = Meanwhile(group.processes)
+    state = SavedRun.begin(ctx._run.state.keys, ctx.port)
+    state.update(ctx._run.roster, ctx._run.crew)
     assert state.groups[0].returncodes == {0: 0}
     assert state.hosts[0].identity

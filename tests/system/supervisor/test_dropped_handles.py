@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.errors import ValidationError
 from holdfast.supervisor import CancelledError, Context, Future, as_completed, wait
+from holdfast.supervisor.futures.inbox import Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
-from holdfast.supervisor.script.failures import ProcessEnded
-from holdfast.supervisor.script.inbox import Gather, Inbox, receive_one
+from holdfast.supervisor.rosters.failures import ProcessEnded
 from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
 
@@ -384,7 +384,7 @@ for number in range(int(sys.argv[1])):
 """
 DEAF = """
 import time
-import holdfast.supervisor.script.inbox as inbox
+import holdfast.supervisor.futures.inbox as inbox
 inbox.MAX_WAITING_MESSAGES = 10
 from holdfast.supervisor import get_message_queue
 queue = get_message_queue()
@@ -404,7 +404,7 @@ def test_what_is_dropped_is_counted_and_told(
     tmp_path: Any,
 ) -> None:
     """INBOX-2, in the script and in the process: also to whoever lets nothing be logged."""
-    monkeypatch.setattr("holdfast.supervisor.script.inbox.MAX_WAITING_MESSAGES", 10)
+    monkeypatch.setattr("holdfast.supervisor.futures.inbox.MAX_WAITING_MESSAGES", 10)
     hosts, _ = attach(ctx, managers, 1)
     ctx.log_format = str(tmp_path / "{name}.txt")
     (process,) = ctx.create_process_group(hosts, python(FLOOD, "100"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.supervisor import Context
-from holdfast.supervisor.script import context
+from holdfast.supervisor.script import open_run
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
 
 COUNT = 3
@@ -17,12 +17,12 @@ def test_managers_read_that_they_were_heard_before_the_script_goes(
 ) -> None:
     """A frame that comes just before a connection ends is lost on whoever has not read it: that one
     waited 2 s for nothing."""
-    monkeypatch.setattr(context, "_HEARD_SECONDS", PATIENCE)
+    monkeypatch.setattr(open_run, "_HEARD_SECONDS", PATIENCE)
     hosts, started = attach(ctx, managers, COUNT)
     group = ctx.create_process_group(hosts, python("import time; time.sleep(6000)"))
     for process in group:
         process.pid().result(PATIENCE)
-    gate = ctx._bus.gate
+    gate = ctx._run.bus.gate
     before = gate.disconnects
     assert ctx.shutdown()
     assert gate.disconnects == before + COUNT, (

@@ -19,7 +19,7 @@ from holdfast.supervisor import Context, ContextClosed, Future, HostLost, as_com
 from holdfast.supervisor.host.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.host.warden import FROZEN_SECONDS
 from holdfast.supervisor.line.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
-from holdfast.supervisor.script.roster import EXIT_GIVEN_UP, EXIT_REPLACED
+from holdfast.supervisor.rosters.host_roster import EXIT_GIVEN_UP, EXIT_REPLACED
 from holdfast.wire.bus_local import SOCKET_VARIABLE
 from tests.system.proxy import Proxy, wait_until
 from tests.system.supervisor.rig import (

@@ -160,7 +160,7 @@ def test_a_lost_host_is_not_cleared_while_a_drain_may_let_its_processes_save(
         host.hostname().result(PATIENCE)
         manager.kill()
         host.time_connection_lost().result(PATIENCE)
-        (until,) = wait_until(lambda: list(ctx._roster._uncleared.values()), PATIENCE)
+        (until,) = wait_until(lambda: list(ctx._run.roster._uncleared.values()), PATIENCE)
         assert until - time.monotonic() > 1000
 
 

@@ -19,7 +19,7 @@ import pytest
 from holdfast.errors import Conflict, Unavailable, ValidationError
 from holdfast.process import table
 from holdfast.supervisor import Context, ContextClosed, Future
-from holdfast.supervisor.script.state import STATE_FILE
+from holdfast.supervisor.rosters.state import STATE_FILE
 from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import PATIENCE, Managers, alive, attach, local_context
 from tests.system.supervisor.test_faults import find_listening_port

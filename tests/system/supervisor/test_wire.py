@@ -210,7 +210,7 @@ def test_a_replay_from_an_older_run_changes_nothing(managers: Managers) -> None:
     with local_context(encrypt=False) as first, stranger(first, None) as dealer:
         session = meet(dealer)
         old = [
-            hello(first._state.run),
+            hello(first._run.state.run),
             encode_header(session, 1, 0) + encode_body([encode_message(Bye("a replay", 0))]),
         ]
     with local_context(encrypt=False) as ctx:

@@ -20,10 +20,10 @@ import threading
 from typing import Any
 
 from holdfast.errors import Unavailable
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.inbox import Filter, Inbox, has_doubled, receive_one
 from holdfast.supervisor.line.values import encode_value
-from holdfast.supervisor.script.failures import ProcessEnded
-from holdfast.supervisor.script.futures import Future
-from holdfast.supervisor.script.inbox import Filter, Inbox, has_doubled, receive_one
+from holdfast.supervisor.rosters.failures import ProcessEnded
 from holdfast.wire.bus import cut_parts
 from holdfast.wire.bus_local import (
     SOCKET_VARIABLE,

@@ -1,1 +1,1 @@
-"""What a policy script holds: the context, hosts, processes, futures."""
+"""The context that a policy script opens, and the run behind it."""

@@ -1,10 +1,8 @@
-"""What a forked child of the script must not keep: it is a copy of the context without the thread
-that turns it.
+"""A forked child of the script, which has a copy of the run without the bus's thread.
 
 FORK-1  The child of a script ends nothing and says nothing in its name. It keeps neither the lock
-        of the state folder nor a
-        connection: held by a worker that outlives the script, they would keep its successor out and
-        its managers waiting.
+        of the state folder nor a connection: held by a worker that outlives the script, they would
+        lock the next script out and keep managers waiting.
 """
 
 from __future__ import annotations
@@ -18,29 +16,28 @@ from typing import Protocol
 
 
 class Disownable(Protocol):
-    """A context, as far as a fork goes."""
+    """A run, as far as a fork goes."""
 
     def disown(self) -> None:
-        """Be the parent's alone."""
+        """Leave it to the parent."""
 
 
 _open: weakref.WeakSet[Disownable] = weakref.WeakSet()
 
 
-def watch_forks(context: Disownable) -> None:
-    """Have `disown` called in every child that is forked while the context lives."""
-    _open.add(context)
+def watch_forks(run: Disownable) -> None:
+    """Have `disown` called in every child that is forked while the run is open."""
+    _open.add(run)
 
 
 def _leave_to_parent() -> None:
-    for context in list(_open):
-        context.disown()
+    for run in list(_open):
+        run.disown()
     _open.clear()
 
 
 def close_ports(ports: Collection[int]) -> None:
-    """Close every TCP socket of this process with such a local port: those that listen and those
-    that were taken."""
+    """Close every TCP socket of this process with such a local port, listening or connected."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with contextlib.suppress(OSError):

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import time
 
-# The script is there already; one that was never met must not keep looking for it.
+# The script is there already, so a manager that does not meet it within 120 s gives up.
 _PATIENCE = ("--wait", "120")
 
 
 class LocalManagers:
-    """Managers that are children of this process. They have the limit of descriptors that it had
-    when this was made."""
+    """Managers that are children of this process, with the descriptor limit that it had when this
+    was made."""
 
     def __init__(self) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
@@ -22,7 +22,7 @@ class LocalManagers:
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def start(self, command: list[str], n: int) -> list[int]:
-        """Start `n`, each under a name of its own; their pids."""
+        """Start `n`, each under a name of its own. Return their pids."""
         started = []
         for _ in range(n):
             started.append(self._start([*command, *_PATIENCE, "--name", f"local-{self._count}"]))
@@ -30,17 +30,14 @@ class LocalManagers:
         return started
 
     def start_simulated(self, command: list[str], n: int, processes: int) -> list[int]:
-        """Start `n` simulated hosts, spread over `processes`; the pids of these."""
+        """Start `n` simulated hosts, spread over so many processes. Return the pids of these."""
         shares = [n // processes + (index < n % processes) for index in range(processes)]
-        return [
-            self._start([*command, *_PATIENCE, "--simulate", str(share)])
-            for share in shares
-            if share
-        ]
+        start = [*command, *_PATIENCE, "--simulate"]
+        return [self._start([*start, str(share)]) for share in shares if share]
 
     def _start(self, command: list[str]) -> int:
-        # A session of its own: the terminal's Ctrl-C is for the script, which then ends them in
-        # order.
+        # A session of its own, because the terminal's Ctrl-C is for the script, which then ends
+        # them in order.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.running.append(process)
         with contextlib.suppress(OSError):  # it is gone already
@@ -48,7 +45,7 @@ class LocalManagers:
         return process.pid
 
     def end(self, timeout_seconds: float) -> None:
-        """Wait for all, then TERM, then KILL."""
+        """Wait for all, then send TERM, then KILL."""
         deadline = time.monotonic() + timeout_seconds
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for process in self.running:

@@ -12,7 +12,7 @@ from holdfast.errors import Unavailable
 
 logger = logging.getLogger("holdfast.supervisor")
 
-_CLIENT_SECONDS = 10.0  # a client that says nothing holds a thread for no longer
+_CLIENT_SECONDS = 10.0  # the longest that a silent client holds a thread
 _TRIES = 3
 
 
@@ -25,18 +25,18 @@ class MetricsServer:
 
     def __init__(self, address: str, port: int, render: Callable[[], str]) -> None:
         class Handler(_MetricsRequest):
-            """Of this server."""
+            """A request to this server."""
 
             text = staticmethod(render)
 
         class Server(http.server.ThreadingHTTPServer):
-            """Of that address family."""
+            """A server of that address family."""
 
             address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
             daemon_threads = True
 
             def server_bind(self) -> None:
-                """Without looking up this machine's name, which may take seconds."""
+                """Bind without looking up this machine's name, which may take seconds."""
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 self.socket.bind((address, port))
                 self.server_address = self.socket.getsockname()
@@ -55,7 +55,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_CLIENT_SECONDS)
@@ -88,5 +88,5 @@ class _MetricsRequest(http.server.BaseHTTPRequestHandler):
         return self.text()
 
     def log_message(self, format: str, *args: object) -> None:
-        """A scrape is no news."""
+        """Log scrapes at debug level only."""
         logger.debug("metrics: " + format, *args)

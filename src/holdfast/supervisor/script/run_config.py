@@ -1,8 +1,7 @@
-"""What Holdfast gives a policy script that it runs: the port its managers dial, this attempt's
-keys, how many hosts there are.
+"""The settings that Holdfast gives a policy script which it runs: port, keys, number of hosts.
 
-`holdfast supervise` runs the script with a file named in the environment; `Context` takes what is
-in it over what the script says, so that a script written for another cluster runs unchanged.
+`holdfast supervise` runs the script with a file named in the environment; for `Context` that file
+stands over the script's own settings, so that a script written for another cluster runs unchanged.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a supervised job, as its script's context needs it.
 
     port, address: where managers dial; the address is this machine's as the other hosts reach it.
-    hosts: how many the job has.
-    term_grace_seconds: what processes have when their manager gets TERM. metrics: where to serve
-    metrics, `PORT` or `ADDRESS:PORT`; empty where not.
+    hosts: how many the job has. term_grace_seconds: the time processes have when their manager gets
+    TERM. metrics: where to serve metrics, `PORT` or `ADDRESS:PORT`; empty is nowhere.
     """
 
     keys: RunKeys
@@ -37,11 +35,10 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = ""
 
     def choose_bind(self, bind: str) -> str:
-        """The address to listen on, which this machine's own manager reaches as well as the other
-        hosts' do.
+        """Choose an address to listen on that this machine's manager and the other hosts' reach.
 
-        One that the script names is another machine's tomorrow, and the advertised one need not be
-        any of this machine's own.
+        An address that the script names may belong to another machine at the next attempt, and the
+        advertised one need not be one of this machine's own.
         """
         if is_loopback(self.address) and bind not in ANYWHERE:
             return "127.0.0.1" if self.address == "localhost" else self.address
@@ -49,7 +46,7 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(address: str) -> bool:
-    """True for this machine's own addresses that no other reaches."""
+    """True for addresses that only this machine reaches."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -57,12 +54,12 @@ def is_loopback(address: str) -> bool:
 
 
 def write_given(path: Path, given: GivenRun) -> None:
-    """Write it for the script (0600: it holds the run's secret keys)."""
+    """Write the file for the script (0600: it holds the run's secret keys)."""
     write_private(path, msgspec.json.encode(given) + b"\n")
 
 
 def read_given(environ: Mapping[str, str]) -> GivenRun | None:
-    """What Holdfast gives the script of this process; None where it runs none.
+    """Read what Holdfast gives this script; None where Holdfast does not run it.
 
     Raises:
         ValidationError: the file is not there or is no such file.
@@ -81,7 +78,7 @@ def read_given(environ: Mapping[str, str]) -> GivenRun | None:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """`PORT` on loopback, or `ADDRESS:PORT`. Raises ValidationError."""
+    """Parse `PORT` (on loopback) or `ADDRESS:PORT`. Raises ValidationError."""
     address, colon, port = text.rpartition(":")
     whole = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
     if not whole or (colon and not address):

@@ -1,4 +1,4 @@
-"""What is going on: one status line at an interval, the same as a value, and as Prometheus
+"""The status of a run: as a value, as a line in the log at an interval, and as Prometheus
 metrics."""
 
 from __future__ import annotations
@@ -6,16 +6,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.supervisor.line.bus import Bus
-from holdfast.supervisor.script.roster import HostRoster
-from holdfast.supervisor.script.roster_crew import CrewRoster
-
-if TYPE_CHECKING:
-    from holdfast.supervisor.script.context import Context
+from holdfast.supervisor.rosters.crew_roster import CrewRoster
+from holdfast.supervisor.rosters.host_roster import HostRoster
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -26,9 +22,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that
     long at worst.
     lag_seconds: how far the reading was behind what came when it was tried last, once a second.
-    messages_dropped: since the start, because nobody received them, in the script or in a process.
-    disconnects: since the start; of managers that left or went, and of whoever speaks no ZeroMQ or
-    sends a frame so large that the connection is cut.
+    messages_dropped: since the start, because they were never received, in the script or in a
+    process.
+    disconnects: since the start; of managers that left or went, of peers that speak no ZeroMQ, and
+    of those cut off because their frame was too large.
     """
 
     hosts_attached: int
@@ -47,11 +44,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         text = (
-            f"hosts {self.hosts_attached} attached, {self.hosts_lost} lost, {self.hosts_waiting} "
-            "waiting, "
-            f"{self.managers_idle} spare; processes {self.processes_running}; "
-            f"in {self.messages_in_per_second:.0f} messages/s, out "
-            f"{self.frames_out_per_second:.0f} frames/s; "
+            f"hosts {self.hosts_attached} attached, {self.hosts_lost} lost, "
+            f"{self.hosts_waiting} waiting, {self.managers_idle} spare; "
+            f"processes {self.processes_running}; in {self.messages_in_per_second:.0f} messages/s, "
+            f"out {self.frames_out_per_second:.0f} frames/s; "
             f"busy {self.busy_fraction:.0%}, worst turn {self.worst_loop_seconds * 1000:.0f} ms, "
             f"reading {self.lag_seconds * 1000:.0f} ms behind"
         )
@@ -60,68 +56,31 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         if self.disconnects:
             text += f"; {self.disconnects} disconnects"
         if self.refused:
-            text += "; refused " + ", ".join(
-                f"{count} {word}" for word, count in sorted(self.refused.items())
-            )
+            words = [f"{count} {word}" for word, count in sorted(self.refused.items())]
+            text += "; refused " + ", ".join(words)
         return text
 
 
-class RateWindow:
-    """Where the counters stood when the last line was written."""
-
-    def __init__(self) -> None:
-        self.at = time.monotonic()
-        self.messages_in = 0
-        self.frames_out = 0
-        self.busy_seconds = 0.0
-
-    def move(self, bus: Bus) -> None:
-        """Begin the next one."""
-        load = bus.load
-        self.at = time.monotonic()
-        self.messages_in, self.frames_out, self.busy_seconds = (
-            load.messages_in,
-            load.frames_out,
-            load.busy_seconds,
-        )
-        load.worst_seconds = 0.0
-
-
-def read_status(roster: HostRoster, crew: CrewRoster, bus: Bus, window: RateWindow) -> Status:
-    """Put it together. Counters are read while they move: each is true, together they are a moment
-    apart."""
-    hosts = list(roster.hosts.values())
-    load = bus.load
-    seconds = max(1e-6, time.monotonic() - window.at)
-    refused = bus.fleet.refused + bus.gate.refused + crew.refused
-    return Status(
-        hosts_attached=sum(host.attached for host in hosts),
-        hosts_lost=sum(host.connection_lost() for host in hosts),
-        hosts_waiting=sum(not host.attached and not host.connection_lost() for host in hosts),
-        managers_idle=len(roster.idle),
-        processes_running=crew.running,
-        messages_in_per_second=(load.messages_in - window.messages_in) / seconds,
-        frames_out_per_second=(load.frames_out - window.frames_out) / seconds,
-        busy_fraction=min(1.0, (load.busy_seconds - window.busy_seconds) / seconds),
-        worst_loop_seconds=load.worst_seconds,
-        lag_seconds=bus.probe.seconds,
-        refused=dict(refused),
-        messages_dropped=crew.dropped,
-        disconnects=bus.gate.disconnects,
-    )
-
-
 class StatusLine:
-    """A thread that logs the status at an interval; `interval` None is never."""
+    """Reads the status, and logs it at an interval in a thread of its own; `interval` None is
+    never."""
 
-    def __init__(self, context: Context, interval: float | None) -> None:
-        self.window = RateWindow()
-        self._context = context
+    def __init__(
+        self, roster: HostRoster, crew: CrewRoster, bus: Bus, interval: float | None
+    ) -> None:
+        self._roster = roster
+        self._crew = crew
+        self._bus = bus
         self._interval = interval
         self._stop = threading.Event()
+        # Where time and counters stood at the last line.
+        self._at = time.monotonic()
+        self._messages_in = 0
+        self._frames_out = 0
+        self._busy_seconds = 0.0
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to log."""
         if self._interval is not None:
             threading.Thread(target=self._run, name="holdfast-status", daemon=True).start()
 
@@ -131,43 +90,68 @@ class StatusLine:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
-            logger.info("%s", self._context.status())
-            self.window.move(self._context._bus)
+            logger.info("%s", self.read())
+            load = self._bus.load
+            self._at, self._messages_in = time.monotonic(), load.messages_in
+            self._frames_out, self._busy_seconds = load.frames_out, load.busy_seconds
+            load.worst_seconds = 0.0
 
+    def read(self) -> Status:
+        """Read the counters while they move: each is true, together they are a moment apart."""
+        hosts = list(self._roster.hosts.values())
+        bus, crew, load = self._bus, self._crew, self._bus.load
+        seconds = max(1e-6, time.monotonic() - self._at)
+        return Status(
+            hosts_attached=sum(host.attached for host in hosts),
+            hosts_lost=sum(host.connection_lost() for host in hosts),
+            hosts_waiting=sum(not host.attached and not host.connection_lost() for host in hosts),
+            managers_idle=len(self._roster.idle),
+            processes_running=crew.running,
+            messages_in_per_second=(load.messages_in - self._messages_in) / seconds,
+            frames_out_per_second=(load.frames_out - self._frames_out) / seconds,
+            busy_fraction=min(1.0, (load.busy_seconds - self._busy_seconds) / seconds),
+            worst_loop_seconds=load.worst_seconds,
+            lag_seconds=bus.probe.seconds,
+            refused=dict(bus.fleet.refused + bus.gate.refused + crew.refused),
+            messages_dropped=crew.dropped,
+            disconnects=bus.gate.disconnects,
+        )
 
-def render_metrics(status: Status, roster: HostRoster, bus: Bus) -> str:
-    """Prometheus' text format."""
-    load = bus.load
-    gauges = {
-        ("holdfast_supervisor_hosts", 'state="attached"'): status.hosts_attached,
-        ("holdfast_supervisor_hosts", 'state="lost"'): status.hosts_lost,
-        ("holdfast_supervisor_hosts", 'state="waiting"'): status.hosts_waiting,
-        ("holdfast_supervisor_hosts", 'state="spare"'): status.managers_idle,
-        ("holdfast_supervisor_excluded_machines", ""): len(roster.excluded),
-        ("holdfast_supervisor_processes_running", ""): status.processes_running,
-        ("holdfast_supervisor_worst_loop_seconds", ""): status.worst_loop_seconds,
-        ("holdfast_supervisor_lag_seconds", ""): status.lag_seconds,
-    }
-    counters = {
-        ("holdfast_supervisor_messages_in_total", ""): load.messages_in,
-        ("holdfast_supervisor_messages_dropped_total", ""): status.messages_dropped,
-        ("holdfast_supervisor_frames_in_total", ""): load.frames_in,
-        ("holdfast_supervisor_frames_out_total", ""): load.frames_out,
-        ("holdfast_supervisor_frames_resent_total", ""): bus.fleet.resent,
-        ("holdfast_supervisor_frames_unreachable_total", ""): load.unreachable,
-        ("holdfast_supervisor_disconnects_total", ""): bus.gate.disconnects,
-        ("holdfast_supervisor_busy_seconds_total", ""): load.busy_seconds,
-    }
-    counters |= {
-        ("holdfast_supervisor_refused_total", f'why="{why}"'): count
-        for why, count in sorted(status.refused.items())
-    }
-    lines: list[str] = []
-    for kind, found in (("gauge", gauges), ("counter", counters)):
-        named = ""
-        for (name, labels), value in found.items():
-            if name != named:
-                lines.append(f"# TYPE {name} {kind}")
-                named = name
-            lines.append(f"{name}{{{labels}}} {value:g}" if labels else f"{name} {value:g}")
-    return "\n".join(lines) + "\n"
+    def render_metrics(self) -> str:
+        """Render it in Prometheus' text format."""
+        status, bus, load = self.read(), self._bus, self._bus.load
+        prefix = "holdfast_supervisor_"
+        gauges = {
+            ("hosts", 'state="attached"'): status.hosts_attached,
+            ("hosts", 'state="lost"'): status.hosts_lost,
+            ("hosts", 'state="waiting"'): status.hosts_waiting,
+            ("hosts", 'state="spare"'): status.managers_idle,
+            ("excluded_machines", ""): len(self._roster.excluded),
+            ("processes_running", ""): status.processes_running,
+            ("worst_loop_seconds", ""): status.worst_loop_seconds,
+            ("lag_seconds", ""): status.lag_seconds,
+        }
+        counters = {
+            ("messages_in_total", ""): load.messages_in,
+            ("messages_dropped_total", ""): status.messages_dropped,
+            ("frames_in_total", ""): load.frames_in,
+            ("frames_out_total", ""): load.frames_out,
+            ("frames_resent_total", ""): bus.fleet.resent,
+            ("frames_unreachable_total", ""): load.unreachable,
+            ("disconnects_total", ""): bus.gate.disconnects,
+            ("busy_seconds_total", ""): load.busy_seconds,
+        }
+        counters |= {
+            ("refused_total", f'why="{why}"'): count
+            for why, count in sorted(status.refused.items())
+        }
+        lines: list[str] = []
+        for kind, found in (("gauge", gauges), ("counter", counters)):
+            named = ""
+            for (name, labels), value in found.items():
+                if name != named:
+                    lines.append(f"# TYPE {prefix}{name} {kind}")
+                    named = name
+                where = f"{{{labels}}}" if labels else ""
+                lines.append(f"{prefix}{name}{where} {value:g}")
+        return "\n".join(lines) + "\n"

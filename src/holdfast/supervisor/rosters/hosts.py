@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.supervisor.script.failures import HostLost
-from holdfast.supervisor.script.futures import Future
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.rosters.failures import HostLost
 from holdfast.wire.bus import HostUsage, MachineFacts
 
 if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError
     from holdfast.supervisor.line.session_fleet import ManagerPeer
-    from holdfast.supervisor.script.groups import ProcessGroup
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a manager must offer to be given to a handle."""
+    """What a machine must offer to be given to a handle."""
 
     gpus: int = 0
     labels: tuple[tuple[str, str], ...] = ()
@@ -26,57 +26,46 @@ class Demand(msgspec.Struct, frozen=True):
 
     @staticmethod
     def make(gpus: int, labels: Mapping[str, str] | None, exclude: Any) -> Demand:
-        """Put a request's words in order."""
+        """Sort what a request asks for, so that equal demands compare equal."""
         return Demand(gpus, tuple(sorted((labels or {}).items())), frozenset(exclude))
 
     def fits(self, facts: MachineFacts) -> bool:
-        """True where the host has all of it."""
+        """True where the machine offers all of it."""
         return (
             facts.gpus >= self.gpus
             and facts.hostname not in self.exclude
             and all(facts.labels.get(key) == value for key, value in self.labels)
         )
 
-    def describe(self) -> str:
-        """In words, for the status line."""
-        words = [f"{self.gpus} GPUs"] if self.gpus else []
-        words += [f"{key}={value}" for key, value in self.labels]
-        words += ["not " + ", ".join(sorted(self.exclude))] if self.exclude else []
-        return ", ".join(words) or "any"
-
 
 class Host:
     """A handle: there at once, attached to a machine when a manager checks in, lost for good when
-    that one is.
+    that manager is.
 
-    Nothing on it is changed by any thread but the bus's.
+    Only the bus's thread changes it. `demand`, `peer` (the manager's session) and `identity` (of the
+    manager, also while a script that came back waits for it) are the library's own.
     """
 
     def __init__(self, number: int, demand: Demand) -> None:
         self.number = number
-        self._demand = demand
-        self._peer: ManagerPeer | None = None
-        self._identity = b""  # of the manager, also while a script that came back waits for it
+        self.demand = demand
+        self.peer: ManagerPeer | None = None
+        self.identity = b""
         self._facts: MachineFacts | None = None
         self._hostname: Future[str] = Future("hostname", self, shared=True)
         self._lost: Future[float] = Future("the loss", self, shared=True)
         self._cleared: Future[float] = Future("the end of all that runs there", self, shared=True)
         self._reason: str | None = None
-        self._groups: dict[int, tuple[ProcessGroup, int]] = {}  # and the host's index in it
-        self._early: list[bytes] = []  # encoded messages for when it is attached
+        self._held: list[bytes] = []  # encoded messages for when it is attached
         self._usage: HostUsage | None = None
 
     def __str__(self) -> str:
         return self._facts.hostname if self._facts is not None else f"host {self.number} (waiting)"
 
     def __repr__(self) -> str:
-        state = (
-            f"lost: {self._reason}"
-            if self._reason
-            else "attached"
-            if self._peer is not None
-            else "waiting"
-        )
+        state = "attached" if self.attached else "waiting"
+        if self._reason:
+            state = f"lost: {self._reason}"
         return f"<Host {self.number} {self._facts.hostname if self._facts else ''} {state}>"
 
     def hostname(self) -> Future[str]:
@@ -84,7 +73,7 @@ class Host:
         return self._hostname
 
     def time_connection_lost(self) -> Future[float]:
-        """When the host was lost or given back (Unix time). Pending for as long as all is well."""
+        """When the host was lost or given back (Unix time). Pending while it is neither."""
         return self._lost
 
     def time_cleared(self) -> Future[float]:
@@ -108,7 +97,7 @@ class Host:
     @property
     def attached(self) -> bool:
         """True while a manager serves this handle."""
-        return self._peer is not None
+        return self.peer is not None
 
     @property
     def facts(self) -> MachineFacts | None:
@@ -119,28 +108,61 @@ class Host:
         """The latest sample the manager sent of load, memory and every process tree."""
         return self._usage
 
-    # ---- the bus's thread
+    # ---- the library's own, in the bus's thread or before that starts
 
-    def _attach(self, peer: ManagerPeer, facts: MachineFacts) -> None:
-        self._peer = peer
-        self._identity = peer.identity
+    def revive(self, identity: bytes, facts: MachineFacts | None, reason: str | None) -> None:
+        """Become what the saved state of an earlier script tells."""
+        self.identity = identity
         self._facts = facts
-        peer.host = self
-        self._hostname.set_result(facts.hostname)
+        if reason is not None:
+            self.lose(reason)
+        elif facts is not None:
+            self._hostname.set_result(facts.hostname)
 
-    def _lose(self, reason: str) -> HostLost:
-        """Mark it lost; the error for whatever was pending on it."""
+    def attach(self, peer: ManagerPeer) -> None:
+        """Belong to this manager from now on."""
+        self.peer = peer
+        self.identity = peer.identity
+        self._facts = peer.facts
+        peer.host = self
+        self._hostname.set_result(peer.facts.hostname)
+
+    def hold(self, message: bytes) -> None:
+        """Keep a message for when it is attached, unless it is lost."""
+        if self._reason is None:
+            self._held.append(message)
+
+    def take_held(self) -> list[bytes]:
+        """Hand over the messages that were kept."""
+        held, self._held = self._held, []
+        return held
+
+    def note_usage(self, usage: HostUsage) -> None:
+        """Keep the latest sample."""
+        self._usage = usage
+
+    def lose(self, reason: str) -> HostLost:
+        """Become lost; return the error for everything that was pending on it."""
         self._reason = reason
-        name = self._facts.hostname if self._facts is not None else f"number {self.number}"
-        error = HostLost(name, reason)
-        if self._peer is not None:
-            self._peer.host = None
-            self._peer = None
-        self._early.clear()
+        error = self.make_error()
+        if self.peer is not None:
+            self.peer.host = None
+            self.peer = None
+        self._held.clear()
         self._hostname.set_exception(error)
         self._lost.set_result(time.time())
         return error
 
-    def _make_error(self) -> HostLost:
+    def clear(self) -> None:
+        """Say that nothing of this run can run there any more."""
+        self._cleared.set_result(time.time())
+
+    def close(self, error: HoldfastError) -> None:
+        """Fail its futures, because nothing is learned of it any more."""
+        for future in (self._hostname, self._lost, self._cleared):
+            future.set_exception(error)
+
+    def make_error(self) -> HostLost:
+        """The error for what is asked of the lost host."""
         name = self._facts.hostname if self._facts is not None else f"number {self.number}"
         return HostLost(name, self._reason or "it is lost")

@@ -30,7 +30,7 @@ class ProcessFailedToStart(HoldfastError):
 
 
 class ProcessEnded(Conflict):
-    """The process ended before it said what was waited for."""
+    """The process ended before the awaited message came."""
 
     code = "process_ended"
 

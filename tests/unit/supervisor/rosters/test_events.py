@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.script.events import Event, EventLog
+from holdfast.supervisor.rosters.events import Event, EventLog
 from tests.system.proxy import wait_until
 
 

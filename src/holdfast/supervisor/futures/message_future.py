@@ -1,5 +1,4 @@
-"""Futures for messages: what comes when nobody has, or looks at, the future any more goes back to
-where it came from."""
+"""Futures for messages: a message whose future is dropped or cancelled goes back to its inbox."""
 
 from __future__ import annotations
 
@@ -10,27 +9,26 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.supervisor.script import futures
-from holdfast.supervisor.script.futures import Future, Source
+from holdfast.supervisor.futures import future as futures
+from holdfast.supervisor.futures.future import Future, Source
 
-# What goes back. Whoever drops a future may have any lock, so the work is another thread's, or the
-# next reader's, who must not find a later message first.
+# What goes back. A future may be dropped in a thread that holds any lock, so another thread does
+# the work, or the next reader, who must not find a later message first.
 _returns: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 _returning = threading.Lock()
 
 
 def return_soon(function: Callable[..., Any], *arguments: Any) -> None:
-    """Have `function(*arguments)` put something back, before anybody reads the next message. Never
-    blocks and never raises."""
+    """Have `function(*arguments)` put something back before the next message is read. Never blocks
+    and never raises."""
     _returns.append((function, arguments))
-    with contextlib.suppress(
-        RuntimeError
-    ):  # Python is ending and starts no thread any more: nobody reads either
+    # Python is ending and starts no thread any more: there are no readers either.
+    with contextlib.suppress(RuntimeError):
         futures.run_soon(take_returns, None)
 
 
 def take_returns(_: Any = None) -> None:
-    """Have all of it back where it belongs."""
+    """Put back everything that is to go back."""
     while _returns or _returning.locked():
         with _returning:
             if _returns:
@@ -39,13 +37,13 @@ def take_returns(_: Any = None) -> None:
 
 
 class MessageFuture(Future[Any]):
-    """A future for messages of a source, which gets back what nobody looked at."""
+    """A future for messages of a source; a value that was never looked at goes back there."""
 
     __slots__ = ("_claimed", "turn")
 
     def __init__(self, about: str, whom: Any, source: Source) -> None:
         super().__init__(about, whom, source=source)
-        self._claimed = False  # somebody has the value in hand
+        self._claimed = False  # a caller has the value
         self.turn = 0  # grows with every message that a wait took: what goes back keeps its order
 
     def __del__(self) -> None:
@@ -53,15 +51,15 @@ class MessageFuture(Future[Any]):
             return_soon(self._source.give_back, self._value, self.turn)
 
     def _claim(self) -> Any:
-        with futures._lock:
+        with futures.settle_lock:
             self._claimed = self._has_value()
         return super()._claim()
 
     def _abandon(self) -> None:
-        return_soon(MessageFuture._stop_waiting, self)
+        return_soon(MessageFuture.stop_waiting, self)
 
     def _give_back(self) -> None:
-        with futures._lock:
+        with futures.settle_lock:
             if self._claimed or not self._has_value():
                 return
             value = self._withdraw()
@@ -70,7 +68,7 @@ class MessageFuture(Future[Any]):
 
 
 def _begin_anew() -> None:
-    """In a forked child: a thread that it does not have may have held the lock."""
+    """Make the lock anew in a forked child: a thread that it does not have may have held it."""
     global _returning
     _returning = threading.Lock()
 

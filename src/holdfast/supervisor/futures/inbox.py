@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import ValidationError
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.message_future import MessageFuture, return_soon, take_returns
 from holdfast.supervisor.line.values import decode_value, encode_value
-from holdfast.supervisor.script.futures import Future
-from holdfast.supervisor.script.message_future import MessageFuture, return_soon, take_returns
 from holdfast.wire.bus import Assembler
 
 MAX_WAITING_MESSAGES = 10_000
@@ -24,29 +24,29 @@ Filter = Callable[[Any], Any]
 # Shared by all inboxes: each use is a few instructions, and there are thousands of them.
 _lock = threading.Lock()
 _turns = itertools.count(1)  # of messages that waits took (INBOX-4)
-_MIN_WAITS = 16  # below that nobody looks for waits that are over
+_MIN_WAITS = 16  # fewer are not searched for waits that are over
 _WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
 
 
 class MessageWait(Protocol):
-    """Where one message goes."""
+    """A wait for one message."""
 
     accept: Filter | None  # None takes any
 
     @property
     def over(self) -> bool:
-        """Nobody waits for it any more: the script has dropped the future, or it is done."""
+        """True once the script has dropped the future, or it is done."""
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take it, from the process of that index; False when it is not wanted any more. turn: of
-        one that had come back."""
+        """Take the message of the process with that index; False when it is not wanted any more.
+        turn: of one that had come back."""
 
     def fail(self, error: BaseException) -> None:
-        """It will not come."""
+        """Say that no message will come."""
 
 
 class _One:
-    """A single future as a target, for as long as somebody has it (INBOX-3)."""
+    """A wait with a future of its own, for as long as the script keeps that (INBOX-3)."""
 
     __slots__ = ("_future", "accept")
 
@@ -76,8 +76,8 @@ class Gather:
     """One message from each of many; the future's value is the list of them, in the order of the
     processes.
 
-    Where it fails, is cancelled or dropped, what it had taken goes back to the front of the buffers
-    it came from.
+    When it fails, or is cancelled or dropped, the messages it had taken go back to the front of the
+    buffers they came from.
     """
 
     def __init__(self, inboxes: Sequence[Inbox], accept: Filter | None) -> None:
@@ -90,7 +90,7 @@ class Gather:
     def begin(self, about: str, whom: Any) -> Future[list[Any]]:
         """Wait for all of them."""
         future = MessageFuture(about, whom, self)
-        self._future = weakref.ref(future, lambda _: return_soon(Gather._undo, self))
+        self._future = weakref.ref(future, lambda _: return_soon(Gather.undo, self))
         if not self._inboxes:
             future.set_result([])
         take_returns()
@@ -101,8 +101,8 @@ class Gather:
         return future
 
     def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
-        """Most have neither a message nor another wait: those are told of at the price of a look
-        each."""
+        """Register with each inbox. Most have neither a message nor another wait, which `wait_alone`
+        settles quickly."""
         alone = (self,)
         with _lock:
             others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]
@@ -111,7 +111,7 @@ class Gather:
 
     @property
     def over(self) -> bool:
-        """True once nobody waits for it any more."""
+        """True once the script has dropped the future, or it is done."""
         future = self._future()
         return future is None or future.done()
 
@@ -129,21 +129,22 @@ class Gather:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """One that will not come fails the whole."""
+        """Fail the whole: one message will not come."""
         future = self._future()
         if future is not None and future.set_exception(error):
-            return_soon(Gather._undo, self)
+            return_soon(Gather.undo, self)
 
     def cancel(self, future: Future[Any]) -> None:
-        """The future was cancelled."""
-        self._undo()
+        """Undo it: the future was cancelled."""
+        self.undo()
 
     def give_back(self, value: list[Any], turn: int = 0) -> None:
-        """It was complete when whoever awaited it had just stopped."""
+        """Return all messages: it was complete just after its waiter had stopped."""
         for inbox, message in zip(self._inboxes, value, strict=True):
             inbox.give_back(message)
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
+        """Return what was taken so far."""
         with _lock:
             taken, self._values = self._values, {}
         for index, value in taken.items():
@@ -155,11 +156,10 @@ class Inbox:
 
     INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to
              two, never to none.
-    INBOX-2  What does not fit any more is counted and reported (`dropped`), the oldest first; never
-             silently.
-    INBOX-3  A wait whose future nobody has any more (it timed out, say) takes nothing.
-    INBOX-4  Messages that waits had taken and nobody looked at are the first again, in the order in
-             which they had come.
+    INBOX-2  Beyond the limits the oldest messages are dropped, counted (`dropped`) and reported.
+    INBOX-3  A wait takes nothing once its future was dropped (after a timeout, say).
+    INBOX-4  Messages that waits had taken, but callers never looked at, come first again, in the
+             order in which they had come.
     """
 
     __slots__ = (
@@ -174,16 +174,15 @@ class Inbox:
     )
 
     def __init__(self, index: int = 0) -> None:
-        """`index`: whose messages they are, among those of one gather."""
+        """`index`: the place of its process among those of one gather."""
         self._index = index
         self._assembler: Assembler | None = None
         self._messages: deque[bytes] | None = None
-        self._returned: list[int] | None = (
-            None  # the turns of those that came back: the first ones in the buffer
-        )
+        # The turns of messages that came back: those are the first in the buffer.
+        self._returned: list[int] | None = None
         self._bytes = 0
-        # A script waits for thousands of processes at once, mostly with one wait for each: they
-        # share one tuple. What is made for each is looked at by the garbage collector as well.
+        # A script waits for thousands of processes at once, mostly with one wait for each: those
+        # share one tuple, because the garbage collector would also look at one made for each.
         self._waits: tuple[MessageWait, ...] = ()
         self._end: BaseException | None = None
         self.dropped = 0
@@ -192,8 +191,8 @@ class Inbox:
         return len(self._messages) if self._messages is not None else 0
 
     def wait(self, target: MessageWait) -> None:
-        """Give `target` the first message that it accepts, one that waits already before one that
-        comes."""
+        """Give `target` the first message that it accepts: of the buffer, or else the next to
+        come."""
         take_returns()
         with _lock:
             if self._messages is not None and self._take_waiting(target, self._messages):
@@ -208,15 +207,15 @@ class Inbox:
         target.fail(end)
 
     def wait_alone(self, alone: tuple[MessageWait]) -> bool:
-        """Have one wait where nothing is there to be taken and nobody else waits. The caller has
-        the lock."""
+        """Register the wait if there are no messages and no other waits. The caller has the
+        lock."""
         if self._messages is not None or self._waits or self._end is not None:
             return False
         self._waits = alone
         return True
 
     def _take_waiting(self, target: MessageWait, messages: deque[bytes]) -> bool:
-        """Give it the first one in the buffer that it accepts. False where it still has to wait."""
+        """Give it the first message of the buffer that it accepts. False where it has to wait."""
         for at, data in enumerate(messages):
             try:
                 value = decode_value(data)
@@ -230,19 +229,16 @@ class Inbox:
                 target.fail(error)
                 return True
             if wanted:
-                turn = (
-                    self._returned[at]
-                    if self._returned is not None and at < len(self._returned)
-                    else 0
-                )
-                # Where it was cancelled, or failed as a whole, the message stays.
+                back = self._returned
+                turn = back[at] if back is not None and at < len(back) else 0
+                # A message stays where its wait was cancelled, or failed as a whole.
                 if target.settle(self._index, value, turn):
                     self._remove(at)
                 return True
         return False
 
     def add_part(self, data: bytes, part: int, last: bool) -> bool:
-        """Take a part of a message. False when something was dropped for it."""
+        """Take a part of a message. False when other messages were dropped for it."""
         if part or not last:
             if self._assembler is None:
                 self._assembler = Assembler()
@@ -293,7 +289,7 @@ class Inbox:
         return False
 
     def _fail_oldest(self, error: ValidationError) -> bool:
-        """What no script can read is told to whoever would have got it."""
+        """Fail the wait that would have got a message which cannot be read."""
         self._drop_over()
         if not self._waits:
             return False
@@ -324,7 +320,7 @@ class Inbox:
             self._drop_over()
 
     def give_back(self, value: Any, turn: int = 0) -> None:
-        """Take back a message that nobody saw: it is the first again (INBOX-4)."""
+        """Take back a message that its waiter never looked at: it comes first again (INBOX-4)."""
         data = encode_value(value)
         with _lock:
             if self._waits and self._match(data):
@@ -339,7 +335,7 @@ class Inbox:
             self._bytes += len(data)
 
     def end(self, error: BaseException) -> None:
-        """No more will come: fail every wait, now and later. What is in the buffer stays."""
+        """Fail every wait, now and later: no more messages come. The buffer stays."""
         with _lock:
             if self._end is not None:
                 return
@@ -350,19 +346,20 @@ class Inbox:
 
 
 def has_doubled(before: int, now: int) -> bool:
-    """Whether a growing count is to be told again: it came to 1, 2, 4 and so on, or passed it."""
+    """Say whether a growing count is to be reported again: it reached or passed 1, 2, 4 and so
+    on."""
     return now.bit_length() > before.bit_length()
 
 
 def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
-    """A future for one message."""
+    """Return a future for one message."""
     future = MessageFuture(about, whom, inbox)
     inbox.wait(_One(future, accept))
     return future
 
 
 def _begin_anew() -> None:
-    """In a forked child: a thread that it does not have may have held the lock."""
+    """Make the lock anew in a forked child: a thread that it does not have may have held it."""
     global _lock
     _lock = threading.Lock()
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Protocol, overload
 
 import msgspec
 
+from holdfast.errors import HoldfastError
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.inbox import Filter, Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
-from holdfast.supervisor.script.futures import Future
-from holdfast.supervisor.script.inbox import Filter, Gather, Inbox, receive_one
-from holdfast.wire.bus import cut_parts
-
-if TYPE_CHECKING:
-    from holdfast.supervisor.script.hosts import Host
-    from holdfast.supervisor.script.roster_crew import CrewRoster
+from holdfast.supervisor.rosters.failures import ProcessEnded
+from holdfast.supervisor.rosters.hosts import Host
+from holdfast.wire.bus import Cut, cut_parts
 
 DEFAULT_GRACE_SECONDS = 5.0
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group runs: kept with the state, so that a script that comes back can start the same
+    """What a group runs: saved with the run, so that a script that comes back can start the same
     again."""
 
     args: list[str]
@@ -32,21 +31,43 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
     simulate: bool = False
 
 
+class Orders(Protocol):
+    """Carries out what a script asks of processes: the crew's roster."""
+
+    def post_send(self, process: Process, cuts: list[Cut]) -> None:
+        """Send a message that was cut into parts."""
+
+    def post_broadcast(self, group: ProcessGroup, cuts: list[Cut]) -> None:
+        """Send a message to all processes of a group."""
+
+    def signal(self, processes: Sequence[Process], number: int, whole_group: bool) -> Future[int]:
+        """Signal many at once; the future's value is how many were there."""
+
+    def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
+        """TERM, grace, KILL for many at once."""
+
+    def forget(self, group: ProcessGroup) -> None:
+        """Let go of a group."""
+
+
 def name_process(pattern: str, rank: int, world_size: int) -> str:
     """Fill `{rank}` in, padded with zeros to the width of the last rank."""
     return pattern.replace("{rank}", str(rank).zfill(len(str(max(0, world_size - 1)))))
 
 
 class Process:
-    """One rank of a group. Its futures fail with `HostLost` when its host goes."""
+    """One rank of a group. Its futures fail with `HostLost` when its host goes.
+
+    `inbox`, `settle` and `fail` are the library's own.
+    """
 
     __slots__ = (
         "__weakref__",
-        "_inbox",
         "_pid",
         "_returncode",
         "group",
         "host",
+        "inbox",
         "local_rank",
         "rank",
     )
@@ -56,9 +77,9 @@ class Process:
         self.host = host
         self.rank = rank
         self.local_rank = local_rank
+        self.inbox = Inbox(rank)
         self._pid: Future[int] = Future("pid", self, shared=True)
         self._returncode: Future[int] = Future("returncode", self, shared=True)
-        self._inbox = Inbox(rank)
 
     @property
     def world_size(self) -> int:
@@ -83,17 +104,14 @@ class Process:
         if log is None:
             return None
         log = name_process(log.replace("{name}", self.name), self.rank, self.group.world_size)
-        return (
-            log if self.host.facts is None else log.replace("{hostname}", self.host.facts.hostname)
-        )
+        facts = self.host.facts
+        return log if facts is None else log.replace("{hostname}", facts.hostname)
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"
 
     def __repr__(self) -> str:
-        return (
-            f"<Process {self.name} rank {self.rank}/{self.group.world_size} {self._returncode!r}>"
-        )
+        return f"<Process {self.name} rank {self.rank}/{self.world_size} {self._returncode!r}>"
 
     def pid(self) -> Future[int]:
         """Its pid on its host. Fails with `ProcessFailedToStart` where the program could not be
@@ -105,7 +123,7 @@ class Process:
         it.
 
         What the first process leaves running when it exits gets TERM at once and KILL 2 s later.
-        Fails with `ProcessFailedToStart`, and with `HostLost` when nobody can know any more.
+        Fails with `ProcessFailedToStart`, and with `HostLost` when the end can no longer be known.
         """
         return self._returncode
 
@@ -117,51 +135,64 @@ class Process:
             HostLost: at once, when the host is lost already.
             ValidationError: the value holds something that cannot be sent.
         """
-        if self.host._reason is not None:
-            raise self.host._make_error()
-        self.group._roster.post_send(self.group, self, cut_parts(encode_value(message)))
+        if self.host.connection_lost():
+            raise self.host.make_error()
+        self.group.orders.post_send(self, cut_parts(encode_value(message)))
 
     def recv(self, filter: Filter | None = None) -> Future[Any]:
-        """A future for the next message that `filter` takes (any, when None); others wait for
-        another `recv`.
+        """Return a future for the next message that `filter` takes (any, when None); others wait
+        for another `recv`.
 
         The filter may be called in the bus's thread: it must be short and must not wait. Fails with
         `ProcessEnded` or `HostLost` when the process is over and no such message came.
         """
-        return receive_one(self._inbox, filter, "a message", self)
+        return receive_one(self.inbox, filter, "a message", self)
 
     def signal(self, sig: int, group: bool = True) -> Future[int]:
         """Send a signal to its process group (or, `group=False`, to it alone).
 
         The future's value is 1, or 0 where it had ended already.
         """
-        return self.group._roster.signal([self], int(sig), group)
+        return self.group.orders.signal([self], int(sig), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Future[int]:
         """TERM to its whole tree, KILL after the grace. Returns `returncode()`."""
-        self.group._roster.stop([self], grace_seconds)
+        self.group.orders.stop([self], grace_seconds)
         return self._returncode
+
+    # ---- the library's own, in the bus's thread or before that starts
+
+    def settle(self, code: int, sentence: str) -> None:
+        """Take its end; `sentence` is for receivers of messages that will not come."""
+        self._returncode.set_result(code)
+        self.inbox.end(ProcessEnded(sentence))
+
+    def fail(self, error: HoldfastError) -> None:
+        """Fail everything that is pending on it."""
+        self._pid.set_exception(error)
+        self._returncode.set_exception(error)
+        self.inbox.end(error)
 
 
 class ProcessGroup(Sequence[Process]):
     """Processes started together, rank by rank: rank = index of the host × processes per host +
-    local rank."""
+    local rank.
 
-    def __init__(
-        self, roster: CrewRoster, number: int, hosts: Sequence[Host], spec: GroupSpec
-    ) -> None:
-        self._roster = roster
+    `orders` and `processes` are the library's own.
+    """
+
+    def __init__(self, orders: Orders, number: int, hosts: Sequence[Host], spec: GroupSpec) -> None:
+        self.orders = orders
         self.number = number
         self.hosts = tuple(hosts)
         self.spec = spec
         per_host = spec.processes_per_host
         self.world_size = len(self.hosts) * per_host
-        self._processes = [
+        self.processes = [
             Process(self, host, index * per_host + local, local)
             for index, host in enumerate(self.hosts)
             for local in range(per_host)
         ]
-        self._open = self.world_size
 
     @property
     def name(self) -> str:
@@ -169,55 +200,54 @@ class ProcessGroup(Sequence[Process]):
         return self.spec.name
 
     def find_processes(self, index: int) -> list[Process]:
-        """Those on the host with that index."""
+        """The processes of the host with that index."""
         per_host = self.spec.processes_per_host
-        return self._processes[index * per_host : (index + 1) * per_host]
+        return self.processes[index * per_host : (index + 1) * per_host]
 
     def __repr__(self) -> str:
         return f"<ProcessGroup {self.spec.name} of {self.world_size} on {len(self.hosts)} hosts>"
 
     def __len__(self) -> int:
-        return len(self._processes)
+        return len(self.processes)
 
     @overload
     def __getitem__(self, index: int) -> Process: ...
     @overload
     def __getitem__(self, index: slice) -> list[Process]: ...
     def __getitem__(self, index: int | slice) -> Process | list[Process]:
-        return self._processes[index]
+        return self.processes[index]
 
     def __iter__(self) -> Iterator[Process]:
-        return iter(self._processes)
+        return iter(self.processes)
 
     def signal(self, sig: int, group: bool = True) -> Future[int]:
         """Send a signal to all in one call. The future's value is how many were there to get it."""
-        return self._roster.signal(self._processes, int(sig), group)
+        return self.orders.signal(self.processes, int(sig), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
         """TERM to all trees, KILL after the grace. Returns every `returncode()`."""
-        self._roster.stop(self._processes, grace_seconds)
-        return [process._returncode for process in self._processes]
+        self.orders.stop(self.processes, grace_seconds)
+        return [process.returncode() for process in self.processes]
 
     def broadcast(self, message: Any) -> None:
         """Send a value to every process: encoded once, one message per host. Hosts that are lost
         are passed over."""
-        self._roster.post_broadcast(self, cut_parts(encode_value(message)))
+        self.orders.post_broadcast(self, cut_parts(encode_value(message)))
 
     def gather(self, filter: Filter | None = None) -> Future[list[Any]]:
-        """One message of every process, by rank. Fails as `Process.recv` does as soon as one cannot
-        come.
+        """Return a future for one message of every process, by rank. It fails as `Process.recv`
+        does as soon as one cannot come.
 
-        Where it fails, is cancelled, or times out and is dropped, what it had taken of the others
-        waits for the next `recv`.
+        When it fails, is cancelled, or is dropped after a timeout, the messages it had taken wait
+        for the next `recv`.
         """
-        return Gather([process._inbox for process in self._processes], filter).begin(
-            "a message each", self
-        )
+        inboxes = [process.inbox for process in self.processes]
+        return Gather(inboxes, filter).begin("a message each", self)
 
     def forget(self) -> None:
-        """Let go of a group that is over: managers and state stop remembering how it ended.
+        """Let go of a group that is over: managers and the saved run forget how it ended.
 
-        What still runs of it is killed, without a grace, and its pending futures fail with
+        Processes that still run are killed without a grace, and their pending futures fail with
         `ProcessEnded`.
         """
-        self._roster.forget(self)
+        self.orders.forget(self)

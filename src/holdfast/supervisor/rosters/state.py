@@ -2,13 +2,13 @@
 
 STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle
          leaves the one before.
-STATE-2  One script per folder: an flock, which the kernel lets go of however its holder dies.
-STATE-3  What could not be written is written as soon as it can be, whether anything changes
-         meanwhile or not.
+STATE-2  One script per folder: an flock, which the kernel releases however its holder dies.
+STATE-3  A state that could not be written is written as soon as that is possible, also if nothing
+         changes meanwhile.
 
-What managers know (pids, returncodes) they tell again when they come back; the file holds the keys,
-the port, the handles and what groups are made of. A group that no manager got is launched again
-from it; a process that no file knows is ended.
+Managers tell pids and returncodes again when they come back; the file holds the keys, the port, the
+handles and what groups are made of. A group that no manager got is launched again from it; a
+process that is in no file is ended.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ import msgspec
 
 from holdfast.errors import Conflict, Unavailable, ValidationError
 from holdfast.supervisor.line.keys import RunKeys, write_private
-from holdfast.supervisor.script.failures import ProcessEnded
-from holdfast.supervisor.script.groups import GroupSpec, ProcessGroup
-from holdfast.supervisor.script.hosts import Demand, Host
-from holdfast.supervisor.script.roster import HostRoster
-from holdfast.supervisor.script.roster_crew import CrewRoster
+from holdfast.supervisor.rosters.crew_roster import CrewRoster
+from holdfast.supervisor.rosters.groups import GroupSpec, ProcessGroup
+from holdfast.supervisor.rosters.host_roster import HostRoster
+from holdfast.supervisor.rosters.hosts import Demand, Host
 from holdfast.wire.bus import MachineFacts
 
 logger = logging.getLogger("holdfast.supervisor")
 
-REATTACH_SECONDS = (
-    10.0  # managers look for the script every second; one that was only slow must not be given up
-)
+# Managers look for the script every second; one that was only slow must not be given up.
+REATTACH_SECONDS = 10.0
 STATE_FILE = "run.json"
 LOCK_FILE = "run.lock"
 _SAVE_SECONDS = 0.1
@@ -62,7 +60,7 @@ class SavedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedRun(msgspec.Struct, kw_only=True):
-    """A run, over the life of several scripts."""
+    """A run, over the lives of several scripts."""
 
     run: str
     keys: RunKeys
@@ -75,12 +73,11 @@ class SavedRun(msgspec.Struct, kw_only=True):
 
     @staticmethod
     def begin(keys: RunKeys, port: int) -> SavedRun:
-        """A run that begins."""
+        """Begin a run."""
         return SavedRun(run=keys.run, keys=keys, port=port)
 
     def check(self) -> None:
-        """Raises LookupError or ValueError where it contradicts itself: a file that somebody has
-        edited."""
+        """Raise LookupError or ValueError where it contradicts itself, as an edited file may."""
         numbers = set()
         for host in self.hosts:
             bytes.fromhex(host.identity)
@@ -97,25 +94,12 @@ class SavedRun(msgspec.Struct, kw_only=True):
         hosts: dict[int, Host] = {}
         for state in self.hosts:
             host = hosts[state.number] = Host(state.number, state.demand)
-            host._facts = state.facts
-            host._identity = bytes.fromhex(state.identity)
-            if state.reason is not None:
-                host._lose(state.reason)
-            elif state.facts is not None:
-                host._hostname.set_result(state.facts.hostname)
+            host.revive(bytes.fromhex(state.identity), state.facts, state.reason)
         roster.excluded.update(self.excluded)
-        for group_state in self.groups:
-            members = [hosts[number] for number in group_state.hosts]
-            group = ProcessGroup(crew, group_state.number, members, group_state.spec)
-            crew.adopt_group(group)
-            for rank, code in group_state.returncodes.items():
-                process = group[rank]
-                crew._settle(process)
-                process._returncode.set_result(code)
-                process._inbox.end(ProcessEnded(f"process {process.name} had ended with {code}"))
-            for host in members:
-                if host._reason is not None:
-                    crew.take_loss(host, host._make_error())
+        for saved in self.groups:
+            members = [hosts[number] for number in saved.hosts]
+            group = ProcessGroup(crew, saved.number, members, saved.spec)
+            crew.adopt_group(group, saved.returncodes)
         for host in hosts.values():
             roster.adopt(host)
 
@@ -123,15 +107,17 @@ class SavedRun(msgspec.Struct, kw_only=True):
         """Read the present from the handles. They change meanwhile: each is read once, copies are
         made first.
 
-        Ends before hosts: what has ended had a manager, so the file never tells of an end on a host
-        that still waits for one.
+        Ends are read before hosts: a process that has ended had a manager, so the file never tells
+        of an end on a host that still waits for one.
         """
         groups = list(crew.groups.values())
         self.groups = [_describe_group(group) for group in groups]
         used = {host.number for group in groups for host in group.hosts}
         hosts = list(roster.hosts.values())
         self.hosts = [
-            _describe_host(host) for host in hosts if host._reason is None or host.number in used
+            _describe_host(host)
+            for host in hosts
+            if not host.connection_lost() or host.number in used
         ]
         self.next_host = max((host.number + 1 for host in hosts), default=self.next_host)
         self.excluded = dict(roster.excluded)
@@ -140,10 +126,10 @@ class SavedRun(msgspec.Struct, kw_only=True):
 def _describe_host(host: Host) -> SavedHost:
     return SavedHost(
         number=host.number,
-        demand=host._demand,
-        identity=host._identity.hex(),
-        facts=host._facts,
-        reason=host._reason,
+        demand=host.demand,
+        identity=host.identity.hex(),
+        facts=host.facts,
+        reason=host.lost_reason,
     )
 
 
@@ -162,10 +148,10 @@ def _describe_group(group: ProcessGroup) -> SavedGroup:
 
 
 class StateFolder:
-    """The folder, locked, and the thread that writes the file soon after something changed."""
+    """The locked folder, and the thread that writes the file soon after something changed."""
 
     def __init__(self, path: Path) -> None:
-        """Make and lock it (0700). Raises Conflict when another script has it."""
+        """Make (0700) and lock it. Raises Conflict when another script has it."""
         self.path = path.absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -191,8 +177,8 @@ class StateFolder:
         self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
 
     def load(self) -> SavedRun | None:
-        """The run that was left here; None where there is none. Raises ValidationError where it
-        cannot be read."""
+        """Read the run that was left here; None where there is none. Raises ValidationError where
+        it cannot be read."""
         try:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
@@ -217,7 +203,7 @@ class StateFolder:
         self._thread.start()
 
     def mark(self) -> None:
-        """Something changed."""
+        """Note that something changed."""
         self._wake.set()
 
     def save(self) -> None:
@@ -257,7 +243,7 @@ class StateFolder:
             self._ended.wait(_RETRY_SECONDS if failed else _SAVE_SECONDS)
 
     def remove(self) -> None:
-        """The run is over."""
+        """Remove what a later script would find: the run is over."""
         with self._saving:
             self._closed = True
             for name in (STATE_FILE, "manager-key"):
@@ -273,6 +259,6 @@ class StateFolder:
             os.close(self._lock_fd)
 
     def disown(self) -> None:
-        """In a forked child (FORK-1): the lock is of the file that parent and child have opened
-        once, and lasts for both."""
+        """Close a forked child's copy of the lock (FORK-1), which would keep it locked after the
+        parent's end."""
         os.close(self._lock_fd)

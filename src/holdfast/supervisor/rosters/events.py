@@ -1,5 +1,4 @@
-"""What happened, as structured events: to the log, to listeners, and to a file of JSON lines where
-one is named."""
+"""Structured events: to the log, to listeners, and to a file of JSON lines where one is named."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ValidationError
-from holdfast.supervisor.script.futures import Callbacks
+from holdfast.supervisor.futures.future import Callbacks
 
 logger = logging.getLogger("holdfast.supervisor")
 
-_LOSSES = frozenset({"messages dropped"})  # what a script must hear of that lets nothing be logged
+_LOSSES = frozenset({"messages dropped"})  # logged as warnings, which Python shows by default
 _CLOSE_SECONDS = 1.0
 
 
@@ -30,15 +29,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLog:
-    """Where events go. `say` never blocks and never raises: the bus's thread calls it.
+    """Passes events on. `say` never blocks and never raises: the bus's thread calls it.
 
-    EVENT-1  A terminal that is paused, a pipe that nobody reads, a full disk or a slow listener
-             holds up no heartbeat: whatever writes is another thread's.
+    EVENT-1  A paused terminal, a full pipe, a full disk or a slow listener holds up no heartbeat:
+             another thread writes.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.count = 0
-        self._failed = False  # to write, which is said once
+        self._failed = False  # to write, which is logged once
         self._listeners: list[Callable[[Event], object]] = []
         self._callbacks = Callbacks()
         try:
@@ -54,7 +53,7 @@ class EventLog:
         self._listeners.append(listener)
 
     def say(self, kind: str, **facts: str | int | float) -> None:
-        """Something happened."""
+        """Report that something happened."""
         self.count += 1
         level = logging.WARNING if kind in _LOSSES else logging.INFO
         if self._file is not None or self._listeners or logger.isEnabledFor(level):
@@ -84,8 +83,7 @@ class EventLog:
                 logger.exception("a listener for events raised")
 
     def close(self) -> None:
-        """Close the file, once what was said before is written; whoever cannot write in a second is
-        not waited for."""
+        """Close the file, once the events before are written; wait a second at most."""
         written = threading.Event()
         self._callbacks.run_soon(self._finish, written)
         written.wait(_CLOSE_SECONDS)

@@ -1,7 +1,7 @@
 """What runs where: groups and processes, joined with the sessions of their hosts.
 
-Public functions may be called by any thread; they hand their work to the bus's thread, which alone
-changes anything.
+Any thread may call public functions; they hand their work to the bus's thread, which alone changes
+anything.
 
 CREW-1  A manager speaks only for the processes of its own host.
 CREW-2  The first end of a process stands; what a manager says again changes nothing.
@@ -10,18 +10,18 @@ CREW-2  The first end of a process stands; what a manager says again changes not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, TooLarge, ValidationError
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.inbox import has_doubled
 from holdfast.supervisor.line.bus import Bus
 from holdfast.supervisor.line.session_fleet import Fleet
-from holdfast.supervisor.script.events import EventLog
-from holdfast.supervisor.script.failures import ContextClosed, ProcessEnded, ProcessFailedToStart
-from holdfast.supervisor.script.futures import Future
-from holdfast.supervisor.script.groups import GroupSpec, Process, ProcessGroup
-from holdfast.supervisor.script.hosts import Host
-from holdfast.supervisor.script.inbox import has_doubled
+from holdfast.supervisor.rosters.events import EventLog
+from holdfast.supervisor.rosters.failures import ContextClosed, ProcessEnded, ProcessFailedToStart
+from holdfast.supervisor.rosters.groups import GroupSpec, Process, ProcessGroup
+from holdfast.supervisor.rosters.hosts import Host
 from holdfast.wire.bus import (
     Cut,
     Deliver,
@@ -40,8 +40,10 @@ from holdfast.wire.bus import (
     encode_message,
 )
 
-CLOSED = "the context was shut down; make another one"
 MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
+# Of one host, by group number: the group, and the host's index in it.
+_Parts = dict[int, tuple[ProcessGroup, int]]
+_NOTHING: _Parts = {}
 
 
 class _Request:
@@ -60,18 +62,17 @@ class CrewRoster:
     """All processes of one context."""
 
     def __init__(self, fleet: Fleet, events: EventLog, first_number: int) -> None:
-        self.bus: Bus  # set by the context, before anything can happen
+        self.bus: Bus  # set by the run, before anything can happen
         self.groups: dict[int, ProcessGroup] = {}
         self.running = 0
         self.refused: Counter[str] = Counter()
-        self.dropped = 0  # messages that nobody took
-        self.changed: Callable[[], None] = lambda: None  # the state file listens
-        self.save: Callable[[], None] = lambda: (
-            None
-        )  # a group is in the state before it is anywhere else
+        self.dropped = 0  # messages that were never received
+        self.changed: Callable[[], None] = lambda: None  # the state folder listens
+        self.save: Callable[[], None] = lambda: None  # write the saved run now
         self.closed = ""  # why nothing can be asked any more
         self._fleet = fleet
         self._events = events
+        self._parts: dict[Host, _Parts] = {}
         self._requests: dict[int, tuple[_Request, Host]] = {}
         self._request_number = first_number
         self.actions: dict[type, Callable[[Any, Any], None]] = {  # of a manager's messages, by kind
@@ -81,7 +82,7 @@ class CrewRoster:
             Signalled: self._take_signalled,
             Deliver: self._take_delivery,
             Dropped: self._take_dropped,
-            HostUsage: self._take_usage,
+            HostUsage: Host.note_usage,
         }
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -90,28 +91,29 @@ class CrewRoster:
             raise ContextClosed(self.closed)
         self.bus.call(function, *arguments)
 
+    def has_part(self, host: Host) -> bool:
+        """True where a group was started on the host, or will be."""
+        return bool(self._parts.get(host))
+
     def take_reports(self, host: Host, reports: list[GroupReport]) -> None:
-        """What happened on a host while no script was there."""
+        """Take in what happened on a host while no script was there."""
+        parts = self._parts.get(host, _NOTHING)
         known = {report.group for report in reports}
         for report in reports:
-            if report.group not in host._groups:  # no script knows it any more
+            if report.group not in parts:  # the script has forgotten it
                 self._say(host, encode_message(Forget([report.group])))
                 continue
             self._take_launched(host, Launched(report.group, report.running))
             self._take_launch_failed(host, LaunchFailed(report.group, report.unstarted))
             self._take_exited(host, Exited(report.group, report.ended))
-        for number, (group, index) in host._groups.items():
-            if number not in known and not self._is_over(
-                group, index
-            ):  # the order died with the script that gave it
+        for number, (group, index) in parts.items():
+            # The order died with the script that gave it.
+            if number not in known and not _is_over(group, index):
                 self._say(host, _make_launch(group, index))
-
-    def _is_over(self, group: ProcessGroup, index: int) -> bool:
-        return all(process._returncode.done() for process in group.find_processes(index))
 
     def take_loss(self, host: Host, error: HoldfastError) -> None:
         """ROSTER-2: fail every future that was pending on the host."""
-        for group, index in host._groups.values():
+        for group, index in self._parts.get(host, _NOTHING).values():
             self._fail_all(group, index, error)
         for number, (request, whose) in list(self._requests.items()):
             if whose is host:
@@ -119,11 +121,9 @@ class CrewRoster:
 
     def _fail_all(self, group: ProcessGroup, index: int, error: HoldfastError) -> None:
         for process in group.find_processes(index):
-            if not process._returncode.done():
-                self._settle(process)
-            process._pid.set_exception(error)
-            process._returncode.set_exception(error)
-            process._inbox.end(error)
+            if not process.returncode().done():
+                self.running -= 1
+            process.fail(error)
 
     # ---- asked by the script
 
@@ -143,31 +143,35 @@ class CrewRoster:
         return group
 
     def find_host(self, number: int, rank: int) -> Host | None:
-        """Whose a rank of a group is."""
+        """Find the host of a group's rank."""
         group = self.groups.get(number)
-        return (
-            group._processes[rank].host if group is not None and rank < group.world_size else None
-        )
+        if group is None or rank >= group.world_size:
+            return None
+        return group.processes[rank].host
 
-    def adopt_group(self, group: ProcessGroup) -> None:
-        """Take a group over from an earlier script, as its state tells of it. Before the bus
+    def adopt_group(self, group: ProcessGroup, returncodes: Mapping[int, int]) -> None:
+        """Take a group over from an earlier script, with the ends that it knew. Before the bus
         starts."""
         self.groups[group.number] = group
-        self.running += group.world_size
+        self.running += group.world_size - len(returncodes)
         for index, host in enumerate(group.hosts):
-            host._groups[group.number] = (group, index)
-            if (
-                not host._identity and host._reason is None
-            ):  # no manager had come yet: the order is still to be given
-                host._early.append(_make_launch(group, index))
+            self._parts.setdefault(host, {})[group.number] = (group, index)
+            if not host.identity:  # no manager had come yet: the order is still to be given
+                host.hold(_make_launch(group, index))
+        for rank, code in returncodes.items():
+            process = group.processes[rank]
+            process.settle(code, f"process {process.name} had ended with {code}")
+        for host in group.hosts:
+            if host.connection_lost():
+                self.take_loss(host, host.make_error())
 
     def _launch(self, group: ProcessGroup) -> None:
         self.running += group.world_size
         for index, host in enumerate(group.hosts):
-            if host._reason is not None:
-                self._fail_all(group, index, host._make_error())
+            if host.connection_lost():
+                self._fail_all(group, index, host.make_error())
                 continue
-            host._groups[group.number] = (group, index)
+            self._parts.setdefault(host, {})[group.number] = (group, index)
             self._say(host, _make_launch(group, index))
         self._events.say(
             "group created", group=group.name, processes=group.world_size, hosts=len(group.hosts)
@@ -175,24 +179,21 @@ class CrewRoster:
         self.changed()
 
     def _say(self, host: Host, message: bytes) -> None:
-        if host._peer is not None:
-            self._fleet.push_ordered(host._peer, message)
-        elif host._reason is None:
-            host._early.append(message)
+        if host.peer is not None:
+            self._fleet.push_ordered(host.peer, message)
+        else:
+            host.hold(message)
 
-    def post_send(self, group: ProcessGroup, process: Process, cuts: list[Cut]) -> None:
+    def post_send(self, process: Process, cuts: list[Cut]) -> None:
         """Send a message that was cut into parts."""
-        number, rank = group.number, process.rank
+        number, rank = process.group.number, process.rank
         # One call: parts of two messages that two threads send must not mix.
-        self.ask(
-            self._say_all, process.host, [encode_message(Send(number, rank, *cut)) for cut in cuts]
-        )
+        messages = [encode_message(Send(number, rank, *cut)) for cut in cuts]
+        self.ask(self._say_all, process.host, messages)
 
     def post_broadcast(self, group: ProcessGroup, cuts: list[Cut]) -> None:
         """Send a message to all processes of a group."""
-        messages = [
-            encode_message(Send(group.number, None, data, part, last)) for data, part, last in cuts
-        ]
+        messages = [encode_message(Send(group.number, None, *cut)) for cut in cuts]
         self.ask(self._broadcast, group, messages)
 
     def _broadcast(self, group: ProcessGroup, messages: list[bytes]) -> None:
@@ -214,10 +215,10 @@ class CrewRoster:
         self, future: Future[int], processes: list[Process], number: int, whole_group: bool
     ) -> None:
         batches = _batch(processes)
-        living = [batch for batch in batches if batch[0]._reason is None]
+        living = [batch for batch in batches if not batch[0].connection_lost()]
         if not living:
             if batches:
-                future.set_exception(batches[0][0]._make_error())
+                future.set_exception(batches[0][0].make_error())
             else:
                 future.set_result(0)
             return
@@ -225,12 +226,8 @@ class CrewRoster:
         for host, group, ranks in living:
             self._request_number += 1
             self._requests[self._request_number] = (request, host)
-            self._say(
-                host,
-                encode_message(
-                    SignalProcesses(self._request_number, group, ranks, number, whole_group)
-                ),
-            )
+            order = SignalProcesses(self._request_number, group, ranks, number, whole_group)
+            self._say(host, encode_message(order))
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
         """TERM, grace, KILL for many at once."""
@@ -245,8 +242,8 @@ class CrewRoster:
         if self.closed:
             raise ContextClosed(self.closed)
         if self.groups.pop(group.number, None) is not None:
-            # Before the managers forget it: a script that came back to a state that names it would
-            # launch it again.
+            # Saved before the managers forget it: a script that came back and found it in the saved
+            # run would launch it again.
             try:
                 self.save()
             except BaseException:  # the script was told that nothing happened
@@ -259,14 +256,13 @@ class CrewRoster:
             f"the script let go of the group {group.name}, which ended what still ran of it"
         )
         for index, host in enumerate(group.hosts):
-            if host._groups.pop(group.number, None) is not None:
+            if self._parts.get(host, _NOTHING).pop(group.number, None) is not None:
                 self._fail_all(group, index, error)
-                if host._reason is None:
-                    self._say(host, encode_message(Forget([group.number])))
+                self._say(host, encode_message(Forget([group.number])))
         self.changed()
 
     def close(self, error: ContextClosed) -> None:
-        """Fail whatever is still pending: nobody will settle it. After the bus has ended."""
+        """Fail everything that is still pending. After the bus has ended."""
         for group in list(self.groups.values()):
             for index in range(len(group.hosts)):
                 self._fail_all(group, index, error)
@@ -276,49 +272,40 @@ class CrewRoster:
     # ---- what managers say of processes
 
     def _find(
-        self, host: Host, group_number: int, ranks: Iterable[Any]
+        self, host: Host, group_number: int, entries: Iterable[Any]
     ) -> Iterable[tuple[Process, Any]]:
-        """The processes meant; a manager speaks only for its own host's."""
-        group, _ = host._groups.get(group_number, (None, 0))
-        if group is None:
+        """Find the process of each entry (CREW-1)."""
+        part = self._parts.get(host, _NOTHING).get(group_number)
+        if part is None:
             return
-        for item in ranks:
-            if item.rank < group.world_size and group._processes[item.rank].host is host:
-                yield group._processes[item.rank], item
+        group = part[0]
+        for entry in entries:
+            if entry.rank < group.world_size and group.processes[entry.rank].host is host:
+                yield group.processes[entry.rank], entry
             else:
                 self.refused["foreign rank"] += 1
 
-    def _settle(self, process: Process) -> None:
-        self.running -= 1
-        process.group._open -= 1
-
     def _take_launched(self, host: Host, message: Launched) -> None:
-        for process, item in self._find(host, message.group, message.processes):
-            process._pid.set_result(item.pid)
+        for process, entry in self._find(host, message.group, message.processes):
+            process.pid().set_result(entry.pid)
 
     def _take_launch_failed(self, host: Host, message: LaunchFailed) -> None:
-        for process, item in self._find(host, message.group, message.processes):
-            if process._returncode.done():
+        for process, entry in self._find(host, message.group, message.processes):
+            if process.returncode().done():
                 continue
-            error = ProcessFailedToStart(process.name, str(host), item.reason)
-            self._settle(process)
-            process._pid.set_exception(error)
-            process._returncode.set_exception(error)
-            process._inbox.end(error)
+            self.running -= 1
+            process.fail(ProcessFailedToStart(process.name, str(host), entry.reason))
             self._events.say(
-                "process failed to start", process=process.name, host=str(host), reason=item.reason
+                "process failed to start", process=process.name, host=str(host), reason=entry.reason
             )
 
     def _take_exited(self, host: Host, message: Exited) -> None:
-        for process, item in self._find(host, message.group, message.processes):
-            if process._returncode.done():
+        for process, entry in self._find(host, message.group, message.processes):
+            if process.returncode().done():  # CREW-2
                 continue
-            code = item.exit_code if item.exit_code is not None else -(item.signal or 9)
-            self._settle(process)
-            process._returncode.set_result(code)
-            process._inbox.end(
-                ProcessEnded(f"process {process.name} on host {host} ended with {code}")
-            )
+            code = entry.exit_code if entry.exit_code is not None else -(entry.signal or 9)
+            self.running -= 1
+            process.settle(code, f"process {process.name} on host {host} ended with {code}")
             if code:
                 self._events.say(
                     "process ended", process=process.name, host=str(host), returncode=code
@@ -342,17 +329,17 @@ class CrewRoster:
             request.future.set_result(request.reached)
 
     def _take_delivery(self, host: Host, message: Deliver) -> None:
-        group, _ = host._groups.get(message.group, (None, 0))
-        if group is None or message.rank >= group.world_size:
+        part = self._parts.get(host, _NOTHING).get(message.group)
+        process = None
+        if part is not None and message.rank < part[0].world_size:
+            process = part[0].processes[message.rank]
+        if process is None or process.host is not host:
             self.refused["foreign rank"] += 1
             return
-        process = group._processes[message.rank]
-        if process.host is not host:
-            self.refused["foreign rank"] += 1
-            return
-        before = process._inbox.dropped
-        process._inbox.add_part(message.data, message.part, message.last)
-        count = process._inbox.dropped
+        inbox = process.inbox
+        before = inbox.dropped
+        inbox.add_part(message.data, message.part, message.last)
+        count = inbox.dropped
         self.dropped += count - before
         if has_doubled(before, count):
             reason = f"nobody receives them; {count} so far"
@@ -365,33 +352,33 @@ class CrewRoster:
         reason = f"{message.count} messages for rank {message.rank} were never taken by the process"
         self._events.say("messages dropped", host=str(host), reason=reason)
 
-    def _take_usage(self, host: Host, message: HostUsage) -> None:
-        host._usage = message
+
+def _is_over(group: ProcessGroup, index: int) -> bool:
+    return all(process.returncode().done() for process in group.find_processes(index))
 
 
 def _make_launch(group: ProcessGroup, index: int) -> bytes:
     spec = group.spec
     per_host = spec.processes_per_host
-    return encode_message(
-        LaunchProcesses(
-            group.number,
-            spec.name,
-            group.world_size,
-            per_host,
-            index * per_host,
-            per_host,
-            spec.args,
-            spec.env,
-            spec.cwd,
-            spec.log,
-            spec.simulate,
-        )
+    launch = LaunchProcesses(
+        group=group.number,
+        name=spec.name,
+        world_size=group.world_size,
+        per_host=per_host,
+        first_rank=index * per_host,
+        count=per_host,
+        args=spec.args,
+        env=spec.env,
+        cwd=spec.cwd,
+        log=spec.log,
+        simulate=spec.simulate,
     )
+    return encode_message(launch)
 
 
 def _check_launch(group: ProcessGroup) -> None:
-    """Refuse what could not be sent, where it is asked for: in the bus's thread nobody would hear
-    of it."""
+    """Refuse a launch that cannot be sent, in the script's thread: errors of the bus's thread do
+    not reach the script."""
     try:
         size = len(_make_launch(group, 0))
     except UnicodeEncodeError as error:
@@ -403,13 +390,12 @@ def _check_launch(group: ProcessGroup) -> None:
     if size > MAX_LAUNCH_BYTES:
         raise TooLarge(
             f"the arguments and the environment have {size} bytes, the limit is "
-            f"{MAX_LAUNCH_BYTES} (and the kernel's is about "
-            "2 MB); put the input in a file"
+            f"{MAX_LAUNCH_BYTES} (and the kernel's is about 2 MB); put the input in a file"
         )
 
 
 def _batch(processes: Sequence[Process]) -> list[tuple[Host, int, list[int] | None]]:
-    """By host and group: the ranks meant, None for all that are there."""
+    """Sort by host and group: the ranks meant, None for all that are there."""
     ranks: dict[tuple[Host, ProcessGroup], list[int]] = {}
     for process in processes:
         ranks.setdefault((process.host, process.group), []).append(process.rank)

@@ -1,0 +1,176 @@
+"""The two ways to wait for many futures: `wait` and `as_completed`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
+from typing import Any, NamedTuple
+
+from holdfast.supervisor.futures.future import Future
+
+logger = logging.getLogger("holdfast.supervisor")
+
+LOG_SECONDS = 10.0
+
+
+class Waited(NamedTuple):
+    """What `wait` found."""
+
+    done: set[Future[Any]]
+    not_done: set[Future[Any]]
+
+
+def wait(
+    futures: Iterable[Future[Any]],
+    timeout: float | None = None,
+    return_when: str = ALL_COMPLETED,
+    log_interval: float | None = LOG_SECONDS,
+) -> Waited:
+    """Wait for many; after `timeout` seconds return what is done so far and what is not.
+
+    return_when: ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION.
+    """
+    if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
+        raise ValueError(
+            f"return_when={return_when!r} is none of ALL_COMPLETED, FIRST_COMPLETED, "
+            "FIRST_EXCEPTION"
+        )
+    all_futures = set(futures)
+    stream = as_completed(all_futures, timeout, log_interval)
+    done: set[Future[Any]] = set()
+    try:
+        for future in stream:
+            done.add(future)
+            if return_when == FIRST_COMPLETED or (
+                return_when == FIRST_EXCEPTION and future.failed()
+            ):
+                break
+    except TimeoutError:
+        pass  # the partial result is the result
+    finally:
+        stream.close()
+    done |= {future for future in all_futures if future.done()}
+    return Waited(done, all_futures - done)
+
+
+class as_completed:
+    """Iterate over futures as they are done; `add` takes more on the way. Also `async for`.
+
+    Raises TimeoutError from the iteration when `timeout` seconds from the start have passed and
+    some are not done. While it waits it logs, every `log_interval` seconds (None: never), which
+    futures of which hosts and processes are pending.
+    """
+
+    def __init__(
+        self,
+        futures: Iterable[Future[Any]] = (),
+        timeout: float | None = None,
+        log_interval: float | None = LOG_SECONDS,
+    ) -> None:
+        self._ready: deque[Future[Any]] = deque()
+        self._wake = threading.Condition(threading.Lock())
+        self._pending: set[Future[Any]] = set()
+        self._began = time.monotonic()
+        self._deadline = None if timeout is None else self._began + timeout
+        self._timeout = timeout
+        self._log_interval = log_interval
+        self._log_at = self._began + log_interval if log_interval is not None else None
+        self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        for future in futures:
+            self.add(future)
+
+    def add(self, future: Future[Any]) -> None:
+        """Wait for this one too. One that is pending here already is not yielded twice."""
+        if future in self._pending:
+            return
+        self._pending.add(future)
+        future.add_hook(self._take)
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        for future in list(self._pending):
+            if not future.done():
+                future.remove_hook(self._take)
+        self._pending.clear()
+        self._ready.clear()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __iter__(self) -> Iterator[Future[Any]]:
+        return self
+
+    def __next__(self) -> Future[Any]:
+        while True:
+            if self._ready:
+                return self._yield_one()
+            if not self._pending:
+                raise StopIteration
+            # Outside the lock, which the bus's thread may want: the check logs, and that can take
+            # long.
+            seconds = self._check_time()
+            with self._wake:
+                if not self._ready:
+                    self._wake.wait(seconds)
+
+    def __aiter__(self) -> AsyncIterator[Future[Any]]:
+        return self
+
+    async def __anext__(self) -> Future[Any]:
+        event = asyncio.Event()
+        entry = (asyncio.get_running_loop(), event)
+        self._loops.append(entry)
+        try:
+            while True:
+                if self._ready:
+                    return self._yield_one()
+                if not self._pending:
+                    raise StopAsyncIteration
+                seconds = self._check_time()
+                with contextlib.suppress(TimeoutError):  # `_check_time` says what that means
+                    await asyncio.wait_for(event.wait(), seconds)
+                event.clear()
+        finally:
+            self._loops.remove(entry)
+
+    def _yield_one(self) -> Future[Any]:
+        future = self._ready.popleft()
+        self._pending.discard(future)
+        return future
+
+    def _take(self, future: Future[Any]) -> None:
+        with self._wake:
+            self._ready.append(future)
+            self._wake.notify()
+        for loop, event in list(self._loops):
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(event.set)
+
+    def _check_time(self) -> float | None:
+        """Return how long to sleep at most; log when that is due. Raises TimeoutError past the
+        deadline."""
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            raise TimeoutError(f"after {self._timeout:g} s: {self._describe()}")
+        if self._log_at is not None and self._log_interval is not None and now >= self._log_at:
+            logger.info("waiting for %.0f s: %s", now - self._began, self._describe())
+            self._log_at = now + self._log_interval
+        waits = [due - now for due in (self._deadline, self._log_at) if due is not None]
+        return max(0.0, min(waits)) if waits else None
+
+    def _describe(self) -> str:
+        left = [future for future in list(self._pending) if not future.done()]
+        by_kind: dict[str, list[str]] = {}
+        for future in left:
+            by_kind.setdefault(future.about or "a result", []).append(str(future.whom or "?"))
+        parts = []
+        for about, whom in by_kind.items():
+            more = f" and {len(whom) - 5} more" if len(whom) > 5 else ""
+            parts.append(f"{about} of {', '.join(sorted(whom)[:5])}{more}")
+        return f"{len(left)} not done: " + ("; ".join(parts) or "none")

@@ -1,0 +1,1 @@
+"""The fleet as a script sees it: hosts, process groups, events, failures, and the saved run."""
