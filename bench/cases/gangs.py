@@ -102,7 +102,9 @@ class Cluster:
         from holdfast.store.port.store import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 
-        batcher = SyncBatcher(self.store, self.controller.metrics, self.controller.outages)
+        batcher = SyncBatcher(
+            self.store, self.controller.settings, self.controller.metrics, self.controller.outages
+        )
         began = time.monotonic()
         asked = await asyncio.gather(
             *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1")) for h in self.hosts)

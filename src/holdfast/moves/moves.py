@@ -12,13 +12,14 @@ FENCE-1  Callers match (task, epoch, host, incarnation) before they call; nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
-from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import Charges, Decision, decide_success
 from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.fallen import classify_fallen, name_rank
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.records import MemberRecord
 from holdfast.core.states import (
@@ -195,9 +196,14 @@ def started_reason(attempt: int) -> str:
     return f"attempt {attempt} runs"
 
 
-def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
-    """A task's agent reports its end. The caller has matched the key and that the task holds its
-    lease."""
+def end_task(
+    m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts, rules: Sequence[OperatorRule]
+) -> None:
+    """Take the end that a task's agent reports. The caller has matched the key and that the task
+    holds its lease.
+
+    rules: the operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
+    """
     task.facts = facts
     if task.started_at is None and facts.start_error is None:
         task.started_at = guess_start(m.now, task.offered_at, facts.runtime_seconds)
@@ -232,7 +238,7 @@ def end_task(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> None:
     elif task.state is TaskState.PREEMPTING and facts.stopped and not facts.unkillable:
         _confirm_task(m, job, task)
     else:
-        _fail_task(m, job, task)
+        _fail_task(m, job, task, rules)
     # Reports of several ranks may come together; whose end was the first must still show (DRAIN-2).
     ago = timedelta(seconds=min(facts.ended_ago_seconds, MAX_RUNTIME_SECONDS))
     task.ended_at = max(m.now - ago, task.started_at or m.now)
@@ -251,7 +257,7 @@ def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
     if task.state is TaskState.PREEMPTING:
         _confirm_task(m, job, task, lost)
     else:
-        _fail_task(m, job, task)
+        _fail_task(m, job, task, ())  # no operator's rule overrules a lost host (CLASSIFY-2)
 
 
 def _confirm_task(m: Moves, job: JobRow, task: TaskRow, lost: str | None = None) -> None:
@@ -268,13 +274,15 @@ def _confirm_task(m: Moves, job: JobRow, task: TaskRow, lost: str | None = None)
     m.drain_news.append(about)
 
 
-def _fail_task(m: Moves, job: JobRow, task: TaskRow) -> None:
+def _fail_task(m: Moves, job: JobRow, task: TaskRow, rules: Sequence[OperatorRule]) -> None:
     m.move_task(task, TaskEvent.FAIL)
     if job.state is JobState.DRAINING or task.facts is None:
         return
     if job.supervised and task.rank > 0 and task.barrier:
         return  # MEMBER-1: what becomes of it is decided for itself (`moves.members`)
-    found = classify(task.facts)
+    found = classify_fallen(task.facts, rules, member=job.supervised and task.rank > 0)
+    if job.tasks > 1:
+        found = name_rank(found, task.rank, task.host_name)
     begin_drain(m, job, found.cause, found.message, trigger=task)
 
 

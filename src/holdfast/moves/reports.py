@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobState, TaskState
@@ -136,10 +137,10 @@ def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
 
 
 def apply_reports(
-    m: Moves, drafts: Sequence[Draft], taken: set[TaskKey]
+    m: Moves, drafts: Sequence[Draft], taken: set[TaskKey], rules: Sequence[OperatorRule]
 ) -> list[tuple[Draft, TaskKey]]:
-    """Make the moves of starts and ends, those in `taken` excepted, in a fixed order; fill the
-    drafts.
+    """Make the moves of starts and ends, except those in `taken`, in a fixed order, and fill the
+    drafts. rules: the operators' own, for drains that begin here.
 
     Returns the ends whose task is not there: the caller looks whether their attempt had ended with
     them on record.
@@ -175,9 +176,8 @@ def apply_reports(
                 (d.refused if lost else d.acked).append(key)
             else:
                 note_beat(task, d.beats().get(key), m.now)
-                moves.end_task(
-                    m, job, task, TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts
-                )
+                believed = TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts
+                moves.end_task(m, job, task, believed, rules)
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
@@ -235,7 +235,7 @@ def order_preempt(
     return PreemptRow(
         key=key,
         cause=Cause.SIBLING_DRAINED if sibling else cause,
-        reason=f"rank {trigger_rank} fell: {reason}" if sibling else reason,
+        reason=reason,
         hard=hard,
         operator_stop=operator_stop,
     )

@@ -16,6 +16,7 @@ from holdfast.cli.output import age, columns, paint, table
 from holdfast.core.placement.ranks import name_ranks, say_ranks
 
 if TYPE_CHECKING:
+    from holdfast.core.endings.rules import OperatorRule
     from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
 
 EACH_RANKS = 16
@@ -113,10 +114,15 @@ def group_seats(seats: Sequence[Seat], *, every: bool = False) -> list[Row]:
 # ---- an attempt that goes on
 
 
-def draw_tasks(job: JobRecord, tasks: Sequence[TaskRecord], *, every: bool = False) -> str:
-    """The attempt that is reserved, runs or drains."""
-    fallen = job.drain_since is not None and any(task.state.value == "failed" for task in tasks)
-    fall = _find_fall(tasks) if fallen else {}
+def draw_tasks(
+    job: JobRecord,
+    tasks: Sequence[TaskRecord],
+    rules: Sequence[OperatorRule] = (),
+    *,
+    every: bool = False,
+) -> str:
+    """Draw the attempt that is reserved, runs or drains. rules: the operators' own, in force."""
+    fall = _find_fall(job, tasks, rules) if has_fallen(job, tasks) else {}
     seats = [_seat_of_task(task, fall.get(task.rank)) for task in tasks]
     head = f"attempt {job.attempts}, {paint(job.state.value)}"
     if job.drain_since is not None:
@@ -167,13 +173,20 @@ def _say_state(task: TaskRecord) -> str:
     return "starting" if task.offered_at is not None else "reserved"
 
 
-def _find_fall(tasks: Sequence[TaskRecord]) -> dict[int, tuple[str, str]]:
-    """Rank → its part in the fall and its end, as it looks now. The decision, with the operators'
-    rules, comes at the end."""
-    from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
+def has_fallen(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    """Return whether the attempt drains and a task of it failed, so that its drawing needs the
+    operators' rules."""
+    return job.drain_since is not None and any(task.state.value == "failed" for task in tasks)
 
-    failures = classify_failures(tasks, ())
-    trigger = find_trigger(tasks, failures)
+
+def _find_fall(
+    job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
+) -> dict[int, tuple[str, str]]:
+    """Rank → its part in the fall and its end, as far as is known before all ranks have ended."""
+    from holdfast.core.endings.drain import find_fall
+    from holdfast.core.endings.trigger import is_cascade
+
+    trigger, failures = find_fall(job, tasks, rules)
     by_rank = {task.rank: task for task in tasks}
     found = {}
     for rank, failure in failures.items():

@@ -64,7 +64,7 @@ class Controller:
         self.webhooks = Sender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
-        self.batcher = SyncBatcher(store, self.metrics, self.outages)
+        self.batcher = SyncBatcher(store, self.settings, self.metrics, self.outages)
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
+from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.store.port.store import HostSync, HostSynced, Store
 
@@ -27,10 +28,13 @@ Waiting = tuple[HostSync, "asyncio.Future[HostSynced]"]
 
 
 class SyncBatcher:
-    """Gathers syncs for the store."""
+    """Gathers syncs for the store, and hands it the operators' rules in force with them."""
 
-    def __init__(self, store: Store, metrics: Metrics, outages: Outages) -> None:
+    def __init__(
+        self, store: Store, settings: SettingsCache, metrics: Metrics, outages: Outages
+    ) -> None:
         self._store = store
+        self._settings = settings
         self._metrics = metrics
         self._outages = outages
         self._pending: deque[Waiting] = deque()
@@ -89,7 +93,8 @@ class SyncBatcher:
     async def _send(self, batch: Sequence[Waiting]) -> None:
         began = time.perf_counter()
         try:
-            answers = await self._store.sync_hosts([sync for sync, _ in batch])
+            rules = (await self._settings.current()).rules
+            answers = await self._store.sync_hosts([sync for sync, _ in batch], rules=rules)
         except Unavailable as error:
             self._outages.note_failure(error)
             _fail(batch, error)

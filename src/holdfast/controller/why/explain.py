@@ -15,7 +15,6 @@ from holdfast.controller.why.gangs import (
     explain_start_error,
     explain_unconfirmed,
     say_steps,
-    say_trigger,
 )
 from holdfast.controller.why.places import explain_place, explain_room_made
 from holdfast.controller.why.retries import (
@@ -139,8 +138,7 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
     how = "is being stopped"
     if job.drain_since:
         how = f"has been stopping for {say_span((found.now - job.drain_since).total_seconds())}"
-    reason = f"{say_trigger(found)}{job.drain_reason or job.drain_cause}"
-    message = f"its attempt {job.attempts} {how}: {reason}"
+    message = f"its attempt {job.attempts} {how}: {job.drain_reason or job.drain_cause}"
     if winner is None:
         yield line("draining", message)
     else:

@@ -233,15 +233,6 @@ def explain_unconfirmed(found: Circumstances, holding: Sequence[TaskRecord]) -> 
     yield from _count_rest(holding, "unconfirmed", "have not confirmed theirs either")
 
 
-def say_trigger(found: Circumstances) -> str:
-    """Name the rank of a gang that fell first, as far as is known while the gang drains."""
-    job = found.job
-    if job.tasks == 1 or job.trigger_rank is None:
-        return ""
-    task = next((t for t in found.tasks if t.rank == job.trigger_rank), None)
-    return f"rank {job.trigger_rank} on {task.host_name if task else '?'} fell first: "
-
-
 def say_steps(tasks: Iterable[TaskRecord]) -> str:
     """Say how far the ranks of a gang are apart; nothing where all are at one step."""
     steps = {t.rank: t.step for t in tasks if t.step is not None}

@@ -23,6 +23,9 @@ CLASSIFY-2  An operator's rule stands before everything that reads words or exit
             measured, tripped or asked for: it can give an end another cause, and cannot hide a
             broken device or bring back a job whose cause is never retried.
 CLASSIFY-3  Words never make a failure of an exit 0.
+CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
+            `fallen.classify_fallen`, with the operators' rules in force: when the drain begins, on
+            what shows the drain, and on the attempt that has ended.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
 SIGKILL = 9
 NEAR_LIMIT = 0.95
 """A SIGKILL that nobody here sent, this near to the memory limit, is taken for the OOM killer's."""
+OPERATOR = "operator:"
+"""How the rule of an end begins that an operator's rule explained."""
 HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 
 Evidence = Mapping[str, str | int | float | bool | None]
@@ -409,7 +414,7 @@ def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified
             message = rule.message or f"{shipped.message} (operator's rule {rule.name})"
             return Classified(
                 cause=cause,
-                rule=f"operator:{rule.name}",
+                rule=OPERATOR + rule.name,
                 message=message,
                 exit_code=shipped.exit_code,
                 evidence={**evidence, "shipped_rule": shipped.rule},

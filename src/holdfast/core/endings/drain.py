@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
-from holdfast.core.endings.classify import classify
+from holdfast.core.endings.classify import OPERATOR, classify
 from holdfast.core.endings.decide import (
     AttemptEnding,
     Charges,
@@ -26,6 +26,7 @@ from holdfast.core.endings.decide import (
     decide,
     decide_success,
 )
+from holdfast.core.endings.fallen import name_rank
 from holdfast.core.endings.replace import find_member_cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
@@ -63,12 +64,7 @@ def plan_completion(
     """
     if any(task.state.holds_lease for task in tasks):
         return None
-    failures = _find_failures(job, tasks, rules)
-    asked = job.drain_cause is not None and (
-        job.trigger_rank is None
-        or (job.drain_cause is Cause.START_TIMEOUT and not _is_fallen_member(job, tasks))
-    )
-    trigger = find_trigger(tasks, failures, asked=asked)
+    trigger, failures = find_fall(job, tasks, rules)
     members = tuple(_member(task, trigger, failures) for task in tasks)
     before = RankCharges(
         retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged
@@ -100,6 +96,24 @@ def plan_completion(
         totals=totals,
         rank_charges=rank_charges,
     )
+
+
+def find_fall(
+    job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
+) -> tuple[TaskRecord | None, dict[int, Classified]]:
+    """Return the task that began the fall, as far as is known, and by rank why each task that fell
+    by itself did."""
+    failures = _find_failures(job, tasks, rules)
+    if job.drain_cause is None:
+        asked = False
+    elif job.trigger_rank is None:
+        asked = True
+    else:  # a start that was given up: a rank was waited for, or its host could not start it
+        began = failures.get(job.trigger_rank)
+        by_rule = began is not None and began.rule.startswith(OPERATOR)
+        late = job.drain_cause is Cause.START_TIMEOUT and not by_rule
+        asked = late and not _is_fallen_member(job, tasks)
+    return find_trigger(tasks, failures, asked=asked), failures
 
 
 def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
@@ -158,9 +172,7 @@ def _find_cause(
         found = failures[trigger.rank]
         if job.tasks == 1:
             return found
-        return msgspec.structs.replace(
-            found, message=f"rank {trigger.rank} on {trigger.host_name}: {found.message}"
-        )
+        return name_rank(found, trigger.rank, trigger.host_name)
     message = "its attempt ended and nothing says why"
     return Classified(cause=Cause.UNKNOWN, rule="none", message=message, exit_code=None)
 

@@ -30,15 +30,12 @@ import msgspec
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import PROOF_AGAINST_HOST, Policy, start_delay_seconds
+from holdfast.core.endings.fallen import REPLACED, classify_fallen
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.facts import Classified
 from holdfast.core.records import JobRecord, RankCharges, TaskRecord
 from holdfast.core.states import TaskState
 
-EXIT_REPLACED = 72
-"""How a host manager ends whose host the script replaced."""
-EXIT_SILENT = 70
-"""How one ends that heard nothing of the script any more."""
 STEADY_SECONDS = 60.0
 """A member that ran for so long was well placed: what follows is a new trouble, and is answered at
 once."""
@@ -80,7 +77,7 @@ def plan_replacement(
     stopped by itself."""
     found = find_member_cause(task, rules)
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
-    if found.rule == "replaced":
+    if found.rule == REPLACED:
         return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
     budget = CHARGED_TO[found.cause]
     if (
@@ -99,46 +96,19 @@ def plan_replacement(
 
 
 def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classified:
-    """Why a member fell. What any other task would be charged retries for is infrastructure here
-    (MEMBER-2)."""
-    facts = task.facts or TaskFacts()
-    if task.state is TaskState.PREEMPTED and task.stop_cause is not None:
-        message = task.stop_reason or str(task.stop_cause)
-        found = Classified(cause=task.stop_cause, rule="asked", message=message, exit_code=None)
-    else:
-        found = classify(facts, rules)
-        own_code = find_own_code(facts)
-        if own_code == EXIT_REPLACED:
-            message = "its host manager ended with 72: the script gave this host up"
-            return msgspec.structs.replace(
-                found, cause=Cause.AGENT_TRANSIENT, rule="replaced", message=message
-            )
-        if own_code == EXIT_SILENT:
-            message = "its host manager ended with 70: it heard nothing of the script any more"
-            return msgspec.structs.replace(
-                found, cause=Cause.SIBLING_DRAINED, rule="script-silent", message=message
-            )
-    if CHARGED_TO[found.cause] is Budget.RETRIES:
-        return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
-    return found
+    """Return why a member fell: why it was stopped by itself, else what its facts say."""
+    if task.state is not TaskState.PREEMPTED or task.stop_cause is None:
+        return classify_fallen(task.facts, rules, member=True)
+    message = task.stop_reason or str(task.stop_cause)
+    retried = CHARGED_TO[task.stop_cause] is Budget.RETRIES
+    cause = Cause.AGENT_TRANSIENT if retried else task.stop_cause
+    return Classified(cause=cause, rule="asked", message=message, exit_code=None)
 
 
 def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
     """Whether its end is evidence against its host, also where the script was the first to
     notice."""
     return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
-
-
-def find_own_code(facts: TaskFacts) -> int | None:
-    """The exit code that a host manager ended with by itself, and not in a stop or a trip; None
-    where it did not."""
-    foreign = (
-        facts.trip is not None
-        or facts.stopped
-        or facts.malformed is not None
-        or facts.lost is not None
-    )
-    return None if foreign else facts.exit_code
 
 
 class _MemberCase:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from holdfast.core.endings.classify import classify
+from holdfast.core.endings.fallen import classify_fallen
 from holdfast.core.endings.patterns import CASCADE_RULES
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.xids import Blame, find_xid
@@ -33,7 +33,7 @@ def classify_failures(
 ) -> dict[int, Classified]:
     """Rank → what its own failure was, for the tasks that failed by themselves."""
     return {
-        t.rank: classify(t.facts, rules)
+        t.rank: classify_fallen(t.facts, rules, member=False)
         for t in tasks
         if t.state is TaskState.FAILED and t.facts is not None
     }

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord, JobRecord
@@ -221,14 +222,18 @@ class MemoryHosts:
         return drained
 
     async def sync_hosts(
-        self, syncs: Sequence[HostSync], *, now: datetime | None = None
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        now: datetime | None = None,
     ) -> list[HostSynced]:
         """See `Store.sync_hosts`."""
         at = self.state.at(now)
         answers: list[HostSynced | None] = [None] * len(syncs)
         for group in group_syncs(syncs):
             drafts = [Draft(syncs[i], self._status(syncs[i])) for i in group]
-            self._sync([d for d in drafts if d.status == "ok"], at)
+            self._sync([d for d in drafts if d.status == "ok"], rules, at)
             for i, draft in zip(group, drafts, strict=True):
                 answers[i] = draft.answer()
         return [answer for answer in answers if answer is not None]
@@ -240,7 +245,7 @@ class MemoryHosts:
         gone = host.state is HostState.TERMINATED and not sync.leaving
         return "stale" if host.incarnation != sync.incarnation or gone else "ok"
 
-    def _sync(self, drafts: Sequence[Draft], at: datetime) -> None:
+    def _sync(self, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime) -> None:
         s = self.state
         for d in drafts:
             host = s.hosts[d.sync.host_id]
@@ -252,7 +257,7 @@ class MemoryHosts:
             key.job_id for d in drafts for key in (*d.started(), *d.claimed())
         }
         m = s.load(ids, at)
-        repeats = apply_reports(m, drafts, set())
+        repeats = apply_reports(m, drafts, set(), rules)
         s.commit(m)
         for d, key in repeats:
             (d.acked if self._ended_here(d.sync.host_id, key) else d.refused).append(key)

@@ -24,6 +24,7 @@ from typing import Protocol
 from holdfast.core.causes import Cause
 from holdfast.core.endings.drain import Completion
 from holdfast.core.endings.replace import Replacement
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement, RunningTask, Size
 from holdfast.core.records import (
@@ -389,9 +390,14 @@ class Store(WebhookStore, CheckpointStore, BatchReads, Protocol):
         or scaled_down, at no charge), once. Returns host id → jobs."""
 
     async def sync_hosts(
-        self, syncs: Sequence[HostSync], *, now: datetime | None = None
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        now: datetime | None = None,
     ) -> list[HostSynced]:
-        """Take many hosts' syncs in one transaction; answers in the same order.
+        """Take many hosts' syncs in one transaction; answers in the same order. rules: the
+        operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
 
         Per host: heartbeat (clears `flagged_dead_at` with a host.recovered event), beats, renewals,
         starts (task → running; when

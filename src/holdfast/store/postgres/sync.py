@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord, TaskRecord
@@ -47,7 +48,11 @@ class SyncPart:
     session: Session
 
     async def sync_hosts(
-        self, syncs: Sequence[HostSync], *, now: datetime | None = None
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        now: datetime | None = None,
     ) -> list[HostSynced]:
         """See `Store.sync_hosts`."""
         answers: list[HostSynced | None] = [None] * len(syncs)
@@ -55,12 +60,12 @@ class SyncPart:
             syncs
         ):  # a host that is there twice gets its syncs taken one after the other
             batch = [syncs[i] for i in group]
-            for i, answer in zip(group, await self._sync_batch(batch, now), strict=True):
+            for i, answer in zip(group, await self._sync_batch(batch, rules, now), strict=True):
                 answers[i] = answer
         return [answer for answer in answers if answer is not None]
 
     async def _sync_batch(
-        self, syncs: Sequence[HostSync], now: datetime | None
+        self, syncs: Sequence[HostSync], rules: Sequence[OperatorRule], now: datetime | None
     ) -> list[HostSynced]:
         # Anything that moves state or offers a task is committed for good before it is answered
         # (`_give_orders`).
@@ -71,7 +76,7 @@ class SyncPart:
         size = sum(len(s.live) + len(s.ended) + len(s.started) for s in syncs)
         few = size <= PLANNED_TASKS and not any(s.claimed for s in syncs)
         drafts = await self.session.transact(
-            lambda tx: _sync(tx, syncs, now), relaxed=relaxed, keep_plans=few
+            lambda tx: _sync(tx, syncs, rules, now), relaxed=relaxed, keep_plans=few
         )
         return [d.answer() for d in drafts]
 
@@ -106,7 +111,9 @@ async def _settle_clock(tx: Tx, now: datetime | None) -> None:
         await tx.run(name, {"now": now})
 
 
-async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list[Draft]:
+async def _sync(
+    tx: Tx, syncs: Sequence[HostSync], rules: Sequence[OperatorRule], now: datetime | None
+) -> list[Draft]:
     by_host = {s.host_id: s for s in syncs}
     rows = await tx.rows(
         "touch_hosts",
@@ -142,7 +149,7 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
             for d in flagged
         ]
         await write_events(tx, back, at)
-    moved = await _take_moves(tx, fresh, at)
+    moved = await _take_moves(tx, fresh, rules, at)
     for d in fresh:
         stuck = find_stuck(d)
         if stuck is not None:
@@ -157,7 +164,9 @@ async def _sync(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> list
     return drafts
 
 
-async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
+async def _take_moves(
+    tx: Tx, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime
+) -> bool:
     """Starts and ends. Returns whether there were any."""
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
     started = {key.job_id for d in drafts for key in d.started()}
@@ -181,7 +190,7 @@ async def _take_moves(tx: Tx, drafts: Sequence[Draft], at: datetime) -> bool:
     )
     if ids:
         m = await load_moves(tx, ids, at)
-        repeats = apply_reports(m, drafts, taken)
+        repeats = apply_reports(m, drafts, taken, rules)
         await write_moves(tx, m)
         if repeats:
             await _ack_repeats(tx, repeats)

@@ -207,6 +207,7 @@ def test_a_fall_that_goes_on_shows_who_began_it(stub: Stub) -> None:
         drain_since=NOW.isoformat(),
         drain_reason="killed by SIGKILL",
         drain_cause="nonzero_exit",
+        trigger_rank=1,
     )
     done = stub.run("show", JOB)
     drawn = rows(done.stdout)

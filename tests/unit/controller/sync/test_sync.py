@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -254,10 +255,10 @@ async def test_many_polls_go_to_the_store_together(
     sizes: list[int] = []
     whole = served.store.sync_hosts
 
-    async def slow(syncs: list[HostSync], *, now: datetime | None = None) -> object:
+    async def slow(syncs: list[HostSync], **more: Any) -> object:
         sizes.append(len(syncs))
         await asyncio.sleep(0.05)
-        return await whole(syncs, now=now)
+        return await whole(syncs, **more)
 
     monkeypatch.setattr(served.store, "sync_hosts", slow)
     others = [FakeAgent(served, f"m{n}") for n in range(8)]
@@ -275,11 +276,11 @@ async def test_one_bad_sync_does_not_take_its_neighbours_down(
     bad = FakeAgent(served, "bad")
     await bad.register()
 
-    async def picky(syncs: list[HostSync], *, now: datetime | None = None) -> object:
+    async def picky(syncs: list[HostSync], **more: Any) -> object:
         await asyncio.sleep(0.02)
         if any(s.host_id == bad.host_id for s in syncs):
             raise RuntimeError("cannot take this")
-        return await whole(syncs, now=now)
+        return await whole(syncs, **more)
 
     monkeypatch.setattr(served.store, "sync_hosts", picky)
     first = asyncio.create_task(agent.post_sync())
@@ -344,10 +345,10 @@ async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_t
     whole = served.store.sync_hosts
     inside, go_on = asyncio.Event(), asyncio.Event()
 
-    async def held(syncs: list[HostSync], *, now: datetime | None = None) -> object:
+    async def held(syncs: list[HostSync], **more: Any) -> object:
         inside.set()
         await go_on.wait()
-        return await whole(syncs, now=now)
+        return await whole(syncs, **more)
 
     monkeypatch.setattr(served.store, "sync_hosts", held)
     older = asyncio.create_task(agent.post_sync(wait=5.0))

@@ -409,12 +409,11 @@ def test_a_gang_that_falls_names_the_first_and_the_silent() -> None:
         state="draining",
         drain_since=NOW,
         drain_cause="nonzero_exit",
-        drain_reason="exit code 9",
+        drain_reason="rank 0 on node-0: exit code 9",
         trigger_rank=0,
     )
     assert (
-        found.summary
-        == "its attempt 2 has been stopping for 100 s: rank 0 on node-0 fell first: exit code 9"
+        found.summary == "its attempt 2 has been stopping for 100 s: rank 0 on node-0: exit code 9"
     )
     (line,) = [line for line in found.lines if line.code == "unconfirmed"]
     assert line.message.startswith(

@@ -15,9 +15,8 @@ from holdfast.core.causes import CHARGED_TO, ELIGIBLE, Budget, Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import MAX_START_DELAY_SECONDS, PROOF_AGAINST_HOST, Policy
 from holdfast.core.endings.drain import Completion, plan_completion
+from holdfast.core.endings.fallen import EXIT_REPLACED, EXIT_SILENT
 from holdfast.core.endings.replace import (
-    EXIT_REPLACED,
-    EXIT_SILENT,
     MAX_DELAY_SECONDS,
     STEADY_SECONDS,
     Replacement,
@@ -283,7 +282,7 @@ def test_who_heard_nothing_of_the_script_is_not_to_blame() -> None:
         assert plan.delay_seconds == (
             0.0 if not number else min(2.0 ** (number - 1), MAX_DELAY_SECONDS)
         ), "MEMBER-3"
-    assert "heard nothing of the script" in plan.reason
+    assert "no longer heard from the script" in plan.reason
     tripped = msgspec.structs.replace(TRIPPED, exit_code=EXIT_SILENT, signal=None)
     assert plan_replacement(job(), member(tripped), Policy(), ()).charged_to is Budget.WATCHDOG
 

@@ -1,0 +1,65 @@
+"""classify_fallen(facts, rules) → why one task of an attempt fell, in one voice (CLASSIFY-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.causes import CHARGED_TO, Budget, Cause
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.facts import Classified, TaskFacts
+
+EXIT_REPLACED = 72
+"""The exit code of a host manager whose host the policy script replaced."""
+EXIT_SILENT = 70
+"""The exit code of a host manager that no longer heard from the policy script."""
+REPLACED = "replaced"
+_OWN_ENDS: Mapping[int | None, tuple[Cause, str, str]] = {
+    EXIT_REPLACED: (
+        Cause.AGENT_TRANSIENT,
+        REPLACED,
+        "its host manager ended with 72: the script gave this host up",
+    ),
+    EXIT_SILENT: (
+        Cause.SIBLING_DRAINED,
+        "script-silent",
+        "its host manager ended with 70: it no longer heard from the script",
+    ),
+}
+
+
+def classify_fallen(
+    facts: TaskFacts | None, rules: Sequence[OperatorRule], *, member: bool
+) -> Classified:
+    """Return the cause of a task's fall and its sentence.
+
+    rules: the operators' own, as they are in force. member: the task is a host manager of a
+    supervised job. Its end is never the training's, so what any other task is charged retries for
+    is charged to infrastructure (MEMBER-2).
+    """
+    facts = facts or TaskFacts()
+    found = classify(facts, rules)
+    if not member:
+        return found
+    code = find_own_code(facts)
+    if code in _OWN_ENDS:
+        cause, rule, message = _OWN_ENDS[code]
+        return msgspec.structs.replace(found, cause=cause, rule=rule, message=message)
+    if CHARGED_TO[found.cause] is Budget.RETRIES:
+        return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
+    return found
+
+
+def find_own_code(facts: TaskFacts) -> int | None:
+    """Return the exit code that a host manager ended with by itself: None after a stop or a trip,
+    and where the report of its end is missing."""
+    foreign = facts.trip is not None or facts.malformed is not None or facts.lost is not None
+    return None if foreign or facts.stopped else facts.exit_code
+
+
+def name_rank(found: Classified, rank: int, host: str | None) -> Classified:
+    """Return `found` with the rank of a gang and its host before its sentence."""
+    where = f" on {host}" if host else ""
+    return msgspec.structs.replace(found, message=f"rank {rank}{where}: {found.message}")
