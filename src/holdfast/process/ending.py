@@ -69,7 +69,7 @@ class TreeEnding:
         self.next_at = now
         self.survivors: list[int] = []
         self.obstacle = ""  # why nothing can be known of the tree now (TREE-6)
-        self.first_exited = False  # set by whoever reaped the tree's first process
+        self.first_exited = False
         self._forest = forest
         self._kill_limit_seconds = kill_limit_seconds
         self._signaller = signaller
@@ -86,6 +86,11 @@ class TreeEnding:
         if kill_at < self.kill_at:
             self.kill_at = kill_at
             self.next_at = min(self.next_at, kill_at)
+
+    def take_first_exit(self) -> None:
+        """The tree's first process was reaped: step at once, for nothing else may be left."""
+        self.first_exited = True
+        self.next_at = 0.0
 
     def step(self, now: float) -> bool:
         """Do what is due. True when it is over: the tree is gone, or its survivors are given up."""

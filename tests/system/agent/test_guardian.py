@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.guardian.loop import EXIT_ALREADY_SERVED, shield_from_oom
-from holdfast.agent.guardian.tasks import LEFTOVER_GRACE_SECONDS
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
 from holdfast.process.groups import open_group_home
+from holdfast.process.nursery import LEFTOVER_GRACE_SECONDS
 from holdfast.wire.guardian import (
     Ack,
     AgentAlive,

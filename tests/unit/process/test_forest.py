@@ -298,7 +298,7 @@ def test_a_kill_ends_the_whole_family_however_it_forks(
         kill_limit_seconds=UNTIL_ENDED * 2,
         signaller=Killer(kernel),
     )
-    ending.first_exited = True
+    ending.take_first_exit()
     for turn in range(UNTIL_ENDED):
         if ending.step(float(turn)):
             break
@@ -347,7 +347,7 @@ def test_one_that_may_not_be_told_apart_is_named_at_the_limit() -> None:
     ending = TreeEnding(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=Killer(kernel)
     )
-    ending.first_exited = True
+    ending.take_first_exit()
     assert not ending.step(0.0)
     assert not ending.step(4.9)
     assert ending.step(5.0)
@@ -374,14 +374,14 @@ def test_trees_that_are_ended_together_are_each_gone_when_it_is_said(
     forest, tree = make_forest(kernel)
     kernel.put(501, 500, task=TWIN)
     endings = {FAMILY: end(kernel, forest, tree), TWIN: end(kernel, forest, forest.trees[TWIN])}
-    endings[FAMILY].first_exited = True
+    endings[FAMILY].take_first_exit()
     for turn in range(UNTIL_ENDED):
         for task, ending in list(endings.items()):
             first = kernel.processes.get(500)
             if task == TWIN and first is not None and first.state == ZOMBIE:
                 del kernel.processes[500]
                 forest.note_exit(500)
-                ending.first_exited = True
+                ending.take_first_exit()
             if (task == FAMILY or ending.first_exited or turn % 3 == 0) and ending.step(
                 float(turn)
             ):
@@ -411,7 +411,7 @@ def test_what_cannot_be_read_is_never_said_to_be_gone(
     kernel = Kernel(random, grouped=grouped, moves=moves, faults=faults)
     forest, tree = make_forest(kernel)
     ending = end(kernel, forest, tree)
-    ending.first_exited = True
+    ending.take_first_exit()
     for turn in range(UNTIL_ENDED):
         try:
             if forest.find_living(tree).gone:
@@ -438,7 +438,7 @@ def test_a_kill_limit_counts_no_time_in_which_nothing_could_be_read() -> None:
     ending = TreeEnding(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=5.0, signaller=signaller
     )
-    ending.first_exited = True
+    ending.take_first_exit()
     now = 0.0
     while now < 60.0:
         assert not ending.step(now), "it was given up unseen"
@@ -474,7 +474,7 @@ def test_one_scan_serves_all_that_are_ended_together() -> None:
             del kernel.processes[process.pid]
             forest.note_exit(process.pid)
     for ending in endings:
-        ending.first_exited = True
+        ending.take_first_exit()
     assert all(ending.step(0.1) for ending in endings)
     assert kernel.scans <= 2
 
@@ -572,7 +572,7 @@ def test_a_family_without_an_environment_is_known_by_its_brand(
     forest, tree = make_forest(kernel)
     bystanders = kernel.of("other:0:1", RUNNING)
     ending = end(kernel, forest, tree)
-    ending.first_exited = True
+    ending.take_first_exit()
     for turn in range(UNTIL_ENDED):
         if ending.step(float(turn)):
             break
@@ -596,7 +596,7 @@ def hunt_in_a_crowd(seed: int) -> int:
     forest.find_members()
     kernel.moves = 30_000
     ending = end(kernel, forest, tree)
-    ending.first_exited = True
+    ending.take_first_exit()
     for turn in range(UNTIL_ENDED):
         if ending.step(float(turn)):
             break

@@ -3,14 +3,13 @@
 AGENT-1  An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
          10 s.
 AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be
-         stopped, or stuck in a driver. Before its first word each in a row has twice the time of
-         the one before, eight times at
-         most: on a machine with little to spare the start itself takes long, and killing it earlier
-         never helps.
+         stopped, or stuck in a driver. Before its first word each agent in a row has twice the time
+         of the one before, eight times at most: on a machine with little to spare the start itself
+         takes long, and killing it earlier never helps.
 AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its
          successor; the successor asks for a snapshot instead.
-AGENT-4  What an agent says and nobody can read is refused (LINE-1), and is no sign of life: an
-         agent that says nothing else is replaced as a silent one is.
+AGENT-4  A message that cannot be read is refused (LINE-1), and is no sign of life: an agent that
+         says nothing else is replaced as a silent one is.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast.errors import ValidationError
-from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
-from holdfast.process.tree import Forest, Mark, Tree
-from holdfast.process.watch import Watcher
+from holdfast.process.loop import Poller
+from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
+from holdfast.process.spawn import SpawnRequest
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from holdfast.wire.guardian import AgentHello, Answer, Request, Unread, decode_request, encode
+from holdfast.wire.guardian import Answer, Request, Unread, decode_request, encode
 
 _READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent told to go may take
@@ -41,8 +40,11 @@ INF = float("inf")
 
 
 class AgentChild:
-    """At most one living agent. All times are time.monotonic(): a suspended host has not frozen its
-    agent."""
+    """At most one living agent. Its times are time.monotonic(), because a suspended host has not
+    frozen its agent.
+
+    hear: called with the events of the agent's line. gone: called when an agent was reaped.
+    """
 
     def __init__(
         self,
@@ -50,34 +52,31 @@ class AgentChild:
         argv: list[str],
         env: Mapping[str, str],
         pass_fds: tuple[int, ...],
-        host: str,
         descriptor_limit: tuple[int, int] | None,
         frozen_seconds: float,
         backoff_seconds: tuple[float, float],
-        forest: Forest,
-        watcher: Watcher,
+        nursery: Nursery,
+        poller: Poller,
         note: Callable[..., None],
-        set_interest: Callable[[int, bool], None],
-        drop_interest: Callable[[int], None],
+        hear: Callable[[int], None],
+        gone: Callable[[], None],
     ) -> None:
         self._argv = tuple(argv)
         self._env = dict(env)
         self._pass_fds = pass_fds
-        self._host = host
         self._descriptor_limit = descriptor_limit
         self._frozen_seconds = frozen_seconds
         self._backoff_seconds = backoff_seconds
-        self._forest = forest
-        self._watcher = watcher
+        self._nursery = nursery
+        self._poller = poller
         self._note = note
-        self._set_interest = set_interest
-        self._drop_interest = drop_interest
+        self._hear = hear
+        self._gone = gone
         self._number = 0
         self._failures = 0
         self._refused = 0  # messages of this agent
         self._mute = 0  # agents in a row that were killed before their first word
-        self._child: Child | None = None
-        self._request: SpawnRequest | None = None
+        self._run: ProgramRun | None = None
         self._channel: socket.socket | None = None
         self._reader = FrameReader()
         self._unsent = bytearray()
@@ -88,22 +87,21 @@ class AgentChild:
         self._start_at = 0.0
         self._wanted_gone = False
         self.retiring = False
-        self.tree: Tree | None = None
 
     @property
     def pid(self) -> int | None:
         """The living agent's pid."""
-        return self._child.pid if self._child else None
+        return self._run.pid if self._run else None
 
     def turn(self, now: float) -> float:
         """Start, kill or replace the agent as is due; return when to be called again."""
-        if self._child is None:
+        if self._run is None:
             if self.retiring:
                 return INF
             if now < self._start_at:
                 return self._start_at
             self._start(now)
-            if self._child is None:
+            if self._run is None:
                 return self._start_at
         if now >= self._kill_at:
             self._kill("it did not go when told")
@@ -114,20 +112,16 @@ class AgentChild:
 
     @property
     def _patience_seconds(self) -> float:
-        return (
-            self._frozen_seconds
-            if self._greeted
-            else self._frozen_seconds * 2.0 ** min(self._mute, 3)
-        )
+        factor = 1.0 if self._greeted else 2.0 ** min(self._mute, 3)
+        return self._frozen_seconds * factor
 
     def excuse_silence(self, seconds: float) -> None:
-        """The guardian itself did not turn for so long: the agent's silence of that time says
+        """The guardian did not turn for so long, so the agent's silence of that time says
         nothing."""
         self._heard_at = min(self._heard_at + seconds, time.monotonic())
 
     def tell(self, answer: Answer) -> None:
-        """Send to the agent, if one has said hello; the snapshot brings everything to the next
-        one."""
+        """Send to an agent that has said hello; the next one gets everything in its snapshot."""
         if self._channel is None or not self._greeted:
             return
         self._unsent += encode_frame(encode(answer))
@@ -149,7 +143,7 @@ class AgentChild:
         """
         self.retiring = self.retiring or for_good
         self._start_at = 0.0
-        if self._child is not None:
+        if self._run is not None:
             self._wanted_gone = True
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)
@@ -160,8 +154,8 @@ class AgentChild:
         self._signal(signal.SIGKILL)
 
     def read(self) -> list[Request]:
-        """What the agent said. A stream that ends or cannot be cut into messages costs the agent
-        its life."""
+        """Read what the agent said; kill it where its stream ends or cannot be cut into
+        messages."""
         if self._channel is None:
             return []
         try:
@@ -172,9 +166,7 @@ class AgentChild:
             data = b""
         if not data:
             self._close_channel()
-            if (
-                not self._wanted_gone
-            ):  # else it is on its way out, as it was told, and has its time for that
+            if not self._wanted_gone:  # else it is on its way out, and has its time for that
                 self._kill("it closed its line to the guardian")
             return []
         try:
@@ -191,8 +183,6 @@ class AgentChild:
                 self.refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
         if requests:
             self._heard_at = time.monotonic()
-        if any(isinstance(request, AgentHello) for request in requests):
-            self._read_exec()
         return requests
 
     def refuse(self, reason: str) -> None:
@@ -201,100 +191,6 @@ class AgentChild:
         if self._refused <= _NOTED_REFUSALS:
             self._note(f"a message of the agent is refused: {reason}", count=self._refused)
         self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
-
-    def take_exit(self, pid: int, exit_code: int | None, signal_number: int | None) -> bool:
-        """Take the exit of the agent; False when the process is not it. Plans the next start
-        (AGENT-1)."""
-        if self._child is None or pid != self._child.pid:
-            return False
-        now = time.monotonic()
-        sentence = self._read_exec()
-        self._child = None
-        self._close_channel()
-        self._kill_at = INF
-        lived_seconds = now - self._started_at
-        if self._wanted_gone:
-            self._failures = 0
-            delay = 0.0
-        else:
-            self._failures = 1 if lived_seconds >= _STEADY_SECONDS else self._failures + 1
-            first, most = self._backoff_seconds
-            delay = (
-                0.0
-                if self._failures == 1
-                else min(first * 2.0 ** min(self._failures - 2, 30), most)
-            )
-        self._start_at = now + delay
-        self._note(
-            "the agent ended" if not sentence else f"the agent could not be started: {sentence}",
-            pid=pid,
-            exit_code=exit_code,
-            signal=signal_number,
-            wanted=self._wanted_gone,
-            again_in_seconds=None if self.retiring else delay,
-        )
-        return True
-
-    def _start(self, now: float) -> None:
-        try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError as error:
-            self._put_off(now, error)
-            return
-        self._number += 1
-        mark = Mark(f"agent-{self._number}", self._host)
-        brand = self._forest.make_brand()
-        request = SpawnRequest(
-            argv=self._argv,
-            env={**self._env, **mark.as_env(), "HOLDFAST_GUARDIAN_FD": str(theirs.fileno())},
-            pass_fds=(theirs.fileno(), *self._pass_fds),
-            # It outlives us by the moment it needs to sweep our tasks, and must be awake for that.
-            parent_death_signal=signal.SIGCONT,
-            descriptor_limit=self._descriptor_limit,
-            brand=brand,
-        )
-        try:
-            child = spawn(request, spare_descriptors=_SPARE_DESCRIPTORS)
-        except OSError as error:
-            ours.close()
-            self._put_off(now, error)
-            return
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        self._child, self._request, self._channel = child, request, ours
-        self._reader, self._unsent, self._greeted, self._refused = (
-            FrameReader(),
-            bytearray(),
-            False,
-            0,
-        )
-        self._started_at = self._heard_at = now
-        self._kill_at = INF
-        self._wanted_gone = False
-        self._watcher.watch_child(child.pid, child.pidfd)
-        self.tree = Tree(mark, child, None, trusted=True, brand=brand)
-        self._forest.add(self.tree)
-        self._set_interest(ours.fileno(), False)
-        self._note("the agent was started", pid=child.pid, number=self._number)
-
-    def _put_off(self, now: float, error: OSError) -> None:
-        """The kernel has nothing left for an agent now."""
-        self._failures += 1
-        self._start_at = now + self._backoff_seconds[1]
-        self._heard_at = now
-        self._note(
-            f"the agent could not be started: {error}", again_in_seconds=self._backoff_seconds[1]
-        )
-
-    def _read_exec(self) -> str:
-        """The sentence of a failed exec, if it failed."""
-        if self._child is None or self._request is None:
-            return ""
-        sentence = read_start(self._child, self._request)
-        if sentence is not None:
-            self._request = None
-        return sentence or ""
 
     def flush(self) -> None:
         """Send what the channel takes now; the rest when it takes more."""
@@ -307,27 +203,105 @@ class AgentChild:
             pass
         except OSError:
             self._unsent.clear()  # its end is gone; the exit follows
-        self._set_interest(self._channel.fileno(), bool(self._unsent))
+        self._poller.want_to_write(self._channel.fileno(), bool(self._unsent))
+
+    def _start(self, now: float) -> None:
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            self._put_off(now, error)
+            return
+        self._number += 1
+        request = SpawnRequest(
+            argv=self._argv,
+            env={**self._env, "HOLDFAST_GUARDIAN_FD": str(theirs.fileno())},
+            pass_fds=(theirs.fileno(), *self._pass_fds),
+            # It outlives us by the moment it needs to sweep our tasks, and must be awake for that.
+            parent_death_signal=signal.SIGCONT,
+            descriptor_limit=self._descriptor_limit,
+        )
+        ours.setblocking(False)
+        try:
+            self._poller.handle(ours.fileno(), self._hear)
+            self._run = self._nursery.start(
+                request,
+                f"agent-{self._number}",
+                # What a dead agent left (a probe, a stack dumper) goes at once.
+                ProgramEvents(exited=self._take_exit, ended=self._nursery.forget),
+                trusted=True,
+                leftover_grace_seconds=0.0,
+                spare_descriptors=_SPARE_DESCRIPTORS,
+            )
+        except OSError as error:
+            self._poller.drop(ours.fileno())
+            ours.close()
+            self._put_off(now, error)
+            return
+        finally:
+            theirs.close()
+        self._channel, self._reader, self._unsent = ours, FrameReader(), bytearray()
+        self._greeted, self._refused = False, 0
+        self._started_at = self._heard_at = now
+        self._kill_at = INF
+        self._wanted_gone = False
+        self._note("the agent was started", pid=self._run.pid, number=self._number)
+
+    def _put_off(self, now: float, error: OSError) -> None:
+        """Try again later: the kernel has nothing left for an agent now."""
+        self._failures += 1
+        self._start_at = now + self._backoff_seconds[1]
+        self._heard_at = now
+        self._note(
+            f"the agent could not be started: {error}", again_in_seconds=self._backoff_seconds[1]
+        )
+
+    def _take_exit(self, run: ProgramRun) -> None:
+        """Plan the next start (AGENT-1)."""
+        assert run.exit is not None
+        now = time.monotonic()
+        self._run = None
+        self._close_channel()
+        self._kill_at = INF
+        delay = 0.0
+        if self._wanted_gone:
+            self._failures = 0
+        else:
+            steady = now - self._started_at >= _STEADY_SECONDS
+            self._failures = 1 if steady else self._failures + 1
+            if self._failures > 1:
+                first, most = self._backoff_seconds
+                delay = min(first * 2.0 ** min(self._failures - 2, 30), most)
+        self._start_at = now + delay
+        failed = run.start_error
+        self._note(
+            f"the agent could not be started: {failed}" if failed else "the agent ended",
+            pid=run.pid,
+            exit_code=run.exit.exit_code,
+            signal=run.exit.signal,
+            wanted=self._wanted_gone,
+            again_in_seconds=None if self.retiring else delay,
+        )
+        self._gone()
 
     def _kill(self, why: str) -> None:
-        if self._child is None:
+        if self._run is None:
             return
         if self._kill_at > time.monotonic() or self._kill_at == INF:
-            self._note(f"the agent is killed: {why}", pid=self._child.pid)
+            self._note(f"the agent is killed: {why}", pid=self._run.pid)
         self._signal(signal.SIGKILL)
         # If even that does not end it (a hung driver) say so again later, not every turn.
         self._kill_at = time.monotonic() + _TERM_SECONDS
 
     def _signal(self, number: int) -> None:
-        if self._child is not None:
+        if self._run is not None:
             try:
                 # Ours and not yet reaped: the number cannot be anybody else's.
-                os.kill(self._child.pid, number)
+                os.kill(self._run.pid, number)
             except ProcessLookupError:
                 pass
 
     def _close_channel(self) -> None:
         if self._channel is not None:
-            self._drop_interest(self._channel.fileno())
+            self._poller.drop(self._channel.fileno())
             self._channel.close()
             self._channel = None

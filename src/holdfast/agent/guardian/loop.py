@@ -32,12 +32,10 @@ import os
 import select
 import signal
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -45,8 +43,10 @@ from holdfast.agent.guardian.child import INF, AgentChild
 from holdfast.agent.guardian.home import GuardianHome, Notifier, read_group_homes
 from holdfast.agent.guardian.tasks import HostTasks
 from holdfast.errors import Conflict
-from holdfast.process.ending import Signaller, TreeEnding
+from holdfast.process.ending import Signaller
 from holdfast.process.groups import open_group_home
+from holdfast.process.loop import Mishaps, Poller
+from holdfast.process.nursery import Nursery
 from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import (
@@ -55,9 +55,7 @@ from holdfast.process.syscalls import (
     read_boottime,
     set_parent_death_signal,
 )
-from holdfast.process.tree import Forest
 from holdfast.process.urgent import urgent
-from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import (
     Ack,
     AgentAlive,
@@ -77,14 +75,11 @@ _IDLE_SECONDS = 5.0
 # is quick, and stops that are heard together are carried out together (TREE-5).
 _LAUNCHES_PER_TURN = 4
 _REQUESTS_PER_TURN = 256
-_PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
 _BUSY_SECONDS = 1.0  # orphans are reaped at least this often (WATCH-2)
 _MISHAP_SECONDS = (
     0.1  # the pause after something went wrong, so that what always does costs no processor
 )
-_MISHAPS_NOTED = 200
 _GUARDIAN_OOM_SCORE = -900
-T = TypeVar("T")
 
 
 class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,12 +157,9 @@ class _Guardian:
     ) -> None:
         self._config = config
         self._read_clock = read_clock
-        self._mishaps = 0
-        self._said: set[str] = set()
+        self._mishaps = Mishaps(write_note)
         self._descriptor_limit = raise_descriptor_limit()
-        self._signaller = signaller
-        self._handlers: dict[int, Callable[[int], None]] = {}
-        self._poll = select.epoll()
+        self._poller = Poller(self._mishaps)
         self._wake_fd = self._take_signals()
         survivors = sweep(
             config.host_id,
@@ -179,8 +171,14 @@ class _Guardian:
         become_subreaper()
         self._incarnation = os.urandom(16).hex()
         self._notifier = Notifier()
-        self._watcher = Watcher()
-        self._forest = Forest(config.host_id)
+        self._nursery = Nursery(
+            config.host_id,
+            self._poller,
+            self._mishaps,
+            kill_limit_seconds=config.kill_limit_seconds,
+            signaller=signaller,
+            read_clock=read_clock,
+        )
         self._groups = open_group_home(config.host_id) if config.use_groups else None
         if not home.record_group_folder(self._groups.path if self._groups else ""):
             write_note(
@@ -188,28 +186,20 @@ class _Guardian:
                 "without their groups"
             )
         self._beats, beat_path = home.open_beat_socket()
-        self._handle(
-            self._watcher.fileno(), lambda _: None
-        )  # being woken is all: every turn collects
         self._timer = BootTimer()
-        self._handle(self._timer.fileno(), lambda _: self._timer.clear())
+        self._poller.handle(self._timer.fileno(), lambda _: self._timer.clear())
+        self._asked: deque[Request] = deque()
         self._agent = self._make_agent(beat_path)
         self._tasks = HostTasks(
-            forest=self._forest,
-            watcher=self._watcher,
+            nursery=self._nursery,
+            mishaps=self._mishaps,
             group_home=self._groups,
-            kill_limit_seconds=config.kill_limit_seconds,
             oom_score_adj=shield_from_oom(),
             descriptor_limit=self._descriptor_limit,
             read_clock=read_clock,
-            signaller=signaller,
             tell=self._agent.tell,
             note=write_note,
-            watch_start=lambda fd, act: self._handle(fd, lambda _: act()),
-            unwatch_start=self._drop,
         )
-        self._agent_endings: list[TreeEnding] = []
-        self._asked: deque[Request] = deque()
         self._closing = False
         self._ack_until = self._hold_until = INF
 
@@ -227,15 +217,14 @@ class _Guardian:
             argv=self._config.agent_argv,
             env=env,
             pass_fds=(self._beats.fileno(),),
-            host=self._config.host_id,
             descriptor_limit=self._descriptor_limit,
             frozen_seconds=self._config.frozen_seconds,
             backoff_seconds=self._config.agent_backoff_seconds,
-            forest=self._forest,
-            watcher=self._watcher,
+            nursery=self._nursery,
+            poller=self._poller,
             note=write_note,
-            set_interest=self._set_agent_interest,
-            drop_interest=self._drop,
+            hear=self._hear_agent,
+            gone=self._asked.clear,  # the next agent asks for a snapshot and begins from there
         )
 
     def run(self) -> int:
@@ -257,62 +246,49 @@ class _Guardian:
                 # Stopped, starved or in a long sweep: read what the agent said before its silence
                 # is judged.
                 self._agent.excuse_silence(slept_from - turned_at)
-            for fd, events in self._poll.poll(wait_seconds):
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    self._survive(partial(handler, events), None)
+            self._poller.poll(wait_seconds)
             turned_at = slept_from
         if self._groups is not None:
             self._groups.close()
         self._beats.close()
-        self._watcher.close()
+        self._nursery.close()
         self._timer.close()
         write_note("the guardian is done")
         return 0
 
     def _turn(self) -> float:
         """Do what is due, each part for itself (GUARD-7); return how long nothing will be."""
-        mishaps = self._mishaps
-        reaped = self._survive(self._collect, False)
-        self._survive(self._obey_some, None)
-        self._survive(self._tasks.end_lapsed, None)
+        mishaps, survive = self._mishaps.count, self._mishaps.survive
+        reaped = survive(self._nursery.collect, False)
+        survive(self._obey_some, None)
+        survive(self._tasks.end_lapsed, None)
         now, boot_now = time.monotonic(), self._read_clock()
         self._notifier.turn(now)
-        self._survive(lambda: self._step_agent_endings(boot_now), None)
-        self._survive(lambda: self._close_further(now), None)
-        tasks_at = self._survive(lambda: self._tasks.turn(boot_now), boot_now)
-        agent_at = self._survive(lambda: self._agent.turn(now), now)
-        self._timer.set(tasks_at)
+        survive(lambda: self._close_further(now), None)
+        tasks_at = survive(lambda: self._tasks.turn(boot_now), boot_now)
+        trees_at = survive(lambda: self._nursery.turn(boot_now), boot_now)
+        agent_at = survive(lambda: self._agent.turn(now), now)
+        self._timer.set(min(tasks_at, trees_at))
+        if self._mishaps.count > mishaps:
+            return _MISHAP_SECONDS
+        if self._asked or reaped:
+            return 0.0
         waits = [
             _BUSY_SECONDS if self._tasks.count_running else _IDLE_SECONDS,
             tasks_at - boot_now,
+            trees_at - boot_now,
             agent_at - now,
             self._notifier.next_at - now,
-            *(ending.next_at - boot_now for ending in self._agent_endings),
         ]
-        if self._mishaps > mishaps:
-            return _MISHAP_SECONDS
-        return 0.0 if self._asked or reaped else max(0.0, min(waits))
-
-    def _survive(self, act: Callable[[], T], otherwise: T) -> T:
-        """GUARD-7."""
-        try:
-            return act()
-        except Exception:
-            self._mishaps += 1
-            said = traceback.format_exc()
-            if said not in self._said and len(self._said) < _MISHAPS_NOTED:
-                self._said.add(said)  # what fails at every turn is said once
-                write_note(f"a part of the guardian failed and is passed over: {said}")
-            return otherwise
+        return max(0.0, min(waits))
 
     def _obey_some(self) -> None:
         launches = 0
         for _ in range(min(_REQUESTS_PER_TURN, len(self._asked))):
             request = self._asked.popleft()
-            mishaps = self._mishaps
-            self._survive(partial(self._obey, request), None)
-            if self._mishaps > mishaps:
+            mishaps = self._mishaps.count
+            self._mishaps.survive(partial(self._obey, request), None)
+            if self._mishaps.count > mishaps:
                 self._agent.refuse(f"the guardian failed to carry out a {type(request).__name__}")
             launches += isinstance(request, LaunchTask)
             if launches == _LAUNCHES_PER_TURN:
@@ -329,7 +305,7 @@ class _Guardian:
             signal.SIGCHLD, signal.SIG_DFL
         )  # some starters ignore it, which eats exit statuses
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._handle(read_fd, self._read_signals)
+        self._poller.handle(read_fd, self._read_signals)
         return read_fd
 
     def _read_signals(self, _events: int) -> None:
@@ -339,28 +315,6 @@ class _Guardian:
                 self._agent.retire(for_good=False)
             elif number in (signal.SIGTERM, signal.SIGINT):
                 self._begin_close()
-
-    def _collect(self) -> bool:
-        """Reap what has ended, orphans of tasks included (WATCH-2). True when that was anything:
-        there may be more (WATCH-3).
-
-        Zombies that pile up make every look for a runaway slower, so a flood of them is taken in
-        several portions.
-        """
-        exits: list[Exit] = []
-        for _ in range(_PORTIONS_PER_TURN):
-            portion = self._watcher.collect()
-            exits += portion
-            if len(portion) < MAX_EXITS:
-                break
-        for found in exits:
-            if self._agent.take_exit(found.pid, found.exit_code, found.signal):
-                self._forest.note_exit(found.pid)
-                self._asked.clear()  # the next agent asks for a snapshot and begins from there
-                self._end_agent_tree()
-            else:
-                self._tasks.take_exit(found)
-        return bool(exits)
 
     def _hear_agent(self, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -394,31 +348,6 @@ class _Guardian:
 
     # ---- the ends
 
-    def _end_agent_tree(self) -> None:
-        """What a dead agent left (a probe, a stack dumper) goes too."""
-        agent_tree = self._agent.tree
-        if agent_tree is None:
-            return
-        if self._forest.is_surely_empty(agent_tree):
-            self._forest.remove(agent_tree)
-            return
-        ending = TreeEnding(
-            agent_tree,
-            self._forest,
-            now=self._read_clock(),
-            grace_seconds=0.0,
-            kill_limit_seconds=self._config.kill_limit_seconds,
-            signaller=self._signaller,
-        )
-        ending.first_exited = True
-        self._agent_endings.append(ending)
-
-    def _step_agent_endings(self, boot_now: float) -> None:
-        for ending in list(self._agent_endings):
-            if ending.next_at <= boot_now and ending.step(boot_now):
-                self._agent_endings.remove(ending)
-                self._forest.remove(ending.tree)
-
     def _begin_close(self) -> None:
         """GUARD-6. The first call asks nicely, the second does not."""
         again, self._closing = self._closing, True
@@ -444,28 +373,7 @@ class _Guardian:
                 self._agent.kill()
 
     def _is_over(self) -> bool:
-        return self._agent.retiring and self._agent.pid is None and not self._agent_endings
-
-    # ---- the poll
-
-    def _handle(self, fd: int, handler: Callable[[int], None]) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, select.EPOLLIN)
-
-    def _set_agent_interest(self, fd: int, wants_to_write: bool) -> None:
-        mask = select.EPOLLIN | (select.EPOLLOUT if wants_to_write else 0)
-        if fd in self._handlers:
-            self._poll.modify(fd, mask)
-        else:
-            self._handlers[fd] = self._hear_agent
-            self._poll.register(fd, mask)
-
-    def _drop(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
-            try:
-                self._poll.unregister(fd)
-            except OSError:
-                pass  # closed already: the kernel forgot it by itself
+        return self._agent.retiring and not self._nursery.busy
 
 
 def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None:

@@ -11,8 +11,7 @@ WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its 
           long before, and its ranks may run elsewhere already. TERM, grace, KILL; then KILL for the
           manager too: what is stopped never exits, and no scheduler brings another machine for what
           does not exit.
-WARDEN-3  `TreeEnded` is said when the whole tree is gone, or what is left of it survived SIGKILL
-          for the kill limit.
+WARDEN-3  `TreeEnded` is said when a process's tree is over (NURSERY-2).
 WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a
           sub-reaper too, inherits and kills the rest. A warden that is frozen for as long is killed
           by its manager: it cannot end anything any more.
@@ -24,24 +23,26 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import select
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections import deque
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import ValidationError
-from holdfast.process.ending import KILL_POLL_SECONDS, Signaller, TreeEnding
-from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
+from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.loop import Mishaps, Poller
+from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
+from holdfast.process.spawn import SpawnRequest
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
-from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.urgent import urgent
-from holdfast.process.watch import Exit, Watcher
 from holdfast.wire.bus_local import (
     ManagerAlive,
     NotStarted,
@@ -59,31 +60,13 @@ from holdfast.wire.bus_local import (
 )
 from holdfast.wire.frames import FrameReader, encode_frame
 
-LEFTOVER_GRACE_SECONDS = 2.0
 KILL_LIMIT_SECONDS = 10.0
 FROZEN_SECONDS = 15.0
 _READ_BYTES = 1 << 20
-_SCAN_SECONDS = 2.0
-_BLIND_SECONDS = 0.5
 _BUSY_SECONDS = 1.0
+_MISHAP_SECONDS = 0.1  # what always fails must not cost a processor
 _AWAY_SECONDS = 10.0  # no turn for so long is no busy machine any more
 _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
-
-
-class _Tended:
-    """One user process, from its start to the end of its tree."""
-
-    __slots__ = ("child", "ending", "exit", "exited_at", "key", "request", "start_error", "tree")
-
-    def __init__(self, key: int, child: Child, request: SpawnRequest, tree: Tree) -> None:
-        self.key = key
-        self.child = child
-        self.request: SpawnRequest | None = request  # until the program runs
-        self.tree = tree
-        self.start_error: str | None = None
-        self.exit: Exit | None = None
-        self.exited_at = 0.0
-        self.ending: TreeEnding | None = None
 
 
 class Warden:
@@ -98,59 +81,39 @@ class Warden:
         self._kill_grace_seconds = kill_grace_seconds
         self._reader = FrameReader()
         self._unsent = bytearray()
-        self._watcher = Watcher()
-        self._forest = Forest(mark)
-        self._signaller = Signaller()
-        self._tended: dict[int, _Tended] = {}
-        self._by_pid: dict[int, _Tended] = {}
-        self._endings: dict[int, _Tended] = {}
-        self._asked: list[WardenRequest] = []
-        self._handlers: dict[int, Callable[[], None]] = {}
-        self._poll = select.epoll()
-        self._heard_at = self._turned_at = self._scan_at = self._judge_at = read_boottime()
+        self._mishaps = Mishaps(_write_note)
+        self._poller = Poller(self._mishaps)
+        self._nursery = Nursery(
+            mark, self._poller, self._mishaps, kill_limit_seconds=KILL_LIMIT_SECONDS
+        )
+        self._runs: dict[int, ProgramRun] = {}
+        self._asked: deque[WardenRequest] = deque()
+        self._heard_at = self._turned_at = self._judge_at = read_boottime()
         self._closing = False
         self._given_up = False
-        self._handle(line.fileno(), self._hear)
-        self._handle(self._watcher.fileno(), self._collect)
+        self._poller.handle(line.fileno(), self._serve_line)
 
     def run(self) -> None:
         """Turn until the manager is gone and with it everything it had started."""
-        while not (self._closing and not self._tended):
-            wait = self._turn()
-            for fd, events in self._poll.poll(wait):
-                if fd == self._line.fileno() and events & select.EPOLLOUT:
-                    self._flush()
-                if events & ~select.EPOLLOUT and fd in self._handlers:
-                    self._handlers[fd]()
-        self._watcher.close()
+        while not (self._closing and not self._runs):
+            self._poller.poll(self._turn())
+        self._nursery.close()
         kill_children(KILL_LIMIT_SECONDS)
 
     def _turn(self) -> float:
-        self._collect()  # WATCH-2: orphans have no pidfd to wake for
+        """Do what is due; return how long nothing will be."""
+        mishaps, survive = self._mishaps.count, self._mishaps.survive
+        reaped = self._nursery.collect()
         now = read_boottime()
-        batch, self._asked = self._asked[:_STARTS_PER_TURN], self._asked[_STARTS_PER_TURN:]
-        for request in batch:
-            self._obey(request)
-        for tended in list(self._endings.values()):
-            if tended.ending is not None and tended.ending.next_at <= now:
-                self._step(tended, now)
-        self._check_manager(now)
-        if self._tended and now >= self._scan_at:
-            # A runaway that cleared its environment is only known if it was seen while its parents
-            # lived.
-            try:
-                self._forest.find_members()
-                self._scan_at = now + _SCAN_SECONDS
-            except OSError:  # WARDEN-5
-                self._scan_at = now + _BLIND_SECONDS
-        if self._asked:
+        for _ in range(min(_STARTS_PER_TURN, len(self._asked))):
+            survive(partial(self._obey, self._asked.popleft()), None)
+        survive(lambda: self._check_manager(now), None)
+        due = survive(lambda: self._nursery.turn(now), now)
+        if self._mishaps.count > mishaps:
+            return _MISHAP_SECONDS
+        if self._asked or reaped:
             return 0.0
-        due = [
-            tended.ending.next_at - now
-            for tended in self._endings.values()
-            if tended.ending is not None
-        ]
-        return max(0.0, min([_BUSY_SECONDS, *due]))
+        return max(0.0, min(_BUSY_SECONDS, due - now))
 
     def _check_manager(self, now: float) -> None:
         """WARDEN-2. What the manager said while the warden had no core is read before it is judged;
@@ -164,25 +127,24 @@ class Warden:
         self._hear()
         if self._closing or now - self._heard_at <= self._frozen_seconds:
             return
-        if not self._tended and os.getppid() == self._manager:
+        if not self._runs and os.getppid() == self._manager:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
         elif not self._given_up:
             self._given_up = True
-            sentence = (
-                "the host manager is frozen; its warden ends its processes, and then the manager"
+            _write_note(
+                "the host manager is frozen; its warden ends its processes, and then the manager",
+                processes=len(self._runs),
             )
-            line = {
-                "at": time.time(),
-                "from": "warden",
-                "message": sentence,
-                "processes": len(self._tended),
-            }
-            write_line(2, json.dumps(line).encode() + b"\n")
-            for tended in list(self._tended.values()):
-                self._end(tended, self._kill_grace_seconds)
+            self._end_all(self._kill_grace_seconds)
 
     # ---- the line
+
+    def _serve_line(self, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._flush()
+        if events & ~select.EPOLLOUT:
+            self._hear()
 
     def _hear(self) -> None:
         try:
@@ -195,8 +157,13 @@ class Warden:
             self._close_down()
             return
         self._heard_at, self._given_up = read_boottime(), False
-        for frame in self._reader.feed(data):
-            request = decode_warden_request(frame)
+        try:
+            requests = [decode_warden_request(frame) for frame in self._reader.feed(data)]
+        except (ValidationError, msgspec.MsgspecError) as error:
+            _write_note(f"the host manager's line cannot be read, so it is given up: {error}")
+            self._close_down()
+            return
+        for request in requests:
             if isinstance(request, ManagerAlive):
                 self._tell(Turned())
             else:
@@ -214,20 +181,22 @@ class Warden:
                 sent = self._line.send(self._unsent[: 1 << 16])
                 del self._unsent[:sent]
         except BlockingIOError:
-            self._poll.modify(self._line.fileno(), select.EPOLLIN | select.EPOLLOUT)
-            return
+            pass
         except OSError:
-            return  # the end of the line is read, and acted upon, by `_hear`
-        self._poll.modify(self._line.fileno(), select.EPOLLIN)
+            self._unsent.clear()  # the end of the line is read, and acted upon, by `_hear`
+        self._poller.want_to_write(self._line.fileno(), bool(self._unsent))
 
     def _close_down(self) -> None:
         """WARDEN-1."""
         if not self._closing:
             self._closing = True
             self._asked.clear()
-            self._drop(self._line.fileno())
-            for tended in list(self._tended.values()):
-                self._end(tended, 0.0)
+            self._poller.drop(self._line.fileno())
+            self._end_all(0.0)
+
+    def _end_all(self, grace_seconds: float) -> None:
+        for run in self._runs.values():
+            self._nursery.end(run, grace_seconds)
 
     # ---- what the manager asks
 
@@ -241,151 +210,64 @@ class Warden:
             self._tell(SignalDone(request.request, reached))
         elif isinstance(request, StopTree):
             for key in request.keys:
-                tended = self._tended.get(key)
-                if tended is not None:
-                    self._end(tended, request.grace_seconds)
+                if key in self._runs:
+                    self._nursery.end(self._runs[key], request.grace_seconds)
 
     def _start(self, order: Start) -> None:
-        mark = Mark(str(order.key), self._forest.host)
+        """Start a process, or say why it never ran, because its key must have an answer."""
         env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
-        # Inside a job of Holdfast marks and brand are the agent's, and beats go by them; session
-        # and parentage must do.
-        brand = None
-        if TASK_VARIABLE not in env:
-            brand = self._forest.make_brand()
-            env |= mark.as_env()
         request = SpawnRequest(
-            argv=tuple(order.argv),
-            env=env,
-            cwd=order.cwd,
-            stdout=order.output,
-            stderr=order.output,
-            brand=brand,
+            argv=tuple(order.argv), env=env, cwd=order.cwd, stdout=order.output, stderr=order.output
+        )
+        events = ProgramEvents(
+            running=lambda run: self._tell(ProcessStarted(order.key, run.pid)),
+            ended=partial(self._take_end, order.key),
         )
         try:
             if order.output is not None:
                 Path(order.output).parent.mkdir(parents=True, exist_ok=True)
-            child = spawn(request)
-        except (ValidationError, OSError) as error:
+            # Inside a job of Holdfast marks and brand are the agent's, and beats go by them;
+            # session and parentage must do.
+            self._runs[order.key] = self._nursery.start(
+                request, str(order.key), events, marked=TASK_VARIABLE not in env
+            )
+        except Exception as error:
             self._tell(NotStarted(order.key, str(error)))
-            return
-        tended = _Tended(order.key, child, request, Tree(mark, child, None, brand=brand))
-        self._tended[order.key] = self._by_pid[child.pid] = tended
-        self._forest.add(tended.tree)
-        self._watcher.watch_child(child.pid, child.pidfd)
-        self._handle(child.error_fd, lambda: self._read_start(tended))
+            if not isinstance(error, ValidationError | OSError):
+                raise
 
-    def _read_start(self, tended: _Tended) -> None:
-        if tended.request is None:
-            return
-        error_fd = tended.child.error_fd
-        sentence = read_start(tended.child, tended.request)
-        if sentence is None:
-            return
-        self._drop(error_fd)
-        tended.request = None
-        if sentence:
-            tended.start_error = sentence  # said when the child is reaped, which is now
-        else:
-            self._tell(ProcessStarted(tended.key, tended.child.pid))
-
-    def _signal(self, key: int, number: int, whole_group: bool) -> int:
-        tended = self._tended.get(key)
-        if tended is None or tended.exit is not None:
-            return 0
+    def _signal(self, key: int, number: int, whole_group: bool) -> bool:
+        run = self._runs.get(key)
+        if run is None or run.exit is not None:
+            return False
         # Not reaped yet, so the number cannot be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if whole_group:
-                os.killpg(tended.child.pid, number)
-            else:
-                os.kill(tended.child.pid, number)
-            return 1
-        return 0
+            (os.killpg if whole_group else os.kill)(run.pid, number)
+            return True
+        return False
 
-    # ---- the ends
-
-    def _end(self, tended: _Tended, grace_seconds: float) -> None:
-        now = read_boottime()
-        if tended.ending is None:
-            self._begin_ending(tended, grace_seconds)
-        else:
-            tended.ending.hasten(now + grace_seconds)
-        self._step(tended, now)
-
-    def _begin_ending(self, tended: _Tended, grace_seconds: float) -> None:
-        tended.ending = TreeEnding(
-            tended.tree,
-            self._forest,
-            now=read_boottime(),
-            grace_seconds=grace_seconds,
-            kill_limit_seconds=KILL_LIMIT_SECONDS,
-            signaller=self._signaller,
-        )
-        tended.ending.first_exited = tended.exit is not None
-        self._endings[tended.key] = tended
-
-    def _collect(self) -> None:
-        for found in self._watcher.collect():
-            self._forest.note_exit(found.pid)
-            tended = self._by_pid.pop(found.pid, None)
-            if tended is not None:
-                self._take_exit(tended, found)
-
-    def _take_exit(self, tended: _Tended, found: Exit) -> None:
-        tended.exit = found
-        tended.exited_at = read_boottime()
-        self._read_start(tended)
-        if tended.key not in self._tended:
-            return  # given up as unkillable; it died after all
-        if tended.start_error is not None:
-            self._forget(tended)
-            self._tell(NotStarted(tended.key, tended.start_error))
-        elif tended.ending is not None:
-            tended.ending.first_exited = True
-            self._step(tended, tended.exited_at)
-        elif self._forest.is_surely_empty(tended.tree):
-            self._finish(tended)
-        else:
-            self._begin_ending(tended, LEFTOVER_GRACE_SECONDS)
-            self._step(tended, tended.exited_at)
-
-    def _step(self, tended: _Tended, now: float) -> None:
-        if tended.ending is None or not tended.ending.step(now):
+    def _take_end(self, key: int, run: ProgramRun) -> None:
+        self._nursery.forget(run)
+        self._runs.pop(key, None)
+        if run.start_error is not None:
+            self._tell(NotStarted(key, run.start_error))
             return
-        if tended.exit is None and not tended.ending.survivors:
-            tended.ending.next_at = now + 0.05  # it is dead, but its status is still to be read
-            return
-        self._finish(tended)
-
-    def _finish(self, tended: _Tended) -> None:
-        found = tended.exit
-        self._forget(tended)
+        found = run.exit
         self._tell(
             TreeEnded(
-                tended.key,
+                key,
                 found.exit_code if found else None,
                 found.signal if found else None,
-                (tended.exited_at or read_boottime()) - tended.child.started_at,
+                (run.exited_at or read_boottime()) - run.child.started_at,
                 found.max_rss_bytes if found else 0,
-                tended.ending.survivors if tended.ending is not None else [],
+                run.survivors,
             )
         )
 
-    def _forget(self, tended: _Tended) -> None:
-        self._tended.pop(tended.key, None)
-        self._endings.pop(tended.key, None)
-        self._forest.remove(tended.tree)
 
-    # ---- the poll
-
-    def _handle(self, fd: int, handler: Callable[[], None]) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, select.EPOLLIN)
-
-    def _drop(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
-            with contextlib.suppress(OSError):  # closed already
-                self._poll.unregister(fd)
+def _write_note(sentence: str, **fields: object) -> None:
+    line = {"at": time.time(), "from": "warden", "message": sentence, **fields}
+    write_line(2, msgspec.json.encode(line) + b"\n")
 
 
 def kill_children(limit_seconds: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.process.punch import HEAD_BYTES, Punched, plan_hole, punch_file
+from holdfast.agent.guardian.punch import HEAD_BYTES, Punched, plan_hole, punch_file
 
 MIB = 1 << 20
 

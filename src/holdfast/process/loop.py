@@ -1,0 +1,103 @@
+"""What every poll loop that parents processes needs: a handler for each descriptor, and mishaps
+that end neither the loop nor its other parts.
+
+EPOLL-1  A descriptor is dropped before it is closed. A child that was forked meanwhile holds a copy
+         of it, so the kernel goes on reporting it, and a closed number cannot be unregistered any
+         more. A descriptor that is reported without a handler is said once and polled no longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+_MAX_SAID = 1000
+T = TypeVar("T")
+
+
+class Mishaps:
+    """Exceptions that a loop survives. `note` takes each traceback once."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.count = 0
+        self._note = note
+        self._said: set[str] = set()
+
+    def survive(self, act: Callable[[], T], otherwise: T) -> T:
+        """Return `act()`, or `otherwise` where it raises."""
+        try:
+            return act()
+        except Exception:
+            self.count += 1
+            self.say_once(f"a part of the loop failed and is passed over: {traceback.format_exc()}")
+            return otherwise
+
+    def say_once(self, sentence: str) -> None:
+        """Note a sentence unless it was noted before, because one that recurs fills a disk."""
+        if sentence not in self._said and len(self._said) < _MAX_SAID:
+            self._said.add(sentence)
+            self._note(sentence)
+
+
+class Poller:
+    """One epoll with a handler for each descriptor, which is called with the events."""
+
+    def __init__(self, mishaps: Mishaps) -> None:
+        self._mishaps = mishaps
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._masks: dict[int, int] = {}
+        self._dropped: set[int] = set()  # in this round, which may have fetched their events before
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to do; nest it in any poll(2)."""
+        return self._epoll.fileno()
+
+    def handle(self, fd: int, handler: Callable[[int], None]) -> None:
+        """Call `handler` when there is something to read. Raises OSError (no memory)."""
+        self._epoll.register(fd, select.EPOLLIN)
+        self._handlers[fd], self._masks[fd] = handler, select.EPOLLIN
+
+    def want_to_write(self, fd: int, wanted: bool) -> None:
+        """Call the handler when there is room to write as well, or no longer."""
+        mask = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
+        if self._masks[fd] != mask:
+            self._epoll.modify(fd, mask)
+            self._masks[fd] = mask
+
+    def drop(self, fd: int) -> None:
+        """Poll a descriptor no longer; to be called before it is closed (EPOLL-1)."""
+        if self._handlers.pop(fd, None) is not None:
+            del self._masks[fd]
+            self._dropped.add(fd)
+            with contextlib.suppress(OSError):  # closed too early: what it reports now is a stray
+                self._epoll.unregister(fd)
+
+    def poll(self, seconds: float) -> None:
+        """Wait for events, at most so long, and call their handlers; each is survived for itself."""
+        self._dropped.clear()
+        for fd, events in self._epoll.poll(seconds):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                self._mishaps.survive(partial(handler, events), None)
+            elif fd not in self._dropped:
+                self._mishaps.say_once(
+                    f"descriptor {fd} is polled without a handler; it is dropped"
+                )
+                self._mishaps.survive(self._renew, None)
+
+    def _renew(self) -> None:
+        """Keep only what has a handler, in a new epoll under the old one's number."""
+        with select.epoll() as fresh:
+            for fd, mask in self._masks.items():
+                fresh.register(fd, mask)
+            os.dup2(fresh.fileno(), self._epoll.fileno(), inheritable=False)
+
+    def close(self) -> None:
+        """Let go of the epoll. The descriptors stay open."""
+        self._epoll.close()

@@ -1,0 +1,344 @@
+"""Programs from their start to the end of their whole trees: the life that a guardian's tasks, its
+agent, and a warden's processes have in common.
+
+Single-threaded and without a wait of its own: the owner's poll loop calls `collect` and `turn`.
+What the first process leaves running when it exits gets TERM at once and KILL
+`LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in the
+background may want to close its files.
+
+NURSERY-1  A program that was forked is known until its end was said. What fails after the fork
+           kills it, and it ends as a program that could not be started.
+NURSERY-2  The end is said when the whole tree is gone, or what is left of it survived SIGKILL for
+           the kill limit. An owner that fails to hear it is told again.
+NURSERY-3  A mishap with one program is noted and keeps no other from its turn. The hunt for trees
+           takes a bounded part of a turn, because between hunts the owner hears, reaps and is
+           watched.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from holdfast.process.ending import Signaller, TreeEnding
+from holdfast.process.groups import TaskGroup
+from holdfast.process.loop import Mishaps, Poller
+from holdfast.process.spawn import SPARE_DESCRIPTORS, Child, SpawnRequest, read_start, spawn
+from holdfast.process.syscalls import read_boottime
+from holdfast.process.tree import Forest, Mark, Tree
+from holdfast.process.watch import MAX_EXITS, Exit, Watcher
+
+LEFTOVER_GRACE_SECONDS = 2.0
+_HUNT_SECONDS = 0.1  # of one turn, for ending trees
+_SCAN_SECONDS = 2.0
+_FIRST_SCAN_SECONDS = 0.2  # reading /proc must not compete with the start of the program
+_RETRY_SECONDS = 0.5  # after what could not be done: a mishap, no memory, an unreadable table
+_REAP_SECONDS = 0.05  # between looks for the status of a first process that is dead
+_PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
+
+
+class ProgramEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner wants to be told of one program.
+
+    running: the exec succeeded. exited: the first process was reaped. ended: the program never ran
+    (`ProgramRun.start_error`), or its tree is over (NURSERY-2).
+    """
+
+    ended: Callable[[ProgramRun], None]
+    running: Callable[[ProgramRun], None] | None = None
+    exited: Callable[[ProgramRun], None] | None = None
+
+
+class ProgramRun:
+    """One program: its first process, how the start went, its exit, and the end of its tree."""
+
+    __slots__ = (
+        "child", "ending", "events", "exit", "exited_at", "grace_seconds", "over", "request",
+        "start_error", "tree",
+    )  # fmt: skip
+
+    def __init__(
+        self, child: Child, request: SpawnRequest, tree: Tree, events: ProgramEvents, grace: float
+    ) -> None:
+        self.child = child
+        self.tree = tree
+        self.events = events
+        self.grace_seconds = grace  # of what it leaves running
+        # Kept only until the start is decided, because an environment can be large.
+        self.request: SpawnRequest | None = request
+        self.start_error: str | None = None
+        self.exit: Exit | None = None
+        self.exited_at = 0.0
+        self.ending: TreeEnding | None = None
+        self.over = False
+
+    @property
+    def pid(self) -> int:
+        """The first process's; another's, perhaps, once `exit` is set."""
+        return self.child.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether the exec succeeded, as far as is known."""
+        return self.request is None and self.start_error is None
+
+    @property
+    def survivors(self) -> list[int]:
+        """Pids of the tree that SIGKILL did not end."""
+        return self.ending.survivors if self.ending is not None else []
+
+
+class Nursery:
+    """All programs of one sub-reaper. Every time is of `read_clock`.
+
+    host: the mark that their processes carry. The poller's loop must turn once a second while a
+    program lives, because orphans wake nothing (WATCH-2).
+    """
+
+    def __init__(
+        self,
+        host: str,
+        poller: Poller,
+        mishaps: Mishaps,
+        *,
+        kill_limit_seconds: float,
+        signaller: Signaller | None = None,
+        read_clock: Callable[[], float] = read_boottime,
+    ) -> None:
+        self._poller = poller
+        self._mishaps = mishaps
+        self._kill_limit_seconds = kill_limit_seconds
+        self._signaller = signaller or Signaller()
+        self._read_clock = read_clock
+        self._watcher = Watcher()
+        self._forest = Forest(host)
+        self._by_pid: dict[int, ProgramRun] = {}  # until the first process is reaped
+        self._endings: dict[ProgramRun, TreeEnding] = {}
+        self._undecided: list[ProgramRun] = []  # whose start no poll tells, for want of memory
+        self._unsaid: list[ProgramRun] = []  # whose end is not heard yet
+        self._scan_at = 0.0
+        poller.handle(self._watcher.fileno(), lambda _: None)  # being woken is all
+
+    @property
+    def busy(self) -> bool:
+        """Whether any program is not over yet."""
+        return bool(self._endings or self._unsaid) or any(
+            not run.over for run in self._by_pid.values()
+        )
+
+    # ---- what the owner asks
+
+    def start(
+        self,
+        request: SpawnRequest,
+        task: str,
+        events: ProgramEvents,
+        *,
+        group: TaskGroup | None = None,
+        marked: bool = True,
+        leads: bool = False,
+        trusted: bool = False,
+        leftover_grace_seconds: float = LEFTOVER_GRACE_SECONDS,
+        spare_descriptors: int = SPARE_DESCRIPTORS,
+    ) -> ProgramRun:
+        """Fork a program (NURSERY-1); its events come from later calls.
+
+        task: its mark, used once. marked: give the marks and a brand to its processes. leads,
+        trusted: see `Tree`. Raises ValidationError, OSError as `spawn` does: nothing was started.
+        """
+        mark = Mark(task, self._forest.host)
+        brand = None
+        if marked:
+            brand = self._forest.make_brand()
+            env = {**request.env, **mark.as_env()}
+            request = msgspec.structs.replace(request, env=env, brand=brand)
+        child = spawn(request, spare_descriptors=spare_descriptors)
+        tree = Tree(mark, child, group, trusted=trusted, leads=leads, brand=brand)
+        run = ProgramRun(child, request, tree, events, leftover_grace_seconds)
+        self._by_pid[child.pid] = run
+        if not self._mishaps.survive(partial(self._take_in, run), False):
+            run.start_error, child.hosts_fault = "its parent failed to take it in", True
+            os.kill(child.pid, signal.SIGKILL)
+        return run
+
+    def end(self, run: ProgramRun, grace_seconds: float) -> None:
+        """Begin to end a tree: TERM, KILL after the grace; a sooner KILL wins.
+
+        The next turn does it, for all that are ended together (TREE-5).
+        """
+        if run.over:
+            return
+        grace_seconds = max(0.0, grace_seconds)  # of NaN, too, it is 0
+        if run.ending is None:
+            self._begin_ending(run, grace_seconds)
+        else:
+            run.ending.hasten(self._read_clock() + grace_seconds)
+
+    def forget(self, run: ProgramRun) -> None:
+        """Let go of a tree that is over; one with survivors is kept until then."""
+        self._forest.remove(run.tree)
+
+    def collect(self) -> bool:
+        """Reap what has ended, orphans included (WATCH-2). True when that was anything, because
+        there may be more (WATCH-3).
+
+        Zombies that pile up make every look for a runaway slower, so a flood of them is taken in
+        several portions.
+        """
+        exits: list[Exit] = []
+        for _ in range(_PORTIONS_PER_TURN):
+            portion = self._watcher.collect()
+            exits += portion
+            if len(portion) < MAX_EXITS:
+                break
+        for found in exits:
+            self._mishaps.survive(partial(self._take_exit, found), None)
+        return bool(exits)
+
+    def turn(self, now: float) -> float:
+        """Do everything that is due; return when to be called again."""
+        self._step_endings(now)
+        undecided, self._undecided = self._undecided, []
+        for run in undecided:
+            self._mishaps.survive(partial(self._read_start, run), None)
+        for run in list(self._unsaid):
+            self._say_end(run)
+        if now >= self._scan_at and any(map(_may_hide, self._by_pid.values())):
+            self._scan(now)
+        due = [ending.next_at for ending in self._endings.values()]
+        if self._undecided or self._unsaid:
+            due.append(now + _RETRY_SECONDS)
+        return min(due, default=math.inf)
+
+    def close(self) -> None:
+        """Let go of the descriptors. Children go on, unwatched."""
+        self._poller.drop(self._watcher.fileno())
+        self._watcher.close()
+
+    # ---- the start
+
+    def _take_in(self, run: ProgramRun) -> bool:
+        if not any(map(_may_hide, self._by_pid.values())):
+            self._scan_at = max(self._scan_at, run.child.started_at + _FIRST_SCAN_SECONDS)
+        self._forest.add(run.tree)
+        self._watcher.watch_child(run.pid, run.child.pidfd)
+        self._watch_start(run)
+        return True
+
+    def _watch_start(self, run: ProgramRun) -> None:
+        try:
+            self._poller.handle(run.child.error_fd, lambda _: self._read_start(run))
+        except OSError:
+            self._undecided.append(run)
+
+    def _read_start(self, run: ProgramRun) -> None:
+        """Say how the start went: the exec happened, failed, or the child died before it."""
+        if run.request is None:
+            return
+        self._poller.drop(run.child.error_fd)  # EPOLL-1: `read_start` closes it
+        sentence = read_start(run.child, run.request)
+        if sentence is None:
+            self._watch_start(run)
+            return
+        run.request = None
+        if sentence:
+            run.start_error = sentence  # said when the child is reaped, which is now
+        elif run.start_error is None:
+            self._say(run.events.running, run)
+
+    # ---- the end
+
+    def _take_exit(self, found: Exit) -> None:
+        self._forest.note_exit(found.pid)
+        run = self._by_pid.pop(found.pid, None)
+        if run is None:
+            return
+        run.exit, run.exited_at = found, self._read_clock()
+        self._read_start(run)
+        self._say(run.events.exited, run)
+        if run.over:
+            return  # given up as unkillable; it died after all
+        if run.start_error is not None:
+            self._settle(run)
+        elif run.ending is not None:
+            run.ending.take_first_exit()
+        elif self._forest.is_surely_empty(run.tree):
+            self._settle(run)
+        else:
+            self._begin_ending(run, run.grace_seconds)
+
+    def _begin_ending(self, run: ProgramRun, grace_seconds: float) -> None:
+        ending = run.ending = self._endings[run] = TreeEnding(
+            run.tree,
+            self._forest,
+            now=self._read_clock(),
+            grace_seconds=grace_seconds,
+            kill_limit_seconds=self._kill_limit_seconds,
+            signaller=self._signaller,
+        )
+        if run.exit is not None:
+            ending.take_first_exit()
+
+    def _step_endings(self, now: float) -> None:
+        """Step what is due, the longest waiting first, for a bounded time (NURSERY-3)."""
+        due = [item for item in self._endings.items() if item[1].next_at <= now]
+        self._forest.begin_turn(_HUNT_SECONDS)
+        for run, ending in sorted(due, key=lambda item: item[1].next_at):
+            self._mishaps.survive(partial(self._step, run, ending, now), None)
+            if self._forest.turn_is_over:
+                break
+
+    def _step(self, run: ProgramRun, ending: TreeEnding, now: float) -> None:
+        ending.next_at = now + _RETRY_SECONDS  # should this step fail, the others come first
+        over = ending.step(now)
+        if ending.obstacle:
+            self._mishaps.say_once(
+                "a tree that is being ended cannot be looked for, so its end is not said: "
+                f"{ending.obstacle}"
+            )
+        if over and run.exit is None and not ending.survivors:
+            ending.next_at = now + _REAP_SECONDS  # its exit code is still to be read
+        elif over:
+            self._settle(run)
+
+    def _settle(self, run: ProgramRun) -> None:
+        self._endings.pop(run, None)
+        run.over = True
+        if not run.survivors:
+            self._forest.remove(run.tree)
+        self._unsaid.append(run)
+        self._say_end(run)
+
+    def _say_end(self, run: ProgramRun) -> None:
+        if self._say(run.events.ended, run):
+            self._unsaid.remove(run)
+
+    def _say(self, hear: Callable[[ProgramRun], None] | None, run: ProgramRun) -> bool:
+        """Tell the owner; False where it failed to take it."""
+        if hear is None:
+            return True
+        mishaps = self._mishaps.count
+        self._mishaps.survive(partial(hear, run), None)
+        return self._mishaps.count == mishaps
+
+    def _scan(self, now: float) -> None:
+        """Look at all processes: a runaway without a group is only known if it was seen while its
+        parents lived."""
+        self._scan_at = now + _SCAN_SECONDS
+        try:
+            self._forest.find_members()
+        except OSError as error:
+            self._scan_at = now + _RETRY_SECONDS
+            self._mishaps.say_once(
+                f"the process table cannot be read, so nothing is concluded from it: {error}"
+            )
+
+
+def _may_hide(run: ProgramRun) -> bool:
+    """Whether its descendants can escape notice: no group holds them, and it is not our own."""
+    return run.tree.group is None and not run.tree.trusted
