@@ -20,6 +20,7 @@ from pathlib import Path
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 
@@ -88,8 +89,7 @@ class Housekeeper:
             self._table.drop(task)
             self._table.remove_folder(key)
             return
-        task.state = "ended"
-        task.saved.acked = True
+        task.move(AgentTaskEvent.SALVAGE)
         if task.saved.shipped_whole:
             self._table.forget(task)
             self._keep(key)

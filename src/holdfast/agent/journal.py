@@ -58,7 +58,7 @@ class _Formatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class _Handler(logging.StreamHandler[Any]):
+class _JournalHandler(logging.StreamHandler[Any]):
     def handleError(self, record: logging.LogRecord) -> None:
         """A full disk or a closed terminal must not end the agent, nor fill what is left with
         tracebacks."""
@@ -66,7 +66,7 @@ class _Handler(logging.StreamHandler[Any]):
 
 def open_journal(host: str, *, log_format: str) -> None:
     """Send the `holdfast` loggers to standard error."""
-    handler = _Handler(sys.stderr)
+    handler = _JournalHandler(sys.stderr)
     handler.setFormatter(_Formatter(host, as_json=log_format == "json"))
     logger = logging.getLogger("holdfast")
     logger.handlers[:] = [handler]

@@ -1,11 +1,12 @@
 """The tasks this agent knows: in memory for deciding, on disk for the agent that comes after a kill
 -9.
 
-KEEP-1  `order.json` is written before the guardian is asked to launch, so whatever runs can be
-        watched by the next agent. It holds the task's secrets (0600, in a folder 0700), because
-        that agent has to redact, too; it goes with the rest of the folder as soon as everything in
-        it has been shipped.
+KEEP-1  `order.json` is written before the guardian is asked to launch, so the next agent can watch
+        whatever runs. It holds the task's secrets (0600, in a folder 0700), because that agent has
+        to redact, too; it is deleted with the folder as soon as everything in it has been shipped.
 KEEP-2  A key that ended, or was stopped before it came, is never launched again (tombstones).
+KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next agent derives it
+        from what the guardian holds, and from `acked` in `state.json`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -27,6 +28,8 @@ from holdfast.agent.redact import Redactor
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.states import AgentTaskEvent, AgentTaskState
+from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
@@ -35,20 +38,20 @@ from holdfast.wire.beat import Beat
 log = logging.getLogger("holdfast.agent.tasks")
 
 MAX_TOMBSTONES = 16_384
-# A start is told this much later: most of what ends sooner is then told as one end, which costs the
-# controller a third.
+# A start is told this much later: most tasks that end sooner are then told as one end, which costs
+# the controller a third.
 START_TOLD_SECONDS = 0.03
-# What is stopped together mostly ends together, and is told together; one that takes longer holds
-# up nobody's end for more.
+# Ranks that are stopped together mostly end together, and are told together, at most this late.
 ENDS_TOLD_SECONDS = 0.03
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Saved(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What of a task changes and must survive the agent. shipped: offsets up to which its logs are
-    on record.
+class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`state.json`: what changes of a task and must survive the agent. Agents of other versions
+    read it, so fields keep their names.
 
-    devices: how its GPUs were when it began.
+    shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
+    acked: the controller has its end.
     """
 
     watch: dict[str, Any] | None = None
@@ -67,22 +70,19 @@ class AgentTask:
         self.key = key
         self.folder = folder
         self.order = order
-        self.saved = Saved()
-        self.state: Literal["starting", "running", "ended"] = "starting"
+        self.saved = TaskFile()
+        self.dirty = False  # `saved` or the watch is ahead of the disk
+        self.saved_at = now
+        self.state = AgentTaskState.ORDERED
+        self.began = False  # the work itself ran
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
+        self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
         self.facts: TaskFacts | None = None
         self.stop_grace: float | None = None  # of the stop that was sent
         self.redactor = Redactor(order.secrets.values() if order else ())
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
-        self.over = False  # its processes are gone; its end is told when what it saved is uploaded
-        self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
-        self.closing = False  # its container is being removed; its end is told after that
-        self.dirty = False
-        self.saved_at = now
-        self.beats: list[
-            tuple[float, Beat]
-        ] = []  # the last few, with when they came, for forensics
+        self.beats: list[tuple[float, Beat]] = []  # the last few and their times, for forensics
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class AgentTask:
 
     @property
     def in_container(self) -> bool:
-        """Whether it runs in a container; told by what the runner left where the order was lost."""
+        """Whether it runs in a container; told by its runner's file where the order was lost."""
         return self.order.image is not None if self.order else (self.folder / STATUS_FILE).exists()
 
     @property
@@ -101,8 +101,8 @@ class AgentTask:
 
     @property
     def live(self) -> bool:
-        """True until its end is known."""
-        return self.state != "ended"
+        """True until its end is told."""
+        return self.state.live
 
     @property
     def keep_bytes(self) -> int:
@@ -117,6 +117,20 @@ class AgentTask:
         """The `extra` of a log call about it."""
         return about(self.key, attempt=self.attempt, **data)
 
+    # ---- its states
+
+    def move(self, event: AgentTaskEvent) -> None:
+        """Carry out one edge. Raises InvalidTransition."""
+        self.state = step(AGENT_TASK, self.state, event)
+        self.began = self.began or self.state is AgentTaskState.RUNNING
+        if self.state is AgentTaskState.ACKNOWLEDGED:
+            self.saved.acked = True
+
+    def end(self, event: AgentTaskEvent, facts: TaskFacts) -> None:
+        """Have these facts reported as its end. `event`: REPORT or GIVE_UP."""
+        self.move(event)
+        self.facts = facts
+
     def report(self, now: float) -> TaskReport:
         """What is said of it in a sync."""
         beat = self.watch.last_beat
@@ -125,25 +139,23 @@ class AgentTask:
             age = max(0.0, now - beat.at)
             section = self.watch.section
             told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
-        if self.state == "ended":
-            return TaskReport(
-                key=self.key, state="ended", pid=self.pid, beat=told, facts=self._dated_facts(now)
-            )
-        if self.state == "running" and beat is None and now < self.started_at + START_TOLD_SECONDS:
-            return TaskReport(key=self.key, state="starting", pid=self.pid)
-        return TaskReport(key=self.key, state=self.state, pid=self.pid, beat=told)
+        if not self.live:
+            facts = self._dated_facts(now)
+            return TaskReport(key=self.key, state="ended", pid=self.pid, beat=told, facts=facts)
+        if not self.began or (beat is None and now < self.started_at + START_TOLD_SECONDS):
+            return TaskReport(key=self.key, state="starting", pid=self.pid, beat=told)
+        return TaskReport(key=self.key, state="running", pid=self.pid, beat=told)
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
-        """The facts with how long ago it ended: a report may wait for others, and whose end came
-        first must still show."""
+        """The facts with how long ago it ended: a report may wait for others, and the order of the
+        ends must still show."""
         if self.facts is None or not self.started_at:
             return self.facts
         ago = max(0.0, now - self.started_at - self.facts.runtime_seconds)
         return msgspec.structs.replace(self.facts, ended_ago_seconds=ago)
 
     def save(self, now: float) -> None:
-        """Write what changed. A full disk costs only what a later agent would have known; said once
-        by the table."""
+        """Write what changed. Raises OSError; `TaskTable.save` does not."""
         self.saved.watch = self.watch.dump(now)
         self.saved_at = now
         write_atomic(self.folder / "state.json", msgspec.json.encode(self.saved))
@@ -173,28 +185,25 @@ class TaskTable:
         """The task, None where it is not known."""
         return self._tasks.get(key)
 
+    def count_live(self) -> int:
+        """How many tasks have not told their end."""
+        return sum(task.live for task in self._tasks.values())
+
     def extend(self, key: TaskKey, deadline: float) -> None:
-        """A task's lease was renewed."""
+        """Note that a task's lease was renewed."""
         task = self._tasks[key]
         task.deadline = max(task.deadline, deadline)
 
     def ends_with_others(self, task: AgentTask) -> bool:
-        """Whether other ranks of its attempt were told to stop here as well and have not ended
-        yet."""
+        """Whether other ranks of its attempt were told to stop here as well, and still live."""
         mine = (task.key.job_id, task.key.epoch)
         return task.saved.stop_asked and any(
             other.live and other.saved.stop_asked and (other.key.job_id, other.key.epoch) == mine
             for other in self._tasks.values()
         )
 
-    def bury(self, key: TaskKey) -> None:
-        """Never launch this key again (KEEP-2)."""
-        self._tombstones[key] = None
-        if len(self._tombstones) > MAX_TOMBSTONES:
-            del self._tombstones[next(iter(self._tombstones))]
-
     def is_buried(self, key: TaskKey) -> bool:
-        """Whether the key must not be launched."""
+        """Whether the key must not be launched (KEEP-2)."""
         return key in self._tombstones
 
     def folder_of(self, key: TaskKey) -> Path:
@@ -212,29 +221,29 @@ class TaskTable:
         return task
 
     def add_stub(self, key: TaskKey, now: float) -> AgentTask:
-        """Take a task without an order: one that never ran here, or whose order the disk lost."""
+        """Take a task without an order, of which only an end will be told. Raises
+        ValidationError."""
         task = self._tasks[key] = AgentTask(key, self.folder_of(key), None, now)
         return task
 
     def restore(self, key: TaskKey, now: float) -> AgentTask:
         """Read a task of an earlier agent back from disk, or begin with what is known without
-        it."""
+        it. Its state is still to be derived (KEEP-3)."""
         folder = self.folder_of(key)
-        order, saved = None, Saved()
+        order, saved = None, TaskFile()
         try:
             data = read_private(folder / "order.json")
             order = msgspec.json.decode(data, type=LaunchOrder) if data else None
             data = read_private(folder / "state.json")
-            saved = msgspec.json.decode(data, type=Saved) if data else saved
+            saved = msgspec.json.decode(data, type=TaskFile) if data else saved
         except (OSError, msgspec.MsgspecError) as error:
             log.warning(f"what was kept of a task cannot be read: {error}", extra=about(key))
         task = self._tasks[key] = AgentTask(key, folder, order, now)
         task.saved = saved
         if saved.watch is not None:
+            settings, gpus = task.watch.settings, len(task.gpus)
             try:
-                task.watch = TaskWatch.restore(
-                    saved.watch, now, task.watch.settings, gpus=len(task.gpus)
-                )
+                task.watch = TaskWatch.restore(saved.watch, now, settings, gpus=gpus)
             except ValidationError as error:
                 log.warning(f"its watch begins anew: {error}", extra=task.about())
         return task
@@ -247,17 +256,16 @@ class TaskTable:
                 job_id, rank, epoch = entry.name.rsplit(".", 2)
                 keys.append(TaskKey(job_id, int(rank), int(epoch)))
             except ValueError:
-                log.warning(f"{entry} is none of ours and is left alone")
+                log.warning(f"{entry} is no folder of a task and is left alone")
         return keys
 
     def save(self, task: AgentTask, now: float) -> None:
-        """Write a task's state; a disk that cannot take it is mentioned once and tried again
-        later."""
+        """Write a task's state; a disk that cannot take it is logged once and tried again later.
+        A full disk costs only what a later agent would have known."""
         try:
             task.save(now)
         except OSError as error:
             task.dirty = True
-            task.saved_at = now
             if not self._disk_failed and task.folder.exists():
                 self._disk_failed = True
                 log.error(
@@ -269,15 +277,24 @@ class TaskTable:
                 self._disk_failed = False
                 log.info("task states can be written again")
 
+    def save_changed(self, task: AgentTask, now: float) -> None:
+        """Write a task's state where it changed and the task still has its folder."""
+        if task.dirty and task.folder.is_dir():
+            self.save(task, now)
+
     def forget(self, task: AgentTask) -> None:
-        """Drop a task from memory; its folder stays until `remove_folder`."""
+        """Drop a task that is done with and bury its key (KEEP-2); its folder stays until
+        `remove_folder`."""
+        task.move(AgentTaskEvent.FORGET)
         self._tasks.pop(task.key, None)
-        self.bury(task.key)
+        self._tombstones[task.key] = None
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
 
     def drop(self, task: AgentTask) -> None:
         """Drop a task that never began; its key may still be launched."""
         self._tasks.pop(task.key, None)
 
     def remove_folder(self, key: TaskKey) -> None:
-        """Delete a task's files. What cannot be deleted is left for the next try."""
+        """Delete a task's files; files that cannot be deleted are left for the next try."""
         shutil.rmtree(self.folder_of(key), ignore_errors=True)

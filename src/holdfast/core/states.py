@@ -73,8 +73,8 @@ class HostState(StrEnum):
 
 
 class AgentTaskState(StrEnum):
-    """Where a task is inside its agent. On the wire the first four kinds are two: `starting` until
-    the work itself runs, then `running`; the reported end is `ended`."""
+    """Where a task is inside its agent. A sync calls it `starting` until the work itself has begun,
+    `running` until its end is reported, then `ended`."""
 
     ORDERED = "ordered"  # its order is on disk; the checkpoint it starts from is fetched
     LAUNCHED = "launched"  # the guardian is told to start it
@@ -158,6 +158,6 @@ class AgentTaskEvent(StrEnum):
     SAVE = "save"
     REPORT = "report"
     GIVE_UP = "give_up"  # it never began here, and that is its end
-    ORPHAN = "orphan"  # found on disk, and held by no guardian
+    SALVAGE = "salvage"  # an earlier agent left it, with nothing to do but to ship its logs
     ACKNOWLEDGE = "acknowledge"
     FORGET = "forget"

@@ -181,7 +181,7 @@ _G, _GE = AgentTaskState, AgentTaskEvent
 AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
     (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "what it starts from is here"),
     (_G.ORDERED, _GE.GIVE_UP): (_G.REPORTED, "it cannot be started here, or was stopped before"),
-    (_G.ORDERED, _GE.ORPHAN): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),
+    (_G.ORDERED, _GE.SALVAGE): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),
     (_G.LAUNCHED, _GE.RUN): (_G.RUNNING, "its process, or its container's first one, is there"),
     (_G.LAUNCHED, _GE.END): (_G.ENDING, "it could not be started, or is over already"),
     (_G.LAUNCHED, _GE.GIVE_UP): (_G.REPORTED, "the guardian does not hold it"),

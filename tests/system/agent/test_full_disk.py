@@ -17,7 +17,7 @@ import pytest
 from holdfast.agent.config import MARK_FILE, read_mark
 from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD, GuardianHome, read_group_homes
 from holdfast.agent.housekeeping import LOGS_KEEP_SECONDS, Housekeeper
-from holdfast.agent.tasks import Saved, TaskTable
+from holdfast.agent.tasks import TaskFile, TaskTable
 from holdfast.agent.uplink.identity import HostIdentity, read_identity
 from holdfast.core.endings.classify import classify
 from holdfast.core.ids import TaskKey
@@ -198,7 +198,7 @@ def test_no_part_of_a_tasks_files_is_believed(tmp_path: Path) -> None:
             if name == "order.json":
                 assert found.order is None
             else:
-                assert (found.order, found.saved) == (ORDER, Saved())
+                assert (found.order, found.saved) == (ORDER, TaskFile())
         (task.folder / name).write_bytes(whole)
     found = TaskTable(tmp_path).restore(ORDER.key, 2.0)
     assert (found.order, found.saved.shipped, found.saved.stop_asked) == (

@@ -10,7 +10,7 @@ import pytest
 from holdfast.agent.containers.desk import add_container_facts
 from holdfast.agent.containers.images import (
     ImageLock,
-    Outcome,
+    PullOutcome,
     clean_words,
     describe_progress,
     is_engine_away,
@@ -19,7 +19,7 @@ from holdfast.agent.containers.images import (
     read_last_words,
     try_take_slot,
 )
-from holdfast.agent.containers.plan import Status
+from holdfast.agent.containers.plan import RunnerStatus
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -127,11 +127,11 @@ def test_a_lock_is_one_s_at_a_time_and_hands_the_outcome_on(tmp_path: Path) -> N
     assert other.try_take()
     assert not second.try_take()
     assert second.read_outcome(0.0) is None
-    first.note_outcome(Outcome(at=5.0, error="a long error, " * 50))
-    first.note_outcome(Outcome(at=6.0, error="gone"))
+    first.note_outcome(PullOutcome(at=5.0, error="a long error, " * 50))
+    first.note_outcome(PullOutcome(at=6.0, error="gone"))
     first.close()
     assert second.try_take()
-    assert second.read_outcome(since=5.5) == Outcome(at=6.0, error="gone")
+    assert second.read_outcome(since=5.5) == PullOutcome(at=6.0, error="gone")
     assert second.read_outcome(since=6.5) is None, "an old outcome says nothing of now"
     second.close()
     other.close()
@@ -153,7 +153,7 @@ KEY = TaskKey("j", 0, 1)
 
 
 def facts_of(
-    status: Status, ended: TaskEnded, *, unkillable: bool = False, **fields: object
+    status: RunnerStatus, ended: TaskEnded, *, unkillable: bool = False, **fields: object
 ) -> TaskFacts:
     order = LaunchOrder(
         key=KEY,
@@ -174,7 +174,7 @@ def facts_of(
 
 
 def test_the_runner_s_own_end_is_no_task_s() -> None:
-    ran = Status(
+    ran = RunnerStatus(
         phase="ended",
         exit_code=137,
         oom=True,
@@ -191,12 +191,12 @@ def test_the_runner_s_own_end_is_no_task_s() -> None:
         found.memory_limit_bytes,
     ) == (137, True, 3.0, 60, 64)
     found = facts_of(
-        Status(phase="ended", pull_error="hush-hush is no password"),
+        RunnerStatus(phase="ended", pull_error="hush-hush is no password"),
         TaskEnded(key=KEY, exit_code=125),
     )
     assert (found.exit_code, found.pull_error) == (None, "*** is no password")
     found = facts_of(
-        Status(phase="ended", lost="the engine of hush-hush went", removed=True),
+        RunnerStatus(phase="ended", lost="the engine of hush-hush went", removed=True),
         TaskEnded(key=KEY, exit_code=125),
     )
     assert (found.exit_code, found.lost, found.runtime_error) == (
@@ -205,14 +205,14 @@ def test_the_runner_s_own_end_is_no_task_s() -> None:
         None,
     )
     found = facts_of(
-        Status(phase="ended", stopped=True), TaskEnded(key=KEY, exit_code=143, stopped=True)
+        RunnerStatus(phase="ended", stopped=True), TaskEnded(key=KEY, exit_code=143, stopped=True)
     )
     assert (found.stopped, found.pull_error, found.runtime_error) == (True, None, None)
-    found = facts_of(Status(phase="running", pid=4), TaskEnded(key=KEY, exit_code=1))
+    found = facts_of(RunnerStatus(phase="running", pid=4), TaskEnded(key=KEY, exit_code=1))
     assert (found.exit_code, found.runtime_error) == (
         None,
         "the container's runner ended by itself with exit code 1",
     )
     assert facts_of(
-        Status(phase="running"), TaskEnded(key=KEY, signal=9, stopped=True), unkillable=True
+        RunnerStatus(phase="running"), TaskEnded(key=KEY, signal=9, stopped=True), unkillable=True
     ).unkillable

@@ -19,7 +19,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,7 @@ from holdfast.agent.containers.plan import (
     PID_FILE,
     TASK_LABEL,
     Plan,
-    Status,
+    RunnerStatus,
     name_container,
     read_status,
     write_plan,
@@ -42,6 +42,7 @@ from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import read_entry
@@ -159,22 +160,30 @@ class ContainerDesk:
         (self._folder / f"used-{runtime.kind}").touch(mode=0o600)
 
     def follow(self, task: AgentTask) -> None:
-        """The runner runs: tell when its container does."""
-        if task.key not in self._works:
-            self._spawn(task, self._follow(task))
+        """Wait, beside the caller, until the container of a task whose runner runs has begun."""
+        if task.key in self._works:
+            return
+        work = self._works[task.key] = asyncio.create_task(self._follow(task))
+
+        def note_done(done: asyncio.Task[None]) -> None:
+            if self._works.get(task.key) is done:
+                del self._works[task.key]
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                log.error("a container could not be followed", exc_info=error, extra=task.about())
+
+        work.add_done_callback(note_done)
 
     async def _follow(self, task: AgentTask) -> None:
         pause, slowest = _FOLLOW_SECONDS
         said = ""
-        while task.state == "starting":
+        while task.state is AgentTaskState.LAUNCHED:
             status = read_status(task.folder)
             if status is not None and status.phase != said:
                 said = status.phase
                 if said == "pulling":
-                    log.info(
-                        f"pulling {task.order.image if task.order else 'its image'}",
-                        extra=task.about(),
-                    )
+                    image = task.order.image if task.order else "its image"
+                    log.info(f"pulling {image}", extra=task.about())
                 pause = _FOLLOW_SECONDS[0]
             if status is not None and status.pid and not status.removed:
                 self._begun(task, status.pid, status.started_at)
@@ -182,64 +191,33 @@ class ContainerDesk:
             await asyncio.sleep(pause)
             pause = min(pause * 1.1, slowest)
 
-    def _spawn(self, task: AgentTask, work: Coroutine[None, None, None]) -> None:
-        running = asyncio.create_task(work)
-        self._works[task.key] = running
-
-        def done(ended: asyncio.Task[None]) -> None:
-            if self._works.get(task.key) is ended:
-                del self._works[task.key]
-            if not ended.cancelled() and ended.exception() is not None:
-                log.error(
-                    "a container could not be followed",
-                    exc_info=ended.exception(),
-                    extra=task.about(),
-                )
-
-        running.add_done_callback(done)
-
     # ---- the end
 
-    def confirm(self, task: AgentTask, then: Callable[[Status, bool], None]) -> None:
-        """Make sure that the task's container is gone, then call `then(status, unkillable)` once
-        (BOX-3)."""
-        status = read_status(task.folder) or Status()
-        if status.removed:
-            self._stop_following(task)
-            then(status, False)
-        elif task.closing:
-            return
-        else:
-            task.closing = True
-            self._stop_following(task)
-            self._spawn(task, self._remove_and_tell(task, status, then))
-
-    def _stop_following(self, task: AgentTask) -> None:
+    async def confirm_gone(self, task: AgentTask) -> tuple[RunnerStatus, bool]:
+        """Return when the container of a task that ended is gone (BOX-3), with the last status of
+        its runner; True beside it where its process cannot be killed (DESK-2)."""
         following = self._works.pop(task.key, None)
         if following is not None:
             following.cancel()
-
-    async def _remove_and_tell(
-        self, task: AgentTask, status: Status, then: Callable[[Status, bool], None]
-    ) -> None:
+        status = read_status(task.folder) or RunnerStatus()
+        if status.removed:
+            return status, False
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _GIVE_UP_SECONDS
         pause, longest = _AGAIN_SECONDS
-        unkillable = False
         pid = status.pid or read_pid(task.folder)
         while not await self._remove(TASK_LABEL, str(task.key), ()):
-            if loop.time() > give_up_at and not (pid and read_entry(pid)):
+            if loop.time() > give_up_at:
+                if pid and read_entry(pid):
+                    return status, True
                 log.error(
                     "its container's record cannot be removed; its process is gone",
                     extra=task.about(),
                 )
                 break
-            if loop.time() > give_up_at:
-                unkillable = True
-                break
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
-        then(status, unkillable)
+        return status, False
 
     # ---- what was left
 
@@ -344,7 +322,7 @@ def read_pid(folder: Path) -> int:
 
 
 def add_container_facts(
-    facts: TaskFacts, ended: TaskEnded, status: Status, task: AgentTask, *, unkillable: bool
+    facts: TaskFacts, ended: TaskEnded, status: RunnerStatus, task: AgentTask, *, unkillable: bool
 ) -> TaskFacts:
     """Return the facts of an end with what the runner knows of it. The runner's own exit code is no
     task's."""

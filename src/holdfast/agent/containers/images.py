@@ -37,7 +37,7 @@ _AWAY = re.compile(
 _UNRESOLVED = re.compile(r"short-name .* did not resolve", re.DOTALL)
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class PullOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a pull came to. at: CLOCK_BOOTTIME of its end. error: "" for a good one."""
 
     at: float
@@ -56,15 +56,15 @@ class ImageLock:
         """Take it if nobody has it."""
         return _try_flock(self._fd)
 
-    def read_outcome(self, since: float) -> Outcome | None:
+    def read_outcome(self, since: float) -> PullOutcome | None:
         """What a pull that ended after `since` came to."""
         try:
-            outcome = msgspec.json.decode(os.pread(self._fd, 1 << 16, 0), type=Outcome)
+            outcome = msgspec.json.decode(os.pread(self._fd, 1 << 16, 0), type=PullOutcome)
         except (OSError, msgspec.MsgspecError):
             return None
         return outcome if outcome.at >= since else None
 
-    def note_outcome(self, outcome: Outcome) -> None:
+    def note_outcome(self, outcome: PullOutcome) -> None:
         """Leave word for those who wait. Raises OSError."""
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(outcome), 0)

@@ -1,4 +1,4 @@
-"""What the agent gives the runner (`Plan`), and what the runner says back (`Status`): two private
+"""What the agent gives the runner (`Plan`), and what the runner says back (`RunnerStatus`): two private
 files in the task's folder."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pulls_at_once: int
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far it is.
 
     pid: the container's first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0
@@ -96,16 +96,16 @@ def take_plan(folder: Path) -> Plan:
     return plan
 
 
-def write_status(folder: Path, status: Status) -> None:
+def write_status(folder: Path, status: RunnerStatus) -> None:
     """Say how far it is. Raises OSError."""
     write_atomic(folder / STATUS_FILE, msgspec.json.encode(status))
 
 
-def read_status(folder: Path) -> Status | None:
+def read_status(folder: Path) -> RunnerStatus | None:
     """What the runner said last; None where there was no runner yet, or nothing that can be
     read."""
     try:
         data = read_private(folder / STATUS_FILE)
-        return msgspec.json.decode(data, type=Status) if data else None
+        return msgspec.json.decode(data, type=RunnerStatus) if data else None
     except (OSError, msgspec.MsgspecError):
         return None

@@ -30,6 +30,7 @@ from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.lease import host_deadline
+from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
@@ -53,9 +54,9 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
 class Commands:
     """Carries out sync answers.
 
-    changed: there is something to report. launched: a task is to be followed by its logs, whether
-    it runs or is over already.
-    poked: a watch is to be looked at soon. forgotten: a task's end is on record.
+    changed: there is something to report. launched: a task's logs are to be followed, whether it
+    runs or is over already. poked: a watch is to be looked at soon. forgotten: a task's end is on
+    record.
     """
 
     def __init__(
@@ -84,22 +85,15 @@ class Commands:
         self._peers = GangPeers()
         self.host_id = ""
         self.host_gpus = 0
-        self.closing = False
+        self.closing = False  # this host starts nothing any more
         self.settings_rev = 0
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Do what the answer says (SYNC-1). True when any of it was new."""
         news = self._settle([*answer.acked, *(refused.key for refused in answer.refused)])
-        renewed = [
-            (item.key, host_deadline(started_at, item.ttl_seconds))
-            for item in answer.renewed
-            if self._is_live(item.key)
-        ]
-        for key, deadline in renewed:
-            self._table.extend(key, deadline)
-        self._link.extend(renewed)
-        for item in answer.renewed:
-            self.claims.extend(item.key, host_deadline(started_at, item.ttl_seconds))
+        self._renew(
+            {item.key: host_deadline(started_at, item.ttl_seconds) for item in answer.renewed}
+        )
         if not newest:
             return news
         for key in answer.lost:
@@ -119,33 +113,36 @@ class Commands:
         self.settings_rev = answer.settings_rev
         return news or bool(answer.watch)
 
-    def _is_live(self, key: TaskKey) -> bool:
-        task = self._table.get(key)
-        return task is not None and task.live
-
     def _settle(self, keys: list[TaskKey]) -> bool:
-        """These ends are on record, or will never be: both are to be forgotten."""
+        """Have the guardian and this agent forget ends that are on record, or never will be."""
         settled = [
-            task for key in keys if (task := self._table.get(key)) is not None and not task.live
+            task
+            for key in keys
+            if (task := self._table.get(key)) and task.state is AgentTaskState.REPORTED
         ]
         self._link.ack([task.key for task in settled])
         for task in settled:
-            task.saved.acked = True
+            task.move(AgentTaskEvent.ACKNOWLEDGE)
             self._forgotten(task)
         return bool(settled)
 
+    def _renew(self, deadlines: Mapping[TaskKey, float]) -> None:
+        live = []
+        for key, deadline in deadlines.items():
+            self.claims.extend(key, deadline)
+            task = self._table.get(key)
+            if task is not None and task.live:
+                self._table.extend(key, deadline)
+                live.append((key, deadline))
+        self._link.extend(live)
+
+    # ---- starts
+
     def _claim(self, order: ClaimOrder, started_at: float) -> bool:
-        key = order.key
+        key, now = order.key, read_boottime()
         deadline = host_deadline(started_at, order.ttl_seconds)
-        now = read_boottime()
-        if (
-            self.closing
-            or self._table.get(key) is not None
-            or self._table.is_buried(key)
-            or deadline <= now
-        ):
-            return False
-        if not self.claims.keep(order, deadline, now):
+        known = self._table.get(key) is not None or self._table.is_buried(key)
+        if self.closing or known or deadline <= now or not self.claims.keep(order, deadline, now):
             return False
         self._changed()
         return True
@@ -171,32 +168,24 @@ class Commands:
         try:
             self._start(order, deadline, now)
         except (OSError, ValidationError) as error:
-            self._fail_start(key, str(error), now)
-            self._changed()
+            self._fail_start(key, str(error))
         return True
 
     def _refuse_buried(self, order: LaunchOrder) -> bool:
         """CMD-1. The controller has forgotten an end it had acknowledged: its database went back in
         time. It is told again that this key is over, or it would offer it for ever and the job
-        would stay reserved.
-        """
+        would stay reserved."""
         key = order.key
         log.error(
             "a launch came after the task's end; it is reported as lost",
             extra=about(key, attempt=order.attempt),
         )
-        try:
-            task = self._table.add_stub(key, read_boottime())
-        except ValidationError:
-            return False
-        task.state = "ended"
-        reason = "this attempt had ended here already, and the controller does not know it any more (a restored database?)"
-        task.facts = TaskFacts(
-            trip=make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"})
+        reason = (
+            "this attempt had ended here already, and the controller does not know it any more "
+            "(a restored database?)"
         )
-        self._launched(task)
-        self._changed()
-        return True
+        trip = make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"})
+        return self._end_unknown(key, TaskFacts(trip=trip))
 
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
         if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
@@ -211,30 +200,18 @@ class Commands:
             self._checkpoints.fetch(task, lambda error: self._start_fetched(task, order, error))
 
     def _start_fetched(self, task: AgentTask, order: LaunchOrder, error: str | None) -> None:
-        """What it starts from is here, or cannot be had (SAVE-3)."""
+        """Start a task whose checkpoint is here, or report why it cannot be had (SAVE-3)."""
         if error is not None:
             log.error(
                 f"the task is not started: its checkpoint cannot be had: {error}",
                 extra=task.about(),
             )
-            self._end_unstarted(task, TaskFacts(checkpoint_error=error[:4096]))
+            self._give_up(task, TaskFacts(checkpoint_error=error[:4096]))
             return
         try:
-            self._start_task(task, task.order or order)  # which says what was fetched in the end
+            self._start_task(task, task.order or order)  # `task.order` names what was fetched
         except (OSError, ValidationError) as failure:
-            self._fail_start(task.key, str(failure), read_boottime())
-            self._changed()
-
-    def stop_fetches(self) -> None:
-        """This host starts nothing any more."""
-        for task in self._table:
-            if self._checkpoints.stop_fetch(task.key):
-                self._end_unstarted(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
-
-    def _end_unstarted(self, task: AgentTask, facts: TaskFacts) -> None:
-        task.state, task.facts = "ended", facts
-        self._launched(task)
-        self._changed()
+            self._fail_start(task.key, str(failure))
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
         work = self._places.work_folder / order.key.job_id
@@ -254,13 +231,13 @@ class Commands:
             checkpoint_in=in_path(task) if order.checkpoint else None,
         )
         argv, cwd = make_command(order), order.cwd or str(work)
-        if boxed:  # what the guardian holds is the runner: devices, limits and the working folder are the container's
+        if boxed:  # the guardian holds the runner: devices and limits are the container's
+            beats = self._places.beat_socket
             try:
-                argv = self._containers.prepare(
-                    task, order, env, str(work), self._places.beat_socket
-                )
+                argv = self._containers.prepare(task, order, env, str(work), beats)
             except ValidationError as error:
-                self._refuse_start(task, str(error))
+                log.error(f"the task cannot be started: {error}", extra=task.about())
+                self._give_up(task, TaskFacts(start_error=str(error)[:4096]))
                 return
             env, cwd = dict(self._places.inherited), str(work)
         self._link.launch(
@@ -279,51 +256,60 @@ class Commands:
                 log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
             )
         )
+        task.move(AgentTaskEvent.LAUNCH)
         log.info(f"launching {order.name}", extra=task.about())
         self._launched(task)
 
-    def _refuse_start(self, task: AgentTask, sentence: str) -> None:
-        """What it asks for cannot be had here."""
-        log.error(f"the task cannot be started: {sentence}", extra=task.about())
-        self._end_unstarted(task, TaskFacts(start_error=sentence[:4096]))
+    # ---- ends of tasks that never began
 
-    def _fail_start(self, key: TaskKey, sentence: str, now: float) -> None:
+    def _give_up(self, task: AgentTask, facts: TaskFacts) -> None:
+        task.end(AgentTaskEvent.GIVE_UP, facts)
+        self._launched(task)  # its logs, too, must be known to have ended
+        self._changed()
+
+    def _end_unknown(self, key: TaskKey, facts: TaskFacts) -> bool:
+        """Report the end of a task that is not known here. False for a key that is no id: the
+        controller would not understand a report of it."""
+        try:
+            task = self._table.add_stub(key, read_boottime())
+        except ValidationError:
+            return False
+        self._give_up(task, facts)
+        return True
+
+    def _fail_start(self, key: TaskKey, sentence: str) -> None:
         log.error(f"the task could not be prepared: {sentence}", extra=about(key))
+        # A full disk is the host's failure: `start_error` alone would charge it to the job.
+        lost = f"it could not prepare the task: {sentence}"[:4096]
+        facts = TaskFacts(start_error=sentence[:4096], lost=lost)
         task = self._table.get(key)
         if task is None:
-            try:
-                task = self._table.add_stub(key, now)
-            except ValidationError:
-                return  # not an id: nothing that could be reported would be understood
-        task.state = "ended"
-        # A full disk is the host's failure: `start_error` alone would charge it to the job.
-        task.facts = TaskFacts(
-            start_error=sentence[:4096], lost=f"it could not prepare the task: {sentence}"[:4096]
-        )
-        self._launched(task)
+            self._end_unknown(key, facts)
+        else:
+            self._give_up(task, facts)
 
-    def give_up(self, task: AgentTask, sentence: str) -> None:
-        """What was launched never began: the host's failure, told as such."""
-        self._fail_start(task.key, sentence, read_boottime())
-        self._changed()
+    def give_up_unheld(self, task: AgentTask) -> None:
+        """Report a task that the guardian was told to launch and does not hold: the host's
+        failure."""
+        self._fail_start(task.key, "the guardian does not hold it, though it was told to launch it")
+
+    def stop_fetches(self) -> None:
+        """End every task that is not launched yet: this host starts nothing any more."""
+        for task in self._table:
+            if self._checkpoints.stop_fetch(task.key):
+                self._give_up(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
+
+    # ---- stops
 
     def _preempt(self, order: PreemptOrder) -> bool:
         self.claims.drop(order.key)
         task = self._table.get(order.key)
-        now = read_boottime()
         if task is None:
-            try:
-                task = self._table.add_stub(order.key, now)
-            except ValidationError:
-                return False
-            task.state = "ended"
-            task.facts = TaskFacts(stopped=True)
-            self._launched(task)  # its log, too, must be known to have ended
-            log.info("told to stop a task that never came here", extra=task.about())
-            self._changed()
-            return True
+            log.info("told to stop a task that never came here", extra=about(order.key))
+            return self._end_unknown(order.key, TaskFacts(stopped=True))
         if not task.live:
             return False
+        now = read_boottime()
         grace_seconds = 0.0 if order.hard else order.grace_seconds
         sooner = task.stop_grace is None or grace_seconds < task.stop_grace
         if task.saved.stop_asked and not sooner:
@@ -332,17 +318,14 @@ class Commands:
         task.stop_grace = grace_seconds
         if order.operator_stop:
             task.watch.stop_by_operator(now, order.reason or str(order.cause))
-            if task.state != "running":
-                task.watch.tick(now)  # only what runs is ticked, and this one must not begin to
+            self._tick_unwatched(task)
             self._poked()
-        log.info(
-            f"stopping ({order.cause}): {order.reason}",
-            extra=task.about(grace_seconds=grace_seconds),
-        )
+        extra = task.about(grace_seconds=grace_seconds)
+        log.info(f"stopping ({order.cause}): {order.reason}", extra=extra)
         if self._checkpoints.stop_fetch(order.key):
-            self._end_unstarted(task, TaskFacts(stopped=True, trip=task.watch.trip))
+            self._give_up(task, TaskFacts(stopped=True, trip=task.watch.trip))
             return True
-        if task.over and order.hard:
+        if order.hard:
             self._checkpoints.let_go(order.key)
         self._link.stop(order.key, grace_seconds)
         self._table.save(task, now)
@@ -353,16 +336,22 @@ class Commands:
         task = self._table.get(key)
         if task is None or not task.live or task.watch.trip is not None:
             return False
-        if task.over:
-            self._checkpoints.let_go(key)  # nobody will take what it saved
+        if task.state is AgentTaskState.SAVING:
+            self._checkpoints.let_go(key)  # the controller will not take what it saved
             return True
         task.watch.lease_lost(read_boottime())
-        if task.state != "running":
-            task.watch.tick(read_boottime())  # as above
+        self._tick_unwatched(task)
+        if task.state is not AgentTaskState.RUNNING:
             if self._checkpoints.stop_fetch(key):
-                self._end_unstarted(task, TaskFacts(trip=task.watch.trip))
+                self._give_up(task, TaskFacts(trip=task.watch.trip))
                 return True
             task.saved.kill_sent = True
             self._link.stop(key, 0.0)
         self._poked()
         return True
+
+    def _tick_unwatched(self, task: AgentTask) -> None:
+        """Have the watch decide now where the runner does not tick it: only what runs is
+        ticked."""
+        if task.state not in (AgentTaskState.RUNNING, AgentTaskState.SAVING):
+            task.watch.tick(read_boottime())

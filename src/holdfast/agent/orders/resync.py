@@ -9,12 +9,13 @@ import msgspec
 
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
 from holdfast.wire.guardian import Snapshot, TaskEnded, TaskStarted
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """acked: ends the guardian should have forgotten by now. unheld: live tasks that it was told to
-    launch and does not hold."""
+    """acked: ends the guardian should have forgotten by now. unheld: tasks that it was told to
+    launch and does not hold, though their end was not heard."""
 
     acked: list[TaskKey] = []
     ended: list[TaskEnded] = []
@@ -30,18 +31,19 @@ def find_missed(
     known = {task.key: task for task in tasks}
     missed = Missed(acked=[], ended=[], started=[], unheld=[])
     for status in snapshot.tasks:
-        task = known.get(status.key)
+        key, task = status.key, known.get(status.key)
         if task is None or not task.live:
-            if status.ended is not None and (task is None or task.saved.acked):
-                missed.acked.append(status.key)
+            on_record = task is None or task.state is AgentTaskState.ACKNOWLEDGED
+            if status.ended is not None and on_record:
+                missed.acked.append(key)
         elif status.ended is not None:
             missed.ended.append(status.ended)
-        elif status.pid and task.state == "starting":
+        elif status.pid and task.state is AgentTaskState.LAUNCHED:
             missed.started.append(
-                TaskStarted(key=status.key, pid=status.pid, started_at=status.started_at)
+                TaskStarted(key=key, pid=status.pid, started_at=status.started_at)
             )
     held = {status.key for status in snapshot.tasks}
     for key, task in known.items():
-        if task.live and key not in held and must_be_held(key, snapshot.number):
+        if key not in held and not task.state.end_heard and must_be_held(key, snapshot.number):
             missed.unheld.append(task)
     return missed

@@ -102,7 +102,7 @@ def owns_devices(
     if not devices or {device.index for device in devices} != set(gpus):
         return False
     if not pids_are_ours:
-        return True  # who the listed processes are cannot be known; the leases say that nobody else was given these devices
+        return True  # whose processes these are is unknown; by the leases these devices are its own
     return all(process.pid in pids for device in devices for process in device.processes or [])
 
 

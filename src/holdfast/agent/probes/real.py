@@ -18,7 +18,7 @@ from holdfast.agent.probes.faults import (
     mark_devices,
 )
 from holdfast.agent.probes.tree import TreeMeter, find_trees
-from holdfast.agent.probes.worker import Answer
+from holdfast.agent.probes.worker import ProbeAnswer
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
@@ -104,7 +104,7 @@ class RealProbe:
         ]
         del self._events[:-_MAX_EVENTS]
 
-    async def _ask_deep(self) -> Answer | None:
+    async def _ask_deep(self) -> ProbeAnswer | None:
         if not self._devices_here or (self._worker.is_default and not may_have_devices()):
             return None
         answer = await self._worker.ask(deep=True)

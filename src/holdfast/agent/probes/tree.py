@@ -22,7 +22,7 @@ _TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Usage(msgspec.Struct, frozen=True):
+class TreeUsage(msgspec.Struct, frozen=True):
     """One process: CPU seconds (reaped children included), bytes read and written, resident bytes.
     None: unreadable."""
 
@@ -68,7 +68,7 @@ def _find_owner(
     return owner
 
 
-def read_usage(pid: int) -> Usage | None:
+def read_usage(pid: int) -> TreeUsage | None:
     """Read one process; None when it is gone."""
     try:
         stat = _read(f"/proc/{pid}/stat")
@@ -86,7 +86,7 @@ def read_usage(pid: int) -> Usage | None:
         return None
     except (OSError, KeyError, ValueError):
         io_bytes = None
-    return Usage(cpu_seconds, rss_bytes, io_bytes)
+    return TreeUsage(cpu_seconds, rss_bytes, io_bytes)
 
 
 def _read(path: str) -> bytes:
@@ -101,13 +101,13 @@ class TreeMeter:
     """Adds up what one task's tree did (TREE-READ-1)."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int], Usage] = {}
+        self._before: dict[tuple[int, int], TreeUsage] = {}
         self._cpu_seconds = 0.0
         self._io_bytes = 0
 
     def read(self, members: list[ProcessEntry]) -> TreeReading:
         """Read the members; returns counters since the first reading, and the memory now."""
-        now: dict[tuple[int, int], Usage] = {}
+        now: dict[tuple[int, int], TreeUsage] = {}
         rss_bytes, io_known = 0, True
         for entry in members:
             usage = read_usage(entry.pid)

@@ -1,7 +1,7 @@
 """The process in which drivers are called: `python -m holdfast.agent.probes.worker`.
 
 A line in asks, `NUMBER`, or `NUMBER deep` for what is only wanted now and then; a line out answers
-(`Answer`). It ends when its input ends. Whatever a driver does to it, hang, crash or leak, is done
+(`ProbeAnswer`). It ends when its input ends. Whatever a driver does to it, hang, crash or leak, is done
 to nobody else.
 
     --nvml MODULE   the module to use for NVML, `pynvml` unless said otherwise; `none` for none
@@ -22,7 +22,7 @@ from holdfast.agent.probes.devices import Device
 from holdfast.agent.probes.kernel_log import KernelLog, KernelXids
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProbeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The devices, and why there are fewer than expected.
 
     kernel: None where its log cannot be read, or was not asked for.
@@ -72,7 +72,7 @@ def open_kernel_log(path: str) -> KernelLog | None:
 
 def read_devices(
     readers: list[_Reader], number: int, *, deep: bool = False, kernel_log: KernelLog | None = None
-) -> Answer:
+) -> ProbeAnswer:
     """Ask every reader. Devices of a second vendor are counted on from the first's."""
     devices: list[Device] = []
     errors = []
@@ -91,7 +91,7 @@ def read_devices(
             kernel = kernel_log.read()
         except OSError as error:
             errors.append(f"the kernel log: {error}")
-    return Answer(number, devices, errors, kernel)
+    return ProbeAnswer(number, devices, errors, kernel)
 
 
 def main(argv: list[str]) -> int:

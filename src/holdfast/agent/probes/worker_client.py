@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.agent.probes import READ_SECONDS
 from holdfast.agent.probes.devices import Device
-from holdfast.agent.probes.worker import Answer
+from holdfast.agent.probes.worker import ProbeAnswer
 
 log = logging.getLogger("holdfast.agent.probes")
 
@@ -52,7 +52,7 @@ class ProbeWorker:
             return None
         return answer.devices
 
-    async def ask(self, *, deep: bool = False) -> Answer | None:
+    async def ask(self, *, deep: bool = False) -> ProbeAnswer | None:
         """Return all the worker says; None when it did not say in time. deep: with counters and the
         kernel log."""
         async with self._lock:
@@ -73,7 +73,7 @@ class ProbeWorker:
             self._idle_timer = loop.call_later(_IDLE_SECONDS, self._retire)
             return answer
 
-    async def _ask(self, deep: bool) -> Answer:
+    async def _ask(self, deep: bool) -> ProbeAnswer:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -91,7 +91,7 @@ class ProbeWorker:
         line = await process.stdout.readline()
         if not line:
             raise EOFError("the worker ended")
-        answer = msgspec.json.decode(line, type=Answer)
+        answer = msgspec.json.decode(line, type=ProbeAnswer)
         if answer.number != self._number:
             raise ValueError("the worker answered something else")
         return answer

@@ -1,17 +1,16 @@
-"""The agent's side of checkpoints: what tasks saved goes up in the background, what they start from
-comes before the start.
+"""The agent's side of checkpoints: what tasks saved is uploaded in the background, what they start
+from is fetched before the start.
 
-SAVE-1  A task's end is told after what it saved is uploaded, so that the next attempt gets it; but
-        never later than `HOLD_SECONDS`, or the length of its lease, after the end: a controller
+SAVE-1  A task's end is reported after what it saved is uploaded, so that the next attempt gets it;
+        but never later than `HOLD_SECONDS`, or the length of its lease, after the end: a controller
         that hangs must not hold a job for ever.
-SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good, so an
-        agent that is killed between
-        the two loses nothing: the next one finds it there.
-SAVE-3  A task that has a checkpoint never starts without it. What cannot be fetched is a failed
+SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good: when
+        an agent is killed between the two, the next one finds it there.
+SAVE-3  A task that has a checkpoint never starts without it. One that cannot be fetched is a failed
         start, with its reason.
-SAVE-4  One whose bytes are not those on record, not as many, or gone, is not waited for: the next
-        older one is taken, and the controller puts that on record. What only cannot be reached is
-        no reason to go back.
+SAVE-4  A checkpoint whose bytes are not those on record, not as many, or gone, is not waited for:
+        the next older one is taken, and the controller puts that on record. One that can only not
+        be reached now is no reason to go back.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from holdfast.agent.uplink.transfers import (
     remove_up_to,
 )
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
 from holdfast.wire.agent import CheckpointOffer
 
@@ -49,9 +49,7 @@ POLL_SECONDS = 5.0
 _AT_ONCE = 4
 _AGAIN_SECONDS = (0.2, 5.0)
 _TORN_TRIES = 3
-_LOST_CODES = frozenset(
-    {"blob_missing", "blob_spoilt"}
-)  # what the blob store says of a blob, no other try will change
+_LOST_CODES = ("blob_missing", "blob_spoilt")  # another try would hear the same
 
 
 class _Fetch(msgspec.Struct):
@@ -60,8 +58,7 @@ class _Fetch(msgspec.Struct):
 
 
 class CheckpointDesk:
-    """All transfers of this agent. Nothing here waits in the agent's loop for a disk or the
-    network."""
+    """All transfers of this agent. Disks and the network are waited for in other threads."""
 
     def __init__(self, table: TaskTable, transfers: Transfers) -> None:
         self._table = table
@@ -69,9 +66,9 @@ class CheckpointDesk:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._uploads: dict[TaskKey, asyncio.Task[None]] = {}
         self._wires: dict[TaskKey, Wire] = {}
-        self._held: dict[TaskKey, Callable[[], None]] = {}
+        self._held: dict[TaskKey, asyncio.Event] = {}
         self._fetches: dict[TaskKey, _Fetch] = {}
-        self._said: set[TaskKey] = set()
+        self._said: set[TaskKey] = set()  # whose failure is logged
 
     @property
     def holding(self) -> bool:
@@ -81,66 +78,53 @@ class CheckpointDesk:
     # ---- up
 
     def poke(self, task: AgentTask) -> None:
-        """It saved something, or may have."""
-        if task.key not in self._uploads and find_saved(task.folder / OUT_FOLDER):
+        """Upload what the task may have saved."""
+        if task.key not in self._uploads and find_saved(out_path(task)):
             work = asyncio.create_task(self._upload_all(task))
             self._uploads[task.key] = work
             work.add_done_callback(partial(self._end_upload, task))
 
     async def run(self) -> None:
-        """Look for what no datagram told of, for ever."""
+        """Look for ever for checkpoints that no datagram announced."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             for task in self._table:
-                if task.state == "running":
+                if task.began and task.live:
                     self.poke(task)
 
     async def _upload_all(self, task: AgentTask) -> None:
-        folder = task.folder / OUT_FOLDER
+        folder = out_path(task)
         pause, longest = _AGAIN_SECONDS
         known: tuple[Path, int, int] | None = None
         torn, sha256 = 0, ""
         while (saved := open_newest(folder)) is not None:
+            extra = task.about(size=saved.size, step=saved.step)
             try:
                 async with self._slots:
                     wire = self._wires[task.key] = Wire()
-                    if (
-                        saved.identity != known
-                    ):  # not at every try: a controller that is away would cost a core
+                    if saved.identity != known:  # hashed once, not at every try: it costs a core
                         sha256 = await run_aside(partial(hash_file, saved.fd, saved.size))
                         known = saved.identity
-                    number = await run_aside(
-                        partial(self._transfers.upload, task.key, saved, sha256, wire)
-                    )
+                    upload = partial(self._transfers.upload, task.key, saved, sha256, wire)
+                    number = await run_aside(upload)
             except (Conflict, NotFound, Forbidden, TooLarge) as error:
-                log.error(
-                    f"a checkpoint is not taken: {error}",
-                    extra=task.about(size=saved.size, step=saved.step),
-                )
+                log.error(f"a checkpoint is not taken: {error}", extra=extra)
                 remove_up_to(folder, saved)
-                continue
             except ValidationError as error:
                 torn, known = torn + 1, None
-                if torn < _TORN_TRIES:
-                    continue
-                log.error(
-                    f"a checkpoint is given up: {error}",
-                    extra=task.about(size=saved.size, step=saved.step),
-                )
-                remove_up_to(folder, saved)
-                torn = 0
+                if torn >= _TORN_TRIES:
+                    log.error(f"a checkpoint is given up: {error}", extra=extra)
+                    remove_up_to(folder, saved)
+                    torn = 0
             except (HoldfastError, OSError) as error:
                 if not task.live:
-                    return  # it was told without; the attempt is over
+                    return  # its end was reported without; the attempt is over
                 self._note_failure(task, error)
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, longest)
             else:
                 self._said.discard(task.key)
-                log.info(
-                    f"checkpoint {number} is on record",
-                    extra=task.about(size=saved.size, step=saved.step),
-                )
+                log.info(f"checkpoint {number} is on record", extra=extra)
                 remove_up_to(folder, saved)
                 pause, torn = _AGAIN_SECONDS[0], 0
             finally:
@@ -155,69 +139,62 @@ class CheckpointDesk:
         self._uploads.pop(task.key, None)
         self._wires.pop(task.key, None)
         self._said.discard(task.key)
-        if not work.cancelled() and work.exception() is not None:
-            log.error(
-                "checkpoints cannot be uploaded", exc_info=work.exception(), extra=task.about()
-            )
-        elif task.live and not work.cancelled() and find_saved(task.folder / OUT_FOLDER):
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            log.error("checkpoints cannot be uploaded", exc_info=error, extra=task.about())
+        elif task.live and not work.cancelled() and find_saved(out_path(task)):
             self.poke(task)  # it came after the last look
             return
         self.let_go(task.key)
 
-    def settle(self, task: AgentTask, then: Callable[[], None]) -> None:
-        """Its processes are gone: call `then` once, when what it saved is uploaded, or late
-        (SAVE-1)."""
-        if task.over:
-            return  # an end is repeated until it is acknowledged
-        folder = task.folder / OUT_FOLDER
+    async def upload_last(self, task: AgentTask) -> None:
+        """Return when what a task that ended saved is uploaded, or its wait is over (SAVE-1). The
+        task is in `saving` meanwhile."""
         with contextlib.suppress(OSError):
-            folder.rmdir()  # most tasks save nothing
-        if not find_saved(folder):
-            then()
+            out_path(task).rmdir()  # most tasks save nothing
+        if not find_saved(out_path(task)):
             return
-        task.over = True
-        self._held[task.key] = then
-        bound = min(
-            HOLD_SECONDS, task.order.ttl_seconds if task.order is not None else HOLD_SECONDS
-        )
-        asyncio.get_running_loop().call_later(bound, self._let_go_late, task, bound)
+        task.move(AgentTaskEvent.SAVE)
+        bound = min(HOLD_SECONDS, task.order.ttl_seconds if task.order else HOLD_SECONDS)
+        over = self._held[task.key] = asyncio.Event()
         self.poke(task)
-
-    def _let_go_late(self, task: AgentTask, seconds: float) -> None:
-        if task.key in self._held:
+        try:
+            async with asyncio.timeout(bound):
+                await over.wait()
+        except TimeoutError:
             log.error(
-                f"its last checkpoint was not taken within {seconds:g} s of its end; the next "
+                f"its last checkpoint was not taken within {bound:g} s of its end; the next "
                 "attempt starts from the one before",
                 extra=task.about(),
             )
-            self.let_go(task.key)
-
-    def let_go(self, key: TaskKey) -> None:
-        """Tell a held end now."""
-        then = self._held.pop(key, None)
-        if then is not None:
-            then()
-            wire = self._wires.get(key)
+        finally:
+            del self._held[task.key]
+            wire = self._wires.get(task.key)
             if wire is not None:
                 wire.stop()
 
+    def let_go(self, key: TaskKey) -> None:
+        """Let a held end be reported now."""
+        over = self._held.get(key)
+        if over is not None:
+            over.set()
+
     def let_go_all(self) -> None:
-        """Tell every held end now: this host goes, or was replaced."""
-        for key in list(self._held):
+        """Let every held end be reported now: this host goes, or was replaced."""
+        for key in self._held:
             self.let_go(key)
 
     # ---- down
 
     def fetch(self, task: AgentTask, then: Callable[[str | None], None]) -> None:
-        """Fetch what the task starts from into its folder; then call `then` with None, or with why
-        it could not be had."""
+        """Fetch what the task starts from into its folder; then call `then` with None, or with the
+        reason why it cannot be had."""
         wire = Wire()
         work = asyncio.create_task(self._fetch(task, wire, then))
         self._fetches[task.key] = _Fetch(work, wire)
 
     def stop_fetch(self, key: TaskKey) -> bool:
-        """The task is not to start. True when it was being fetched for; `then` is not called any
-        more."""
+        """Stop fetching for a task; `then` is not called any more. True when there was a fetch."""
         fetch = self._fetches.pop(key, None)
         if fetch is None:
             return False
@@ -249,10 +226,8 @@ class CheckpointDesk:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 async with self._slots:
                     await run_aside(partial(self._transfers.download, task.key, offer, path, wire))
-                log.info(
-                    f"checkpoint {offer.number} is here",
-                    extra=task.about(size=offer.size, step=offer.step),
-                )
+                extra = task.about(size=offer.size, step=offer.step)
+                log.info(f"checkpoint {offer.number} is here", extra=extra)
                 return None
             except (OSError, HoldfastError) as error:
                 wrong += isinstance(error, ValidationError)
@@ -263,16 +238,13 @@ class CheckpointDesk:
                         offer, wrong, give_up_at = older, 0, loop.time() + FETCH_SECONDS
                         task.order = msgspec.structs.replace(task.order, checkpoint=older)
                         continue
-                final = (
-                    isinstance(error, Conflict | NotFound | Forbidden)
-                    or gone
-                    or wrong >= _TORN_TRIES
-                )
+                final = gone or wrong >= _TORN_TRIES
+                final = final or isinstance(error, Conflict | NotFound | Forbidden)
                 if final or loop.time() > give_up_at:
                     return (
                         f"number {offer.number} of rank {task.key.rank}: {error}. Delete it "
-                        "(`holdfast checkpoints rm`) to start "
-                        "from the one before, or retry with --from-scratch"
+                        "(`holdfast checkpoints rm`) to start from the one before, or retry with "
+                        "--from-scratch"
                     )
                 self._note_failure(task, error)
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
@@ -282,10 +254,9 @@ class CheckpointDesk:
         self, task: AgentTask, offer: CheckpointOffer, error: Exception, wire: Wire
     ) -> CheckpointOffer | None:
         """The one before, None where none is kept or the controller cannot say."""
+        skip = partial(self._transfers.skip, task.key, offer.number, str(error), wire)
         try:
-            older = await run_aside(
-                partial(self._transfers.skip, task.key, offer.number, str(error), wire)
-            )
+            older = await run_aside(skip)
         except HoldfastError as refused:
             log.warning(
                 f"there is no older checkpoint to go back to: {refused}", extra=task.about()
@@ -299,11 +270,10 @@ class CheckpointDesk:
         return older
 
     async def close(self) -> None:
-        """End all transfers; what was not uploaded stays on disk for the next agent."""
+        """End all transfers; files that are not uploaded stay on disk for the next agent."""
         works = [*self._uploads.values(), *(fetch.work for fetch in self._fetches.values())]
         for wire in [*self._wires.values(), *(fetch.wire for fetch in self._fetches.values())]:
             wire.stop()
-        self._held.clear()
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)

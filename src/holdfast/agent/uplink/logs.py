@@ -77,8 +77,12 @@ class StreamTail:
 
     def _upload(self, offset: int, data: bytes, *, ended: bool) -> LogUpload:
         return LogUpload(
-            key=self.task.key, stream=self.stream, offset=offset, data=data, ended=ended
-        )  # type: ignore[arg-type]  # one of STREAMS
+            key=self.task.key,
+            stream=self.stream,  # type: ignore[arg-type]  # one of STREAMS
+            offset=offset,
+            data=data,
+            ended=ended,
+        )
 
     def _find_start(self, fd: int, size: int) -> int:
         """Where to read from: on, or past what nobody will keep (LOGS-2) or what was punched

@@ -39,7 +39,7 @@ _CLOSED = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint in a task's folder. `fd` is open: the file may be replaced meanwhile, and these
     bytes stay."""
 
@@ -77,7 +77,7 @@ def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
     return sorted(found)
 
 
-def open_newest(folder: Path) -> Saved | None:
+def open_newest(folder: Path) -> SavedCheckpoint | None:
     """Open the newest checkpoint, None where there is none."""
     while found := find_saved(folder):
         changed_ns, step, path = found[-1]
@@ -85,11 +85,13 @@ def open_newest(folder: Path) -> Saved | None:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             continue  # replaced by a newer one
-        return Saved(path, fd, os.fstat(fd).st_size, changed_ns, step if step >= 0 else None)
+        return SavedCheckpoint(
+            path, fd, os.fstat(fd).st_size, changed_ns, step if step >= 0 else None
+        )
     return None
 
 
-def remove_up_to(folder: Path, saved: Saved) -> None:
+def remove_up_to(folder: Path, saved: SavedCheckpoint) -> None:
     """Delete a checkpoint that is done with, and those before it. A newer one stays, also under the
     same name."""
     for changed_ns, _, path in find_saved(folder):
@@ -143,7 +145,7 @@ class Transfers:
         self._incarnation = incarnation
         self._token = token
 
-    def upload(self, key: TaskKey, saved: Saved, sha256: str, wire: Wire) -> int:
+    def upload(self, key: TaskKey, saved: SavedCheckpoint, sha256: str, wire: Wire) -> int:
         """Send a checkpoint with that checksum; its number on record.
 
         Raises:
@@ -302,7 +304,7 @@ class Transfers:
         connection.endheaders()
 
 
-def _send_body(connection: http.client.HTTPConnection, saved: Saved, wire: Wire) -> None:
+def _send_body(connection: http.client.HTTPConnection, saved: SavedCheckpoint, wire: Wire) -> None:
     at = 0
     while at < saved.size and not _is_answered(connection):
         piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)

@@ -26,6 +26,7 @@ from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
 from holdfast.core.watchdogs import Rearmed
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
@@ -173,7 +174,7 @@ class WatchRunner:
         next_at = math.inf
         due: list[AgentTask] = []
         for task in self._table:
-            if task.state != "running" or task.over or task.watch.trip is not None:
+            if task.state is not AgentTaskState.RUNNING or task.watch.trip is not None:
                 continue
             self._say(task, now)
             if task.watch.trip is not None:

@@ -19,6 +19,7 @@ from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.ids import TaskKey
 from holdfast.core.lease import host_deadline
+from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
@@ -178,7 +179,7 @@ def test_an_end_on_record_is_acknowledged_and_never_launched_again(
     assert task is not None
     commands.carry_out(SyncAnswer(acked=[KEY]), started_at=now, newest=True)
     assert table.get(KEY) is not None  # it still runs: whoever acknowledged it is wrong
-    task.state = "ended"
+    task.move(AgentTaskEvent.GIVE_UP)
     line.said.clear()
     commands.carry_out(SyncAnswer(acked=[KEY], launch=[order()]), started_at=now, newest=True)
     assert line.said == [Ack(keys=[KEY])]
@@ -253,7 +254,7 @@ def test_a_stopped_or_lost_claim_is_forgotten_and_never_launched(
     stub = table.get(KEY)
     assert stub is not None
     assert stub.facts is not None
-    assert (stub.state, stub.facts.stopped) == ("ended", True), (
+    assert (stub.state, stub.facts.stopped) == (AgentTaskState.REPORTED, True), (
         "CMD-3: the stop is confirmed at once"
     )
     commands.carry_out(SyncAnswer(launch=[order()]), started_at=read_boottime(), newest=True)
@@ -281,11 +282,11 @@ def test_ranks_that_are_stopped_together_are_told_of_together(
     assert first is not None
     assert second is not None
     assert third is not None
-    first.state = "ended"
+    first.move(AgentTaskEvent.GIVE_UP)
     assert not table.ends_with_others(first), "it was not stopped: its end is news"
     stops = [PreemptOrder(key=key, grace_seconds=15.0, cause=Cause.SIBLING_DRAINED) for key in keys]
     commands.carry_out(SyncAnswer(preempt=stops), started_at=read_boottime(), newest=True)
-    second.state = "ended"
+    second.move(AgentTaskEvent.GIVE_UP)
     assert table.ends_with_others(second)
-    third.state = "ended"
+    third.move(AgentTaskEvent.GIVE_UP)
     assert not table.ends_with_others(third), "the last one waits for nobody"

@@ -23,8 +23,8 @@ from holdfast.agent.config import AgentConfig
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.resync import find_missed
 from holdfast.agent.tasks import AgentTask
-from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE
@@ -201,11 +201,14 @@ async def test_asking_again_has_an_end() -> None:
 # ---- what was missed
 
 
+E = AgentTaskEvent
+
+
 def test_what_was_missed_is_what_is_new(tmp_path: Path) -> None:
-    def make(job: str, state: Any, *, acked: bool = False) -> AgentTask:
+    def make(job: str, *events: AgentTaskEvent) -> AgentTask:
         task = AgentTask(TaskKey(job, 0, 1), tmp_path, None, 0.0)
-        task.state, task.saved.acked = state, acked
-        task.facts = TaskFacts(exit_code=0) if state == "ended" else None
+        for event in events:
+            task.move(event)
         return task
 
     def hold(job: str, *, ended: bool) -> TaskStatus:
@@ -221,14 +224,14 @@ def test_what_was_missed_is_what_is_new(tmp_path: Path) -> None:
         )
 
     tasks = [
-        make("starts", "starting"),
-        make("runs", "running"),
-        make("dies", "running"),
-        make("told", "ended"),
-        make("acked", "ended", acked=True),
-        make("late", "starting"),
-        make("missing", "starting"),
-        make("fetching", "starting"),
+        make("starts", E.LAUNCH),
+        make("runs", E.LAUNCH, E.RUN),
+        make("dies", E.LAUNCH, E.RUN),
+        make("told", E.LAUNCH, E.RUN, E.END, E.REPORT),
+        make("acked", E.LAUNCH, E.RUN, E.END, E.REPORT, E.ACKNOWLEDGE),
+        make("late", E.LAUNCH),
+        make("missing", E.LAUNCH),
+        make("fetching"),
     ]
     held = [
         ("starts", False),

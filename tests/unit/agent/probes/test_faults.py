@@ -38,7 +38,6 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
-from holdfast.wire.guardian import TaskEnded
 
 KEY = TaskKey("job", 0, 1)
 GB = 1 << 30
@@ -351,24 +350,13 @@ class SlowProbe(ScriptedProbe):
         return self.found
 
 
-Concluded = list[tuple[TaskKey, TaskFacts]]
-
-
-def make_desk(
-    tmp_path: Path, probe: Probe, gpus: list[int]
-) -> tuple[FaultDesk, AgentTask, Concluded]:
+def make_desk(tmp_path: Path, probe: Probe, gpus: list[int]) -> tuple[FaultDesk, AgentTask]:
     table = TaskTable(tmp_path)
     table.open()
     order = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"], gpus=gpus)
     task = table.add(order, 0.0)
-    task.state, task.started_at = "running", 1.0
-    concluded: Concluded = []
-
-    def conclude(task: AgentTask, ended: TaskEnded, facts: TaskFacts) -> None:
-        task.state = "ended"
-        concluded.append((task.key, facts))
-
-    return FaultDesk(probe, table, conclude), task, concluded
+    task.started_at = 1.0
+    return FaultDesk(probe, table), task
 
 
 async def settle(done: Callable[[], bool]) -> None:
@@ -382,26 +370,16 @@ HUNG = TaskFacts(signal=9, trip=make_trip(Watchdog.GPU_HEALTH, "idle", {}))
 
 
 @pytest.mark.parametrize("facts", [BAD, HUNG, TaskFacts(signal=11), TaskFacts(start_error="x")])
-async def test_a_bad_end_waits_for_the_devices_and_is_told_once(
-    tmp_path: Path, facts: TaskFacts
-) -> None:
+async def test_a_bad_end_waits_for_the_devices(tmp_path: Path, facts: TaskFacts) -> None:
     probe = SlowProbe(DeviceFaults(xids=(79,), ecc_errors=1, gpu_lost="gone"))
-    desk, task, concluded = make_desk(tmp_path, probe, [0])
-    ended = TaskEnded(key=KEY)
-    for _ in range(3):  # the guardian repeats it
-        desk.examine(task, ended, facts)
+    desk, task = make_desk(tmp_path, probe, [0])
+    asking = asyncio.create_task(desk.add_faults(task, facts))
     await settle(lambda: probe.asked == 1)
-    assert concluded == []
+    assert not asking.done()
     probe.go.set()
-    await settle(lambda: bool(concluded))
-    await asyncio.sleep(0)
-    assert len(concluded) == probe.asked == 1
-    assert (concluded[0][1].xids, concluded[0][1].ecc_errors, concluded[0][1].gpu_lost) == (
-        (79,),
-        1,
-        "gone",
-    )
-    assert concluded[0][1].exit_code == facts.exit_code
+    found = await asking
+    assert (found.xids, found.ecc_errors, found.gpu_lost) == ((79,), 1, "gone")
+    assert found.exit_code == facts.exit_code
 
 
 @pytest.mark.parametrize(
@@ -420,9 +398,8 @@ async def test_other_ends_wait_for_nothing(
 ) -> None:
     """FAULT-3."""
     probe = SlowProbe(DeviceFaults(xids=(79,)))
-    desk, task, concluded = make_desk(tmp_path, probe, gpus)
-    desk.examine(task, TaskEnded(key=KEY), facts)
-    assert concluded == [(KEY, facts)]
+    desk, task = make_desk(tmp_path, probe, gpus)
+    assert await desk.add_faults(task, facts) == facts
     assert probe.asked == 0
 
 
@@ -431,14 +408,12 @@ async def test_a_probe_that_fails_does_not_keep_the_end(tmp_path: Path, error: E
     """FAULT-2."""
     probe = SlowProbe(error)
     probe.go.set()
-    desk, task, concluded = make_desk(tmp_path, probe, [0])
-    desk.examine(task, TaskEnded(key=KEY), BAD)
-    await settle(lambda: bool(concluded))
-    assert concluded == [(KEY, BAD)]
+    desk, task = make_desk(tmp_path, probe, [0])
+    assert await desk.add_faults(task, BAD) == BAD
 
 
 async def test_how_the_devices_were_survives_the_agent(tmp_path: Path) -> None:
-    desk, task, _ = make_desk(tmp_path, SlowProbe(DeviceFaults()), [0])
+    desk, task = make_desk(tmp_path, SlowProbe(DeviceFaults()), [0])
     desk.begin(task)
     await settle(lambda: task.saved.devices is not None)
     again = TaskTable(tmp_path).restore(KEY, 0.0)

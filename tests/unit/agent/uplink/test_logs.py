@@ -14,6 +14,7 @@ from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS, LogShipper, StreamTail, read_log_tail
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import punch_hole
 from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
@@ -79,7 +80,7 @@ def test_no_secret_leaves_across_any_border(
                 at += size
                 sent += ship(tail, limit)
             file.write(data[at:])
-        task.state = "ended"
+        task.move(AgentTaskEvent.GIVE_UP)
         sent += ship(tail, limit)
     assert sent == Redactor(secrets.values()).mask(data)
     assert b"abcd" not in sent
@@ -111,7 +112,7 @@ def test_holes_are_never_shipped_as_zeros(tmp_path: Path) -> None:
     with open(path, "r+b") as file:
         punch_hole(file.fileno(), 1 << 20, 2 << 20)
     task = make_task(tmp_path)
-    task.state = "ended"
+    task.move(AgentTaskEvent.GIVE_UP)
     tail = StreamTail(task, "stdout")
     chunks = {}
     while (upload := tail.read_upload(300_000)) is not None:
@@ -128,7 +129,7 @@ def test_a_missing_file_ends_as_an_empty_stream(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     tail = StreamTail(task, "stderr")
     assert tail.read_upload(100) is None
-    task.state = "ended"
+    task.move(AgentTaskEvent.GIVE_UP)
     upload = tail.read_upload(100)
     assert upload is not None
     assert (upload.data, upload.ended) == (b"", True)
@@ -207,7 +208,7 @@ async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path
         for stream in STREAMS:
             (folder / stream).write_text(f"{job_id} {stream}")
         task = make_task(folder, key=TaskKey(job_id, 0, 1))
-        task.state = "ended"
+        task.move(AgentTaskEvent.GIVE_UP)
         shipper.follow(task)
     running = asyncio.create_task(shipper.run())
     try:

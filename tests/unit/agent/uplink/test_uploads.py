@@ -7,8 +7,9 @@ from pathlib import Path
 
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointDesk
-from holdfast.agent.uplink.transfers import Saved, Transfers, Wire
+from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
 
 SIZE = 8 << 20
@@ -28,7 +29,7 @@ class Away(Transfers):
         self.torn = torn
         self.tries: list[str] = []
 
-    def upload(self, key: TaskKey, saved: Saved, sha256: str, wire: Wire) -> int:
+    def upload(self, key: TaskKey, saved: SavedCheckpoint, sha256: str, wire: Wire) -> int:
         self.tries.append(sha256)
         if self.torn:
             raise ValidationError("the bytes changed on their way", code="checksum_mismatch")
@@ -40,7 +41,7 @@ async def make_tries(transfers: Away, folder: Path, tries: int) -> int:
     table = TaskTable(folder)
     table.open()
     task = AgentTask(TaskKey("job", 0, 1), folder / "tasks" / "job.0.1", None, 0.0)
-    task.state = "running"
+    task.move(AgentTaskEvent.LAUNCH)
     (task.folder / OUT_FOLDER).mkdir(parents=True)
     (task.folder / OUT_FOLDER / "checkpoint.5").write_bytes(bytes(SIZE))
     desk = CheckpointDesk(table, transfers)

@@ -1,0 +1,172 @@
+"""The image of a container task: found on the host, or pulled by one task for all that wait."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from holdfast.agent.containers.children import Children, Stopped, TimedOut
+from holdfast.agent.containers.images import (
+    ImageLock,
+    PullOutcome,
+    clean_words,
+    describe_progress,
+    is_engine_away,
+    is_missing,
+    qualify,
+    read_last_words,
+    try_take_slot,
+)
+from holdfast.agent.containers.plan import Plan, RunnerStatus, write_status
+from holdfast.process.syscalls import read_boottime
+
+STEP_SECONDS = 120.0  # a runtime that takes longer for anything but a pull is stuck
+_SAY_SECONDS = 2.0
+_LOCK_SECONDS = 0.1
+
+
+class NeverRan(Exception):
+    """Nothing will run; `status` says why."""
+
+    def __init__(self, status: RunnerStatus) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def make_failure(sentence: str) -> RunnerStatus:
+    """A runtime's error is charged to the job, which may ask for what cannot be had; an engine that
+    is away is the host's failure."""
+    if is_engine_away(sentence):
+        return RunnerStatus(phase="ended", lost=sentence)
+    return RunnerStatus(phase="ended", runtime_error=sentence)
+
+
+def say(sentence: str) -> None:
+    """Write a line for a person to the task's standard error."""
+    try:
+        os.write(2, f"holdfast: {clean_words(sentence)}\n".encode(errors="replace"))
+    except OSError:
+        pass  # a full disk is no reason to end the task
+
+
+def _refuse(pull_error: str) -> NoReturn:
+    raise NeverRan(RunnerStatus(phase="ended", pull_error=pull_error)) from None
+
+
+class Puller:
+    """Finds the image of one plan."""
+
+    def __init__(self, folder: Path, plan: Plan, children: Children) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._children = children
+
+    def find_or_pull(self) -> str:
+        """Return the image's id. Raises NeverRan, Stopped, TimedOut, OSError."""
+        plan = self._plan
+        found = self._find_image(plan.image)
+        if found and plan.pull != "always":
+            return found
+        if plan.pull == "never":
+            _refuse(f"{plan.image} is not on this host, and the job never pulls it")
+        lock = ImageLock(plan.locks, plan.image)
+        try:
+            return self._pull_alone(lock)
+        finally:
+            lock.close()
+
+    def _find_image(self, image: str) -> str:
+        runtime = self._plan.runtime
+        code, text = self._children.run(runtime.find_image(image), STEP_SECONDS, may_stop=True)
+        if code == 0:
+            return text.strip().splitlines()[-1].strip()
+        if is_missing(text):
+            return ""
+        words = read_last_words(text)
+        raise NeverRan(make_failure(f"{runtime.kind} cannot look for {image}: {words}"))
+
+    def _pull_alone(self, lock: ImageLock) -> str:
+        """PULL-1."""
+        plan = self._plan
+        since = read_boottime()
+        write_status(self._folder, RunnerStatus(phase="pulling"))
+        said = False
+        while not lock.try_take():
+            if not said:
+                said = True
+                say(f"another task pulls {plan.image}; waiting for it")
+            self._pause(_LOCK_SECONDS)
+        outcome = lock.read_outcome(since) if said else None
+        if outcome is not None and outcome.error:
+            _refuse(outcome.error)
+        if outcome is not None or plan.pull == "missing":
+            found = self._find_image(plan.image)
+            if found:
+                return found
+        slot = try_take_slot(plan.locks, plan.pulls_at_once)
+        if slot is None:
+            say(f"{plan.pulls_at_once} other images are being pulled; waiting")
+        while slot is None:
+            self._pause(_LOCK_SECONDS)
+            slot = try_take_slot(plan.locks, plan.pulls_at_once)
+        try:
+            found = self._pull()
+        except NeverRan as failed:
+            error = failed.status.pull_error or "it failed"
+            lock.note_outcome(PullOutcome(at=read_boottime(), error=error))
+            raise
+        finally:
+            os.close(slot)
+        lock.note_outcome(PullOutcome(at=read_boottime()))
+        return found
+
+    def _pause(self, seconds: float) -> None:
+        self._children.turn(seconds)
+        if self._children.stop_asked:
+            raise Stopped
+
+    def _pull(self) -> str:
+        plan = self._plan
+        began = time.monotonic()
+        give_up_at = began + plan.pull_seconds
+        say(f"pulling {plan.image}")
+        name = plan.image
+        try:
+            code, text = self._pull_name(name, give_up_at)
+            other = qualify(name, text) if code else None
+            if other is not None:
+                name = other
+                say(f"pulling {name}")
+                code, text = self._pull_name(name, give_up_at)
+        except TimedOut as late:
+            last = read_last_words(late.text)
+            _refuse(f"the pull of {name} timed out after {plan.pull_seconds:g} s; last: {last}")
+        except Stopped:
+            say(f"the pull of {name} was stopped")
+            raise
+        if code:
+            sentence = f"{name} could not be pulled: {read_last_words(text)}"
+            if is_engine_away(text):
+                raise NeverRan(make_failure(sentence))
+            _refuse(sentence)
+        found = self._find_image(name)
+        if not found:
+            _refuse(f"{name} was pulled, and is not there")
+        say(f"pulled {name} in {time.monotonic() - began:.1f} s")
+        return found
+
+    def _pull_name(self, name: str, give_up_at: float) -> tuple[int, str]:
+        said, said_at = "", time.monotonic()
+
+        def tell(text: str) -> None:
+            nonlocal said, said_at
+            words = describe_progress(text)
+            if words and words != said and time.monotonic() - said_at >= _SAY_SECONDS:
+                said, said_at = words, time.monotonic()
+                say(f"pulling {name}: {words}, {time.monotonic() - began:.0f} s")
+
+        began = time.monotonic()
+        seconds = max(0.0, give_up_at - began)
+        return self._children.run(self._plan.runtime.pull(name), seconds, may_stop=True, each=tell)

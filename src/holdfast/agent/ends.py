@@ -1,0 +1,139 @@
+"""How a task ends: from the guardian's `TaskEnded` to the report, and until nothing of it is needed.
+
+`end_task` awaits its steps in this order: the container is gone, the facts are gathered with the
+last lines of the log, the devices have been asked, what the task saved is uploaded, the report is
+due. `settle` forgets the task once the controller has its end and its logs. No step writes the
+task's state down (KEEP-3): the guardian tells an end again until it is acknowledged, so an agent
+that is killed at any step leaves the next one to take the same steps anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
+from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.orders.exit_facts import make_facts
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.logs import read_log_tail
+from holdfast.agent.watch.faults import FaultDesk
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent, AgentTaskState
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.guardian import TaskEnded
+
+log = logging.getLogger("holdfast.agent.ends")
+
+_SETTLE_SECONDS = 2.0
+
+
+class TaskEnds:
+    """Ends the tasks of this agent. `reported` is called when an end is due in the next sync."""
+
+    def __init__(
+        self,
+        table: TaskTable,
+        *,
+        containers: ContainerDesk,
+        faults: FaultDesk,
+        checkpoints: CheckpointDesk,
+        keeper: Housekeeper,
+        reported: Callable[[AgentTask], None],
+    ) -> None:
+        self._table = table
+        self._containers = containers
+        self._faults = faults
+        self._checkpoints = checkpoints
+        self._keeper = keeper
+        self._reported = reported
+        self._works: dict[TaskKey, asyncio.Task[None]] = {}
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.host_stops = False
+
+    def begin(self, task: AgentTask, ended: TaskEnded) -> None:
+        """Start on an end. The guardian repeats it until it is acknowledged; a repeat is
+        ignored."""
+        if task.state.end_heard:
+            return
+        task.move(AgentTaskEvent.END)
+        work = self._works[task.key] = asyncio.create_task(self.end_task(task, ended))
+        work.add_done_callback(lambda done: self._note_done(task.key, done))
+
+    async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:
+        """Take a task in `ending` to `reported`."""
+        facts = await self._gather_facts(task, ended)
+        facts = await self._faults.add_faults(task, facts)
+        alone = task.order is None or task.order.world_size == 1
+        if not (facts.succeeded and alone):  # else there is no next attempt that could use them
+            await self._checkpoints.upload_last(task)
+        task.end(AgentTaskEvent.REPORT, facts)
+        # The end itself is the guardian's to remember until it is acknowledged.
+        self._table.save_changed(task, read_boottime())
+        how = {"exit_code": ended.exit_code, "signal": ended.signal}
+        log.info("ended", extra=task.about(**how, stopped=ended.stopped or None))
+        if ended.unkillable:
+            log.error(
+                f"processes {ended.survivors} survive SIGKILL: this host is suspect",
+                extra=task.about(),
+            )
+        self._reported(task)
+
+    async def _gather_facts(self, task: AgentTask, ended: TaskEnded) -> TaskFacts:
+        container = await self._containers.confirm_gone(task) if task.in_container else None
+        facts = make_facts(
+            ended,
+            trip=task.watch.trip,
+            kill_sent=task.saved.kill_sent,
+            stop_asked=task.saved.stop_asked,
+            host_stops=self.host_stops,
+            log_tail="" if ended.exit_code == 0 else read_log_tail(task),
+            memory_limit_bytes=task.order.memory_bytes if task.order else 0,
+            rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
+        )
+        if container is None:
+            return facts
+        status, unkillable = container
+        return add_container_facts(facts, ended, status, task, unkillable=unkillable)
+
+    def settle(self, task: AgentTask) -> None:
+        """Forget a task whose end is on record and whose logs are; until then have the disk know
+        how far it got."""
+        if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
+            self._table.forget(task)
+            self._keeper.put_away(task)
+            return
+        # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
+        # before leaves the next one a log to ship again, which changes nothing.
+        task.dirty = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(_SETTLE_SECONDS, lambda: self._table.save_changed(task, read_boottime()))
+
+    async def report_held(self) -> None:
+        """Report now every end that waits for an upload: this host goes."""
+        await asyncio.sleep(0)  # an end that was heard just now takes its steps first
+        held = [
+            self._works[task.key] for task in self._table if task.state is AgentTaskState.SAVING
+        ]
+        self._checkpoints.let_go_all()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    async def watch(self) -> None:
+        """Wait for ever; raise what made an end fail. The next agent takes its steps anew."""
+        await self._failed
+
+    async def close(self) -> None:
+        """Drop every end that is not reported: the guardian tells it to the next agent."""
+        works = list(self._works.values())
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    def _note_done(self, key: TaskKey, work: asyncio.Task[None]) -> None:
+        self._works.pop(key, None)
+        error = None if work.cancelled() else work.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)

@@ -1,0 +1,63 @@
+"""From a watchdog's trip to the KILL.
+
+AGT-2  A trip ends in the kill, whatever hangs: the kill has a timer of its own, set before
+       forensics begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast.agent.offload import Asides
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.watch.forensics import ForensicsDesk
+from holdfast.core.causes import Watchdog
+from holdfast.core.facts import Trip
+from holdfast.process.syscalls import read_boottime
+
+log = logging.getLogger("holdfast.agent.watch.kills")
+
+_KILL_REPEAT_SECONDS = 5.0
+_NO_FORENSICS = (Watchdog.LOST_LEASE, Watchdog.OPERATOR_STOP)
+
+
+class Kills:
+    """Kills the tasks whose watchdogs tripped, after a look at them where that is wanted."""
+
+    def __init__(self, table: TaskTable, link: GuardianLink, forensics: ForensicsDesk) -> None:
+        self._table = table
+        self._link = link
+        self._forensics = forensics
+        self._asides = Asides()
+
+    def take_trip(self, task: AgentTask, trip: Trip) -> None:
+        """End a task because of a trip."""
+        if trip.watchdog is Watchdog.OPERATOR_STOP:
+            return  # the order that brought it has sent the stop, with its grace
+        seconds = task.watch.settings.forensics_seconds
+        if trip.watchdog in _NO_FORENSICS or seconds <= 0:
+            self.kill(task)
+            return
+        asyncio.get_running_loop().call_later(seconds + 0.5, self.kill, task)  # AGT-2
+        self._asides.start(self._examine_and_kill(task, trip, seconds))
+
+    async def _examine_and_kill(self, task: AgentTask, trip: Trip, seconds: float) -> None:
+        try:
+            await self._forensics.gather(task, trip, seconds)
+        except Exception:
+            log.exception("forensics failed", extra=task.about())
+        finally:
+            self.kill(task)
+
+    def kill(self, task: AgentTask) -> None:
+        """KILL the whole tree; repeated until the end is reported."""
+        if not task.live:
+            return
+        if not task.saved.kill_sent:
+            task.saved.kill_sent = True
+            log.warning("killing it", extra=task.about())
+        self._link.stop(task.key, 0.0)
+        self._table.save(task, read_boottime())
+        asyncio.get_running_loop().call_later(_KILL_REPEAT_SECONDS, self.kill, task)

@@ -1,0 +1,298 @@
+"""The table of a task inside its agent, walked through kill -9: at every state the agent's memory is
+dropped, and another one goes on with the disk and with what the guardian holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
+from holdfast.agent.ends import TaskEnds
+from holdfast.agent.host_facts import make_probe
+from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.orders.commands import Commands, TaskPlaces
+from holdfast.agent.orders.hearing import Hearing
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointDesk
+from holdfast.agent.uplink.http import HttpClient
+from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
+from holdfast.agent.watch.faults import FaultDesk
+from holdfast.agent.watch.forensics import ForensicsDesk
+from holdfast.agent.watch.kills import Kills
+from holdfast.agent.watch.runner import WatchRunner
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
+from holdfast.core.transitions import AGENT_TASK
+from holdfast.errors import Unavailable
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload, SyncAnswer
+from holdfast.wire.guardian import (
+    Ack,
+    LaunchTask,
+    Request,
+    Snapshot,
+    TaskEnded,
+    TaskStarted,
+    TaskStatus,
+)
+
+KEY = TaskKey("job", 0, 1)
+ORDER = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"])
+ENDED = TaskEnded(key=KEY, exit_code=3, runtime_seconds=1.5)
+S = AgentTaskState
+
+
+class Guardian(GuardianLink):
+    """Holds what a guardian would, whichever agent speaks to it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda answer: None, lambda: None)
+        self.held: dict[TaskKey, TaskStatus] = {}
+
+    def say(self, request: Request) -> None:
+        if isinstance(request, LaunchTask):
+            self.hold(request.key)
+        elif isinstance(request, Ack):
+            for key in request.keys:
+                self.held.pop(key, None)
+
+    def hold(self, key: TaskKey, *, pid: int = 0, ended: TaskEnded | None = None) -> None:
+        began = 1.0 if pid else 0.0
+        self.held[key] = TaskStatus(
+            key=key, pid=pid, started_at=began, deadline=9.0, stdout="", stderr="", ended=ended
+        )
+
+    def look(self) -> Snapshot:
+        return Snapshot(incarnation="i", tasks=list(self.held.values()), number=1)
+
+
+class Uplink(Transfers):
+    """A controller that takes checkpoints once it is `there`."""
+
+    there = False
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+
+    def upload(self, key: TaskKey, saved: SavedCheckpoint, sha256: str, wire: Wire) -> int:
+        if not self.there:
+            raise Unavailable("away")
+        return 1
+
+
+class Logs:
+    """A controller that takes logs."""
+
+    async def send_logs(self, uploads: list[LogUpload]) -> LogsAnswer:
+        return LogsAnswer()
+
+
+class Life:
+    """One agent's memory of its tasks."""
+
+    def __init__(self, folder: Path, guardian: Guardian, uplink: Uplink) -> None:
+        self.guardian = guardian
+        self.reported: list[TaskKey] = []
+        self.table = TaskTable(folder)
+        self.table.open()
+        (folder / "work").mkdir(exist_ok=True)
+        probe = make_probe(AgentConfig(url="http://c", state_dir=str(folder)))
+        self.checkpoints = CheckpointDesk(self.table, uplink)
+        containers = ContainerDesk(
+            folder / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
+        )
+        faults = FaultDesk(probe, self.table)
+        keeper = Housekeeper(self.table, folder / "work")
+        self.ends = TaskEnds(
+            self.table,
+            containers=containers,
+            faults=faults,
+            checkpoints=self.checkpoints,
+            keeper=keeper,
+            reported=lambda task: self.reported.append(task.key),
+        )
+        self.shipper = LogShipper(cast(ControllerCalls, Logs()), self.ends.settle)
+        watching = WatchRunner(self.table, probe, trip=lambda *_: None, first_beat=lambda: None)
+        self.commands = Commands(
+            self.table,
+            guardian,
+            TaskPlaces(host_mark="m", beat_socket="/b", work_folder=folder / "work", inherited={}),
+            changed=lambda: None,
+            launched=self.shipper.follow,
+            poked=lambda: None,
+            forgotten=self.ends.settle,
+            containers=containers,
+            checkpoints=self.checkpoints,
+        )
+        calls = ControllerCalls(HttpClient("http://c", ca_file=None))
+        self.hearing = Hearing(
+            self.table,
+            guardian,
+            commands=self.commands,
+            ends=self.ends,
+            kills=Kills(self.table, guardian, ForensicsDesk(calls, probe)),
+            containers=containers,
+            checkpoints=self.checkpoints,
+            faults=faults,
+            watching=watching,
+            shipper=self.shipper,
+            keeper=keeper,
+            changed=lambda: None,
+        )
+        self.hearing.take_over(guardian.look())
+
+    def task(self) -> AgentTask:
+        task = self.table.get(KEY)
+        assert task is not None
+        return task
+
+    def hear(self, answer: SyncAnswer) -> None:
+        self.commands.carry_out(answer, started_at=read_boottime(), newest=True)
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not done():
+                await asyncio.sleep(0.002)
+
+    async def die(self) -> None:
+        """As by kill -9: nothing more is written."""
+        self.table.save = lambda task, now: None  # type: ignore[method-assign]  # a dead agent
+        await self.ends.close()
+        await self.checkpoints.close()
+
+
+class Walk:
+    """One task on its way through the table, by one agent or by many."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.guardian = Guardian()
+        self.uplink = Uplink()
+        self.life = Life(folder, self.guardian, self.uplink)
+
+    async def kill(self) -> None:
+        await self.life.die()
+        self.life = Life(self.folder, self.guardian, self.uplink)
+
+    async def reach(self, state: AgentTaskState) -> None:
+        """The step that leads from the state before to this one."""
+        life = self.life
+        if state is S.LAUNCHED:
+            life.hear(SyncAnswer(launch=[ORDER]))
+        elif state is S.RUNNING:
+            task = life.task()
+            (task.path_of("stdout")).write_text("out\n")
+            (task.folder / OUT_FOLDER / "checkpoint.5").write_bytes(b"saved")
+            self.guardian.hold(KEY, pid=4321)
+            life.hearing.take_start(TaskStarted(key=KEY, pid=4321, started_at=1.0))
+        elif state is S.ENDING:
+            self.guardian.hold(KEY, pid=4321, ended=ENDED)
+            life.hearing.take_end(ENDED)
+        elif state is S.SAVING:
+            await life.until(lambda: life.task().state is S.SAVING)
+        elif state is S.REPORTED:
+            self.uplink.there = True
+            await life.until(lambda: life.task().state is S.REPORTED)
+        elif state is S.ACKNOWLEDGED:
+            life.hear(SyncAnswer(acked=[KEY]))
+            life.table.save(life.task(), 2.0)
+        elif state is S.DONE:
+            shipping = asyncio.create_task(life.shipper.run())
+            await life.until(lambda: life.table.get(KEY) is None)
+            shipping.cancel()
+
+
+@pytest.fixture
+async def walk(tmp_path: Path) -> AsyncIterator[Walk]:
+    walk = Walk(tmp_path)
+    yield walk
+    await walk.life.die()
+
+
+PATH = (S.LAUNCHED, S.RUNNING, S.ENDING, S.SAVING, S.REPORTED, S.ACKNOWLEDGED, S.DONE)
+
+
+@pytest.mark.parametrize("killed", [(), *((state,) for state in PATH), PATH], ids=str)
+async def test_a_task_goes_its_whole_way_whenever_its_agents_are_killed(
+    walk: Walk, killed: tuple[AgentTaskState, ...]
+) -> None:
+    for state in PATH:
+        await walk.reach(state)
+        task = walk.life.table.get(KEY)
+        assert task is None or task.state in (state, S.SAVING if state is S.ENDING else state)
+        if state is S.REPORTED:
+            facts = walk.life.task().facts
+            assert isinstance(facts, TaskFacts)
+            assert (facts.exit_code, "out" in facts.log_tail) == (3, True)
+        if state in killed:
+            await walk.kill()
+            again = walk.life.table.get(KEY)
+            if state is S.REPORTED:  # the guardian says the end again, and its steps are taken anew
+                await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
+            elif state is not S.DONE:
+                expected = S.ENDING if state is S.SAVING else state
+                assert again is not None
+                assert again.state is expected
+    assert walk.life.table.get(KEY) is None
+    assert walk.guardian.held == {}
+    assert not (walk.folder / "tasks" / "job.0.1").exists()
+
+
+async def test_an_order_that_was_not_launched_leaves_nothing_to_the_next_agent(walk: Walk) -> None:
+    walk.life.table.add(ORDER, 0.0)
+    assert walk.life.task().state is S.ORDERED
+    await walk.kill()
+    assert walk.life.table.get(KEY) is None
+    await walk.reach(S.LAUNCHED)
+    assert walk.life.task().state is S.LAUNCHED
+
+
+async def test_an_acknowledgement_that_the_guardian_never_heard_is_said_again(walk: Walk) -> None:
+    for state in PATH[:-1]:
+        await walk.reach(state)
+    walk.guardian.hold(KEY, pid=4321, ended=ENDED)
+    await walk.kill()
+    assert walk.guardian.held == {}
+    assert walk.life.task().state is S.ACKNOWLEDGED
+    assert walk.life.reported == []
+
+
+async def test_an_end_is_reported_once_however_often_it_is_heard(walk: Walk) -> None:
+    for state in PATH[:3]:
+        await walk.reach(state)
+    walk.life.hearing.take_end(ENDED)
+    await walk.reach(S.REPORTED)
+    walk.life.hearing.take_end(ENDED)
+    await asyncio.sleep(0)
+    assert walk.life.reported == [KEY]
+
+
+def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
+    """An agent is replaced under running tasks: field names of `state.json` never change."""
+    table = TaskTable(tmp_path)
+    table.open()
+    table.add(ORDER, 0.0)
+    path = tmp_path / "tasks" / "job.0.1" / "state.json"
+    path.write_text(
+        '{"shipped":{"stdout":12},"shipped_whole":true,"stop_asked":true,"kill_sent":true,'
+        '"devices":{"sequence":7},"acked":true}'
+    )
+    found = TaskTable(tmp_path).restore(KEY, 1.0)
+    saved = found.saved
+    assert (saved.shipped, saved.shipped_whole, saved.acked) == ({"stdout": 12}, True, True)
+    assert (saved.stop_asked, saved.kill_sent) == (True, True)
+    assert saved.devices is not None
+    assert found.order == ORDER
+
+
+def test_the_walk_passes_every_state() -> None:
+    assert {S.ORDERED, *PATH} == {state for state, _ in AGENT_TASK} | {S.DONE}
