@@ -81,21 +81,19 @@ class Agent:
         self._refusal = ""
         self._unread: list[str] = []
         self._table = TaskTable(config.state_path)
-        self._client = HttpClient(config.url, ca_file=config.ca_file)
+        url, ca_file, incarnation = config.url, config.ca_file, ties.incarnation
+        self._client = HttpClient(url, ca_file=ca_file)
         self._calls = ControllerCalls(self._client)
         self._registrar = Registrar(
             self._calls,
             config.host_path,
-            url=config.url,
-            incarnation=ties.incarnation,
+            url=url,
+            incarnation=incarnation,
             token_file=config.join_token_file,
         )
         self._probe = make_probe(config)
         transfers = Transfers(
-            config.url,
-            ca_file=config.ca_file,
-            incarnation=ties.incarnation,
-            token=lambda: self._calls.token,
+            url, ca_file=ca_file, incarnation=incarnation, token=lambda: self._calls.token
         )
         self._checkpoints = CheckpointDesk(self._table, transfers)
         self._watching = WatchRunner(
@@ -127,7 +125,7 @@ class Agent:
         self._sync = SyncLoop(
             self._calls,
             self,
-            incarnation=ties.incarnation,
+            incarnation=incarnation,
             interval_seconds=self._registrar.identity.sync_interval_seconds,
             settings_rev=lambda: self._commands.settings_rev,
         )
