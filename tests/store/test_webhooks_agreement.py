@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.webhooks.values import Answer, BackOff, DeliveryState, DueDelivery, judge_try
+from holdfast.core.webhooks.values import DeliveryAnswer, BackOff, DeliveryState, DueDelivery, judge_try
 from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance_webhooks import Hooks
 from tests.store.rig import START, Rig
@@ -81,7 +81,7 @@ class Pair:
 
     async def land(self, chance: random.Random) -> None:
         pair = self.flying.pop(chance.randrange(len(self.flying)))
-        answer = Answer(status=chance.choice([200, 200, 500, 500, 410, None]), error="")
+        answer = DeliveryAnswer(status=chance.choice([200, 200, 500, 500, 410, None]), error="")
         applied = []
         for side, due in zip(self.sides, pair, strict=True):
             tried = judge_try(due, answer, 2, BackOff(), 0.0)

@@ -1,27 +1,26 @@
-"""Clusters for end-to-end tests: one of a module for what only looks, one of a test for what breaks
+"""Clusters for end-to-end tests: `shared` by a module's tests, or `cluster`, for a test that breaks
 it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.store.pg_fixture import PgServer
+from holdfast.store.embedded.postgres import EmbeddedPostgres
+from tests.store.pg_fixture import FAST_SETTINGS, PgServer
 from tests.system.cluster import Cluster
 from tests.system.proxy import Proxy
 
-MakeCluster = Callable[..., Cluster]
 
-
-def make_cluster(stack: ExitStack, folder: Path, server: PgServer, **more: Any) -> Cluster:
-    """A cluster with one controller, closed with `stack`."""
+def make_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: object) -> Cluster:
+    """A cluster with one controller, whose checkpoints lie in its folder; closed with `stack`."""
     name = server.create_database()
     stack.callback(server.drop_database, name)
-    cluster = Cluster(folder, server.dsn_of(name), **more)
+    settings = {"blobs": str(folder / "blobs"), **settings}
+    cluster = Cluster(folder, server.dsn_of(name), settings=settings)
     stack.callback(cluster.close)
     cluster.add_controller()
     return cluster
@@ -57,3 +56,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer) -> Ite
     sees another's."""
     with ExitStack() as stack:
         yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
+
+
+@pytest.fixture
+def own_database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL server of this test's own, to be killed."""
+    # Without fsync, which guards against a crash of the machine, not of the server. What a commit
+    # promised must be in the file.
+    settings = {**FAST_SETTINGS, "synchronous_commit": "on"}
+    server = EmbeddedPostgres(tmp_path / "pg", settings=settings)
+    server.start()
+    yield server
+    server.stop()

@@ -1,43 +1,16 @@
-"""A cluster whose checkpoints lie in a folder of the test's own."""
+"""Real S3 buckets, scripts that save, and the blobs that are left."""
 
 from __future__ import annotations
 
 import os
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.store.pg_fixture import PgServer
 from tests.system.checkpoints import ceph
 from tests.system.cluster import Cluster
-
-
-def open_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: object) -> Cluster:
-    """A cluster with one controller, closed with `stack`."""
-    name = server.create_database()
-    stack.callback(server.drop_database, name)
-    cluster = Cluster(
-        folder, server.dsn_of(name), settings={"blobs": str(folder / "blobs"), **settings}
-    )
-    stack.callback(cluster.close)
-    cluster.add_controller()
-    return cluster
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, pg_server: PgServer) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        yield open_cluster(stack, tmp_path, pg_server)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer) -> Iterator[Cluster]:
-    """One for the tests of a module; each brings hosts and queues of its own."""
-    with ExitStack() as stack:
-        yield open_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
 
 
 @pytest.fixture(scope="session")

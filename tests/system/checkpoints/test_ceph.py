@@ -18,9 +18,10 @@ from holdfast.blobs.interface import BlobMissing, BlobsUnavailable
 from holdfast.blobs.objects import ObjectBlobs
 from tests.store.pg_fixture import PgServer
 from tests.system.checkpoints.ceph import Gateway
-from tests.system.checkpoints.conftest import open_cluster, write_script
+from tests.system.checkpoints.conftest import write_script
 from tests.system.checkpoints.test_blobs import MB, listed, pieces, read
 from tests.system.cluster import Cluster
+from tests.system.conftest import make_cluster
 from tests.system.proxy import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -162,7 +163,7 @@ async def test_a_reader_that_takes_its_time_gets_every_byte(
 @pytest.fixture
 def cluster(tmp_path: Path, pg_server: PgServer, ceph_address: str) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        yield open_cluster(stack, tmp_path, pg_server, blobs=ceph_address)
+        yield make_cluster(stack, tmp_path, pg_server, blobs=ceph_address)
 
 
 SAVES = """

@@ -14,8 +14,9 @@ import pytest
 
 import holdfast
 from tests.store.pg_fixture import PgServer
-from tests.system.checkpoints.conftest import blobs_of, open_cluster, write_script
+from tests.system.checkpoints.conftest import blobs_of, write_script
 from tests.system.cluster import Cluster
+from tests.system.conftest import make_cluster
 from tests.system.containers import python_image
 from tests.system.containers.engines import Engine
 from tests.system.proxy import wait_until
@@ -29,7 +30,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine
 ) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        yield open_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
+        yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
     assert engine.containers() == []
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from holdfast.store.embedded.postgres import EmbeddedPostgres
-from tests.store.pg_fixture import FAST_SETTINGS
 from tests.system.cluster import MARGIN, TTL, Cluster, is_alive, signal_all
 from tests.system.gangs.rig import SECONDS, Gang
 from tests.system.proxy import wait_until
@@ -112,18 +110,6 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_drain(cluster: Cluster) 
     kinds = gang.kinds()
     assert (kinds.count("job.draining"), kinds.count("job.requeued")) == (1, 1), kinds
     assert {r: c.retries for r, c in cluster.client.job(gang.id).rank_charges.items()} == {"3": 1}
-
-
-@pytest.fixture
-def own_database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A server of this test's own, to be killed."""
-    with ExitStack() as stack:
-        server = EmbeddedPostgres(
-            tmp_path / "pg", settings={**FAST_SETTINGS, "synchronous_commit": "on"}
-        )
-        server.start()
-        stack.callback(server.stop)
-        yield server
 
 
 def test_a_database_that_is_killed_in_the_middle_of_a_drain(

@@ -73,7 +73,7 @@ def impatient(tmp_path, pg_server: PgServer):  # type: ignore[no-untyped-def]  #
     from contextlib import ExitStack
 
     with ExitStack() as stack:
-        yield make_cluster(stack, tmp_path, pg_server, settings={"reservation_seconds": 4.0})
+        yield make_cluster(stack, tmp_path, pg_server, reservation_seconds=4.0)
 
 
 def test_three_are_reserved_and_one_dies_before_it_claims(impatient: Cluster) -> None:

@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from holdfast.store.embedded.postgres import EmbeddedPostgres
-from tests.store.pg_fixture import FAST_SETTINGS, PgServer
+from tests.store.pg_fixture import PgServer
 from tests.system.chronicle import CODE, check_no_overlap, lives_of
 from tests.system.cluster import MARGIN, TTL, Cluster
 from tests.system.proxy import Proxy, wait_until
@@ -171,20 +170,6 @@ def test_a_trip_that_cannot_be_written_still_kills_and_the_job_comes_back(
     wait_until(
         lambda: cluster.client.forensics(job, 1), what="forensics, sent when the way was free"
     )
-
-
-@pytest.fixture
-def own_database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A server of this test's own, to be killed."""
-    with ExitStack() as stack:
-        # fsync guards against a crash of the machine, not of the server; what a commit promised
-        # must be in the file.
-        server = EmbeddedPostgres(
-            tmp_path / "pg", settings={**FAST_SETTINGS, "synchronous_commit": "on"}
-        )
-        server.start()
-        stack.callback(server.stop)
-        yield server
 
 
 def test_a_killed_database_loses_nothing(own_database: EmbeddedPostgres, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 def hooked(tmp_path: Path, pg_server: PgServer) -> Iterator[Cluster]:
     """A controller that may call loopback."""
     with ExitStack() as stack:
-        yield make_cluster(stack, tmp_path, pg_server, settings={"webhook_allow_private": "on"})
+        yield make_cluster(stack, tmp_path, pg_server, webhook_allow_private="on")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.errors import ValidationError
 from holdfast.supervisor import CancelledError, Context, Future, as_completed, wait
+from holdfast.supervisor.futures import inbox as inbox_module
 from holdfast.supervisor.futures.inbox import Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
@@ -404,7 +405,7 @@ def test_what_is_dropped_is_counted_and_told(
     tmp_path: Any,
 ) -> None:
     """INBOX-2, in the script and in the process: also to whoever lets nothing be logged."""
-    monkeypatch.setattr("holdfast.supervisor.futures.inbox.MAX_WAITING_MESSAGES", 10)
+    monkeypatch.setattr(inbox_module, "MAX_WAITING_MESSAGES", 10)
     hosts, _ = attach(ctx, managers, 1)
     ctx.log_format = str(tmp_path / "{name}.txt")
     (process,) = ctx.create_process_group(hosts, python(FLOOD, "100"))

@@ -1,4 +1,4 @@
-"""The stub controller as a fixture."""
+"""The stub controller as a fixture, for the CLI's and the clients' tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.cli.stub import Stub, serve_stub
+from tests.unit.cli.stub import Answer, Stub, job_record, serve_stub
 
 
 @pytest.fixture
@@ -14,3 +14,10 @@ def stub() -> Iterator[Stub]:
     """A stub controller."""
     with serve_stub() as made:
         yield made
+
+
+@pytest.fixture
+def accepting(stub: Stub) -> Stub:
+    """A stub that takes every job."""
+    stub.on("POST /v1/jobs", Answer(job_record(state="queued"), 201))
+    return stub

@@ -131,6 +131,12 @@ def serve_stub() -> Iterator[Stub]:
             thread.join()
 
 
+def sent(stub: Stub) -> dict[str, Any]:
+    """The body of the last request."""
+    found: dict[str, Any] = msgspec.json.decode(stub.requests[-1].body)
+    return found
+
+
 def clean_environment() -> dict[str, str | None]:
     """An environment override that hides every Holdfast variable."""
     return {name: None for name in os.environ if name.startswith("HOLDFAST_")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,7 @@ from holdfast.client import AsyncClient, Client
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Conflict, Unavailable
 from holdfast.wire.api import LogLine
-from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record, serve_stub
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with serve_stub() as made:
-        yield made
+from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
 
 def test_the_two_have_the_same_methods_and_arguments() -> None:

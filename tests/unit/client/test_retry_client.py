@@ -4,7 +4,6 @@ twice."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,18 +16,7 @@ from holdfast.client.specs import build_spec, merge_spec
 from holdfast.core.causes import ELIGIBLE
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Conflict, QuotaExceeded, ValidationError
-from tests.unit.cli.stub import JOB, Answer, Stub, job_record, serve_stub
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with serve_stub() as made:
-        yield made
-
-
-def sent(stub: Stub) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(stub.requests[-1].body)
-    return found
+from tests.unit.cli.stub import JOB, Answer, Stub, job_record, sent
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ are sent."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.client import Client
-from tests.unit.cli.stub import Answer, Stub, job_record
+from tests.unit.cli.stub import Stub, sent
 
 FLAGS = [
     "--tasks",
@@ -38,17 +36,6 @@ SENT = {
     "start_timeout_seconds": 600.0,
     "recovery_timeout_seconds": 90.0,
 }
-
-
-def sent(stub: Stub) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(stub.requests[-1].body)
-    return found
-
-
-@pytest.fixture
-def accepting(stub: Stub) -> Stub:
-    stub.on("POST /v1/jobs", Answer(job_record(state="queued"), 201))
-    return stub
 
 
 @pytest.mark.parametrize("command", [["submit"], ["run", "--detach"]])

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+from tests.unit.cli.stub import JOB, Answer, Stub, job_record, sent
 
 FLAGS = [
     "--max-retries",
@@ -39,20 +39,9 @@ FLAGS = [
 ]
 
 
-def sent(stub: Stub) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(stub.requests[-1].body)
-    return found
-
-
 def view(**fields: Any) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(job_record(**fields))
     return plain
-
-
-@pytest.fixture
-def accepting(stub: Stub) -> Stub:
-    stub.on("POST /v1/jobs", Answer(job_record(state="queued"), 201))
-    return stub
 
 
 # ---- flags and files
@@ -242,7 +231,9 @@ def test_show_says_where_it_stands(stub: Stub) -> None:
     stub.on(f"GET /v1/jobs/{JOB}/tasks", Answer({"items": [], "next": None}))
     stub.on(
         f"GET /v1/jobs/{JOB}/why",
-        Answer({"job_id": JOB, "state": "waiting", "summary": "it waits for retry 1 of 5", "lines": []}),
+        Answer(
+            {"job_id": JOB, "state": "waiting", "summary": "it waits for retry 1 of 5", "lines": []}
+        ),
     )
     assert "attempt 2 of 4, next at 12:03:20 UTC" in stub.run("show", JOB).stdout
     assert json.loads(stub.run("show", JOB, "--json").stdout)["retry_state"]["retries_left"] == 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.core.endings.rules import parse_rules
 from holdfast.wire.api import RulesFinding, RulesTrial, RulesView
-from tests.unit.cli.stub import Answer, Stub
+from tests.unit.cli.stub import Answer, Stub, sent
 
 RULES = '[[rule]]\nname = "config"\nexit_codes = [64]\nsignals = ["SIGSEGV"]\npattern = "bad key"\nnever_retry = true\n'
 VIEW = RulesView(text=RULES, rules=list(parse_rules(RULES)), revision=3)
@@ -22,11 +21,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "rules.toml"
     path.write_text(RULES)
     return path
-
-
-def sent(stub: Stub) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(stub.requests[-1].body)
-    return found
 
 
 def test_showing(stub: Stub) -> None:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.unit.cli.stub import Answer, Stub, serve_stub
+from tests.unit.cli.stub import Answer, Stub
 
 HOOK = "06ch2v8wq1m4kz7d9x3t"
 DELIVERY = "06ch2v8wq1m4kz7d9x4v"
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with serve_stub() as made:
-        yield made
 
 
 def hook(**fields: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from holdfast.supervisor import (
     wait,
 )
 from holdfast.supervisor.futures import future as futures
+from holdfast.supervisor.futures import inbox as inbox_module
 from holdfast.supervisor.futures.inbox import Filter, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
@@ -224,7 +225,7 @@ def test_wait_for_the_first_exception() -> None:
 
 def test_the_inbox_is_bounded_and_says_what_it_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """INBOX-2."""
-    monkeypatch.setattr("holdfast.supervisor.futures.inbox.MAX_WAITING_MESSAGES", 3)
+    monkeypatch.setattr(inbox_module, "MAX_WAITING_MESSAGES", 3)
     inbox = Inbox()
     assert [inbox.add_part(encode_value(n), 0, True) for n in range(5)] == [
         True,
