@@ -221,8 +221,7 @@ def find_prose(path: Path) -> Iterator[str]:
     """Every docstring and comment of a module, those under fields and constants included."""
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.value.value
+            yield str(node.value.value)
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type == tokenize.COMMENT:
             yield token.string
