@@ -16,8 +16,8 @@ ROLES = ("controller", "up", "guardian", "agent", "postgres", "other")
 # A part of a command line, and what the process is. The guardian is the process that the agent's
 # part becomes.
 _MARKS = (
-    ("holdfast.cli.up.part_main controller", "controller"),
-    ("holdfast.cli.up.part_main agent", "guardian"),
+    ("holdfast.cli.up.run_part controller", "controller"),
+    ("holdfast.cli.up.run_part agent", "guardian"),
     ("-m holdfast.agent ", "agent"),
     ("postgres", "postgres"),
 )

@@ -36,7 +36,7 @@ FAST = {
 }
 TTL = 15.0  # the shortest lease there is
 MARGIN = 1.0
-_HOST_CODE = "import json, sys; from holdfast.cli.up.serve import run_agent; sys.exit(run_agent(json.load(open(sys.argv[1]))))"
+_HOST_CODE = "import json, sys; from holdfast.cli.up.agent import run_agent; sys.exit(run_agent(json.load(open(sys.argv[1]))))"
 
 
 def clean_environment(**more: str) -> dict[str, str]:

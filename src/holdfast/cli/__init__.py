@@ -1,2 +1,1 @@
-"""The command line. `main` holds the table of commands; each is imported only when it is asked
-for."""
+"""The command line. `main` holds the table of commands; each is imported when it is first used."""

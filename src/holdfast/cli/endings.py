@@ -1,4 +1,4 @@
-"""How a command ends: the documented exit codes, and one or two plain lines on stderr."""
+"""The documented exit codes, and the one or two plain lines on stderr that go with a failure."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ _CODES: tuple[tuple[type[HoldfastError], int], ...] = (
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """The exit code for an error of ours or of the operating system; None for a bug, which deserves
-    its traceback."""
+    """Return the exit code of an expected error; None for a bug, which deserves its traceback."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -61,22 +60,16 @@ def _say(error: BaseException) -> str:
 
 
 def show_error(error: BaseException, as_json: bool) -> None:
-    """What happened and what to do, on stderr; with `--json` an RFC 9457 problem."""
+    """Print an error on stderr; with `--json` as an RFC 9457 problem."""
     message = _say(error)
     if not as_json:
         field = getattr(error, "field", None)
-        where = f" ({field})" if field and str(field) not in message else ""
-        note(f"{message}{where}")
+        note(message + (f" ({field})" if field and str(field) not in message else ""))
         return
     import json
 
-    problem: dict[str, object] = {
-        "type": "about:blank",
-        "title": type(error).__name__,
-        "status": 500,
-        "code": "error",
-    }
-    problem["detail"] = message
+    problem: dict[str, object] = {"type": "about:blank", "title": type(error).__name__}
+    problem |= {"status": 500, "code": "error", "detail": message}
     if isinstance(error, HoldfastError):
         problem |= {"status": error.status, "code": error.code}
         if error.field is not None:

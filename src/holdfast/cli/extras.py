@@ -1,4 +1,4 @@
-"""Parts that the slim installation leaves out."""
+"""The parts that the slim installation leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NEEDED = ("psycopg", "starlette", "uvicorn")
 
 
 def need_server() -> None:
-    """Raise HoldfastError, saying what to install, unless the controller's libraries are there."""
+    """Raise HoldfastError, with the remedy, if a library of the controller is missing."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise HoldfastError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.up.command import read_gpus
+from holdfast.cli.options import POSITIVE, SECONDS, read_pairs
+from holdfast.cli.up.up import read_gpus
 
 if TYPE_CHECKING:
     from holdfast.supervisor.line.keys import ManagerKey
@@ -19,75 +19,51 @@ if TYPE_CHECKING:
 @click.command("host-manager")
 @click.argument("url")
 @click.option(
-    "--key-file",
-    metavar="FILE",
-    help="The run's key; else HOLDFAST_SUPERVISOR_KEY holds its content.",
+    "--key-file", metavar="FILE", help="The run's key. [default: HOLDFAST_SUPERVISOR_KEY]"
 )
 @click.option(
-    "--name",
-    metavar="NAME",
-    help="The machine's name as the script sees it; else Slurm's for the node, else its host name.",
+    "--name", metavar="NAME", help="This machine's name. [default: Slurm's, or the host name]"
 )
 @click.option(
     "--advertise",
+    "address",
     metavar="ADDRESS",
-    help="This machine's address as the others reach it; else found out.",
+    help="This machine's address for the others. [default: detected]",
 )
-@click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
+@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
 @click.option(
     "--wait",
-    "patience",
-    type=click.FloatRange(0),
+    "patience_seconds",
+    type=SECONDS,
     default=600.0,
-    show_default=True,
     metavar="SECONDS",
-    help="How long to look for the supervisor, and for the key file, at first.",
+    help="The wait for the supervisor and the key file.",
 )
 @click.option(
     "--usage-interval",
-    type=click.FloatRange(0),
+    "usage_seconds",
+    type=SECONDS,
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
-    help="Between samples of what processes use; 0 for none.",
+    help="Between samples of usage; 0 takes none.",
 )
-@click.option(
-    "--log-file",
-    metavar="FILE",
-    help="The pid and resource log, JSON lines; standard error otherwise.",
-)
+@click.option("--log-file", metavar="FILE", help="The log of pids and usage. [default: stderr]")
 @click.option(
     "--term-grace",
-    type=click.FloatRange(0),
+    "term_grace_seconds",
+    type=SECONDS,
     metavar="SECONDS",
-    help="For where TERM comes to the processes too: they have so long until KILL. Else they get "
-    "one, and 5 s.",
+    help="The processes get TERM by themselves, and KILL after so long. [default: the host manager "
+    "sends TERM, and KILL 5 s later]",
 )
-@click.option(
-    "--simulate",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Be N simulated hosts, for tests of scale.",
-)
-def host_manager(
-    url: str,
-    key_file: str | None,
-    name: str | None,
-    advertise: str | None,
-    gpus: str,
-    labels: Sequence[str],
-    patience: float,
-    usage_interval: float,
-    log_file: str | None,
-    term_grace: float | None,
-    simulate: int | None,
-) -> int:
+@click.option("--simulate", type=POSITIVE, metavar="N", help="Simulate N hosts.")
+def host_manager(url: str, simulate: int | None, **options: Any) -> int:
     """Make this machine a host of the policy script at URL (tcp://ADDRESS:PORT).
 
-    The script's `ctx.manager_command()` is the whole command. Start it by hand, by srun, by ssh, or
-    by anything; before the script or after it. Processes of the script end with it, however it
-    ends.
+    The script's `ctx.manager_command()` gives the whole command. Start it before the script or after
+    it: by hand, srun, ssh or anything else. When it ends, the script's processes on this machine
+    end too.
 
     \b
     Examples:
@@ -95,45 +71,27 @@ def host_manager(
       srun holdfast host-manager tcp://node0:55555 --key-file /shared/run/manager-key
 
     \b
-    Exit codes: 0 the script gave this host back or is done; 70 the script fell silent;
-    71 none was found; 72 this host was replaced; 73 it was given up; 74 internal.
+    Exit codes: 0 the script gave this host back or has ended; 70 the script fell silent;
+    71 no script was found; 72 this host was replaced; 73 it was given up; 74 internal error.
     """
-    from holdfast.errors import ValidationError
-
-    pairs = {}
-    for label in labels:
-        key, equals, value = label.partition("=")
-        if not equals:
-            raise ValidationError(f"--label {label!r} is not K=V", field="labels")
-        pairs[key] = value
-    count = None if gpus == "auto" else read_gpus(gpus)
+    labels = read_pairs("--label", options.pop("labels"))
+    gpus = None if options["gpus"] == "auto" else read_gpus(options["gpus"])
+    patience = options.pop("patience_seconds")
     began = time.monotonic()
-    run_key = _read_key(key_file, patience)
+    key = _read_key(options["key_file"], patience)
     patience = max(1.0, patience - (time.monotonic() - began))
     if simulate is not None:
         from holdfast.supervisor.host.simulated_fleet import run_simulated_fleet
 
-        return run_simulated_fleet(url, run_key, simulate, name or "sim", patience)
+        return run_simulated_fleet(url, key, simulate, options["name"] or "sim", patience)
     from holdfast.supervisor.host.host_manager import ManagerConfig, run_host_manager
 
-    config = ManagerConfig(
-        url=url,
-        key=run_key,
-        key_file=key_file,
-        name=name,
-        address=advertise,
-        labels=pairs,
-        gpus=count,
-        patience_seconds=patience,
-        usage_seconds=usage_interval,
-        log_file=log_file,
-        term_grace_seconds=term_grace,
-    )
-    return run_host_manager(config)
+    given = {**options, "labels": labels, "gpus": gpus, "patience_seconds": patience}
+    return run_host_manager(ManagerConfig(url=url, key=key, **given))
 
 
 def _read_key(path: str | None, patience: float) -> ManagerKey | None:
-    """The key from the environment or from the file, which the script may be about to write."""
+    """Read the key from the environment, or from the file, which the script may yet have to write."""
     from holdfast.errors import ValidationError
     from holdfast.supervisor.line.keys import KEY_VARIABLE, parse_manager_key
 

@@ -1,4 +1,4 @@
-"""`holdfast`: the table of commands, and how every failure ends.
+"""`holdfast`: the table of commands, and the end of every failure.
 
 A command's module is imported when the command runs, never for `holdfast --help`.
 """
@@ -17,42 +17,38 @@ import click
 from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, show_error
 from holdfast.cli.output import note
 
-# name → (module, attribute, what it does). The order is the order of the help.
+# name → (module, attribute, help). The help keeps this order.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("up.command", "up", "Start everything here: database, controller, one agent."),
-    "run": ("jobs.follow", "run", "Run a command as a job, follow it, and exit with its code."),
+    "up": ("up.up", "up", "Start everything here: database, controller, one agent."),
+    "run": ("jobs.run", "run", "Run a command as a job, follow it, and exit with its code."),
     "submit": ("jobs.submit", "submit", "Submit a job and print its id."),
     "jobs": ("jobs.jobs", "jobs", "List jobs."),
-    "show": ("jobs.jobs", "show", "Show one job: state, attempts, and why."),
-    "logs": ("jobs.follow", "logs", "Print a job's output; -f follows it."),
+    "show": ("jobs.show", "show", "Show one job: state, attempts, and why."),
+    "logs": ("jobs.logs", "logs", "Print a job's output; -f follows it."),
     "attempts": ("jobs.attempts", "attempts", "List a job's attempts, with cause and reason."),
-    "why": ("jobs.jobs", "why", "Say what holds a job, and what to do about it."),
-    "cancel": ("jobs.jobs", "cancel", "Cancel jobs."),
-    "retry": ("jobs.jobs", "retry", "Queue failed or cancelled jobs again."),
+    "why": ("jobs.show", "why", "Say what holds a job up, and what to do about it."),
+    "cancel": ("jobs.cancel", "cancel", "Cancel jobs."),
+    "retry": ("jobs.cancel", "retry", "Queue failed or cancelled jobs again."),
     "checkpoints": (
         "jobs.checkpoints",
         "checkpoints",
-        "List what a job's tasks saved; fetch or forget it.",
+        "List, fetch or forget a job's saved files.",
     ),
     "events": ("operate.events", "events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "hosts", "List hosts; drain, quarantine or end them."),
     "projects": (
         "operate.projects",
         "projects",
-        "List projects: quotas in use, retry defaults; change them.",
+        "List projects: quotas, retry defaults; change them.",
     ),
-    "retries": ("operate.retries", "retries", "Say who holds retries back; hold or release them."),
+    "retries": ("operate.retries", "retries", "Show holds on retries; hold or release them."),
     "queues": ("operate.queues", "queues", "List queues; change, pause and resume them."),
-    "rules": (
-        "operate.rules",
-        "rules",
-        "Show, check, try and set your own rules of classification.",
-    ),
-    "config": ("operate.config", "config", "Show every setting and where its value came from."),
+    "rules": ("operate.rules", "rules", "Show, check, try and set your rules of classification."),
+    "config": ("operate.config", "config", "Show every setting and the source of its value."),
     "webhooks": (
         "operate.webhooks",
         "webhooks",
-        "Send events to URLs, signed, in order, until taken.",
+        "Send events to URLs: signed, in order, repeated.",
     ),
     "token": ("operate.token", "token", "Make, list and revoke tokens."),
     "beat": ("jobs.beat", "beat", "From inside a job: say that the work moved forward."),
@@ -61,23 +57,23 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "checkpoint",
         "From inside a job: save for the next attempt.",
     ),
-    "server": ("up.serve", "server", "Run the controller alone."),
-    "agent": ("up.serve", "agent", "Run an agent that joins a controller."),
+    "server": ("up.server", "server", "Run the controller alone."),
+    "agent": ("up.agent", "agent", "Run an agent that joins a controller."),
     "supervise": (
         "supervise",
         "supervise",
-        "Run a policy script over hosts that are replaced one by one.",
+        "Run a policy script over hosts that are replaced singly.",
     ),
     "host-manager": (
         "host_manager",
         "host_manager",
         "Make this machine a host of a policy script.",
     ),
-    "db": ("operate.db", "db", "Migrate the database, or see where it stands."),
+    "db": ("operate.db", "db", "Migrate the database, or show its version."),
     "version": ("version", "version", "Print the version."),
 }
 
-# What Holdfast's own jobs run; nobody types them.
+# Commands that Holdfast's own jobs run.
 HIDDEN: dict[str, tuple[str, str]] = {"supervised-member": ("supervise", "supervised_member")}
 
 _EPILOG = """\
@@ -95,8 +91,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used, and whose failures end in one or two
-    plain lines."""
+    """A group that imports a command at its use, and ends failures in one or two plain lines."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -112,21 +107,12 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if (
-            args
-            and args[0] not in COMMANDS
-            and args[0] not in HIDDEN
-            and not args[0].startswith("-")
-        ):
+        if args and args[0] not in COMMANDS | HIDDEN and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = (
-                f" Did you mean `holdfast {near[0]}`?"
-                if near
-                else " `holdfast --help` lists the commands."
-            )
-            raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
+            hint = f"Did you mean `holdfast {near[0]}`?" if near else "See `holdfast --help`."
+            raise click.UsageError(f"there is no command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -153,7 +139,6 @@ def _guard(run: Any, words: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough.
         _drop_output()
         return 141
     except Exception as error:
@@ -169,25 +154,21 @@ def _guard(run: Any, words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is still in Python's buffer goes nowhere: at exit it would complain about the same pipe
-    or disk once more."""
+    """Discard Python's buffer, whose flush at the exit would fail on the same pipe or disk again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def open_standard_streams() -> None:
-    """Streams that whoever started us has closed lead nowhere. Else the next file or socket would
-    be taken for one of them."""
+    """Open closed standard streams to nothing, so that no file or socket takes their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal that knows no such letter shows a mark
+            stream.reconfigure(errors="replace")  # of a letter the terminal's encoding lacks
 
 
 def _show_usage(error: click.ClickException, as_json: bool) -> None:
@@ -202,7 +183,11 @@ def _show_usage(error: click.ClickException, as_json: bool) -> None:
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
     epilog=_EPILOG,
 )
 @click.version_option(None, "--version", package_name="holdfast", message="holdfast %(version)s")

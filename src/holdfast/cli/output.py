@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 PIPED_COLUMNS = 80
-# A person waits at the terminal: long enough for a controller that restarts, short enough to be
-# told.
+# Long enough for a controller that restarts, short enough for a person at the terminal.
 RETRY_SECONDS = 3.0
 
-# All but tabs, ends of lines and our own colours; those that turn the direction of writing round,
-# too.
+# Control characters, except tabs, line ends and our colours; also those that reverse the writing.
 _CONTROL = re.compile(
     r"(?!\x1b\[(?:0|1|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
@@ -47,14 +45,14 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Face:
-    """How one command talks: to which controller, and to whom it answers."""
+    """A command's controller and the form of its output."""
 
     as_json: bool
     url: str | None = None
     token_file: str | None = None
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
-        """A connected client. Raises NoController and ValidationError with what to do."""
+        """Return a client. Raises NoController and ValidationError, with the remedy."""
         from holdfast.client.synchronous.client import Client
 
         token = None
@@ -63,28 +61,27 @@ class Face:
                 token = Path(self.token_file).read_text().strip()
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is no text"
-                raise ValidationError(
-                    f"the token file {self.token_file} cannot be read: {why}"
-                ) from error
+                message = f"the token file {self.token_file} cannot be read: {why}"
+                raise ValidationError(message) from error
             if not token:
                 raise ValidationError(f"the token file {self.token_file} is empty")
         return Client(self.url, token, retry_seconds=retry_seconds)
 
     def show_json(self, value: Any) -> None:
-        """One JSON document on stdout."""
+        """Print one JSON document."""
         import msgspec
 
         text = msgspec.json.format(msgspec.json.encode(value), indent=2)
         click.echo(text.decode())
 
     def show_json_line(self, value: Any) -> None:
-        """One line of JSON on stdout, for streams."""
+        """Print one line of JSON, for streams."""
         import msgspec
 
         click.echo(msgspec.json.encode(value).decode())
 
     def show(self, value: Any, text: str) -> None:
-        """`value` with `--json`, else the text."""
+        """Print `value` with `--json`, otherwise the text."""
         if self.as_json:
             self.show_json(value)
         elif text:
@@ -92,15 +89,14 @@ class Face:
 
 
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of a command that talks to a controller; the command gets a `Face` as its first
-    argument."""
+    """Add the options of a command that calls a controller; its first argument is a `Face`."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.option(
-        "--url", metavar="URL", help="The controller; else HOLDFAST_URL, else the nearest `up`."
+        "--url", metavar="URL", help="The controller. [default: HOLDFAST_URL, or an `up`]"
     )
     @click.option(
-        "--token-file", metavar="FILE", help="A file with the token; else HOLDFAST_TOKEN."
+        "--token-file", metavar="FILE", help="A file with the token. [default: HOLDFAST_TOKEN]"
     )
     @functools.wraps(function)
     def command(
@@ -112,40 +108,41 @@ def talks(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Text for a person. Control characters in it are other people's (a job's name, the last line
-    of its log), and a
-    terminal would obey them: only the colours of `paint` go through."""
+    """Print text for a person.
+
+    Its control characters are replaced, except the colours of `paint`: they come from a job's name
+    or log, and the terminal would obey them.
+    """
     click.echo(_CONTROL.sub("\ufffd", text), err=err)
 
 
 def note(message: str) -> None:
-    """A notice on stderr, apart from any output."""
+    """Print a notice on stderr."""
     print_text(f"holdfast: {message}", err=True)
 
 
 def colourful(stream: Any = None) -> bool:
-    """Colours only on a terminal, and not where NO_COLOR forbids them."""
-    where = stream or sys.stdout
-    return (
-        bool(where.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    """Say whether to use colours: on a terminal, unless NO_COLOR forbids them."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool((stream or sys.stdout).isatty())
 
 
 def paint(word: str) -> str:
-    """A state's word in its colour."""
+    """Return a state's word in its colour."""
     colour = _COLOURS.get(word.strip())
     return click.style(word, fg=colour) if colour and colourful() else word
 
 
 def age(moment: datetime | None, now: datetime | None = None) -> str:
-    """How long ago, in the two characters or so that a table has."""
+    """Return the age of a moment as `span` writes it; - for None."""
     if moment is None:
         return "-"
     return span(((now or datetime.now(UTC)) - moment).total_seconds())
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: `850ms`, `12s`, `5m03s`, `2h07m`, `3d04h`."""
+    """Write a length of time for a person: `850ms`, `12s`, `5m03s`, `2h07m`, `3d04h`."""
     if seconds < 0:
         return f"in {span(-seconds)}"
     if 0 < seconds < 1:
@@ -161,7 +158,7 @@ def span(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people, in powers of 1024."""
+    """Write a number of bytes for a person, in powers of 1024."""
     value = float(count)
     for unit in ("B", "K", "M", "G"):
         if value < 1024:
@@ -171,12 +168,10 @@ def size(count: int) -> str:
 
 
 def columns() -> int:
-    """How wide the output may be."""
-    return (
-        shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
-        if sys.stdout.isatty()
-        else PIPED_COLUMNS
-    )
+    """Return the width of the output."""
+    if not sys.stdout.isatty():
+        return PIPED_COLUMNS
+    return shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
 
 
 def table(
@@ -186,8 +181,7 @@ def table(
     elastic: int = -1,
     width: int | None = None,
 ) -> str:
-    """Rows in columns. The `elastic` column gives way first when the line is too long; ids never
-    do."""
+    """Draw rows in columns. A line that is too long narrows its `elastic` column first, ids never."""
     cells = [[" ".join(cell.split()) for cell in row] for row in rows]
     lines = [list(headers), *cells]
     widths = [max(count_columns(line[i]) for line in lines) for i in range(len(headers))]
@@ -196,10 +190,8 @@ def table(
     for number, line in enumerate(lines):
         words = [_fit(cell, widths[i]) for i, cell in enumerate(line)]
         if number:
-            words = [
-                paint(word) if headers[i] in ("STATE", "OUTCOME") else word
-                for i, word in enumerate(words)
-            ]
+            states = [header in ("STATE", "OUTCOME") for header in headers]
+            words = [paint(w) if state else w for w, state in zip(words, states, strict=True)]
         elif colourful():
             words = [click.style(word, bold=True) for word in words]
         out.append("  ".join(words).rstrip())
@@ -207,8 +199,7 @@ def table(
 
 
 def _squeeze(widths: list[int], headers: Sequence[str], elastic: int, room: int) -> None:
-    """Bring `widths` down to `room` in all: the elastic column first, then whichever is widest, but
-    never the first."""
+    """Bring `widths` down to `room`: the elastic column first, then the widest, never the first."""
     least = [max(len(header), 8) for header in headers]
     over = sum(widths) - room
     if over > 0:
@@ -226,7 +217,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` columns, with … for what does not fit."""
+    """Return `text` in at most `width` columns, with … in place of the rest."""
     if count_columns(text) <= width:
         return text
     while count_columns(text) > width - 1:
@@ -235,8 +226,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def count_columns(text: str) -> int:
-    """How many columns a terminal gives it: two for the wide characters of East Asia, none for what
-    is put on another."""
+    """Count a text's columns: two for a wide East Asian character, none for a combining mark."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -245,7 +235,7 @@ def count_columns(text: str) -> int:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Named values, one a line; empty ones are left out."""
+    """Write named values, one a line, without the empty ones."""
     kept = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in kept), default=0)
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in kept)

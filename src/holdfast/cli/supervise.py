@@ -1,5 +1,4 @@
-"""`supervise`: a policy script and its hosts as one job; and `supervised-member`, what each rank of
-such a job runs."""
+"""`supervise`: a policy script and its hosts as one job, whose ranks run `supervised-member`."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.jobs.gang_flags import PLACE_OPTIONS
-from holdfast.cli.jobs.policy_flags import POLICY_OPTIONS
+from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
+from holdfast.cli.options import COUNT, POSITIVE
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.core.spec import JobSpec
 
 _OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
-# What `submit` can ask for and a supervised job cannot.
+# The options of `submit` that a supervised job does not have.
 _ABSENT: dict[str, Any] = {
     "file": None,
     "shell": None,
@@ -58,71 +57,55 @@ def _check_listen(
 @click.argument("script", metavar="POLICY.PY")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
 @click.option(
-    "--hosts",
-    type=click.IntRange(1),
-    required=True,
-    metavar="N",
-    help="Hosts, the script's own among them.",
+    "--hosts", type=POSITIVE, required=True, metavar="N", help="Hosts, including the script's own."
 )
 @click.option(
-    "--gpus-per-host",
-    type=click.IntRange(0),
-    default=0,
-    metavar="G",
-    help="Whole GPUs of each; 0 otherwise.",
+    "--gpus-per-host", type=COUNT, default=0, metavar="G", help="Whole GPUs of each host."
 )
 @click.option(
-    "--python",
-    metavar="CMD",
-    help="The Python that runs the script, with Holdfast installed. It must exist on "
-    "every host; this one otherwise.",
+    "--python", metavar="CMD", help="The hosts' Python with Holdfast. [default: this one]"
 )
-@click.option(
-    "--follow", "-f", is_flag=True, help="Show the script's output, and exit with its code."
-)
+@click.option("--follow", "-f", is_flag=True, help="Show the output, exit with its code.")
 @click.option(
     "--metrics-port",
     metavar="[ADDRESS:]PORT",
     callback=_check_listen,
-    help="Serve the supervisor's metrics on the script's host, on loopback unless an address is "
-    "given.",
+    help="Serve the supervisor's metrics on the script's host. [default address: loopback]",
 )
 @_takes_job
 @talks
 def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **options: Any) -> None:
     """Run a policy script over N hosts, and print the job's id.
 
-    The job is a gang. Rank 0's host runs the script; every rank, rank 0 included, is a host of its
+    The job is a gang. Rank 0's host runs the script; every rank, including rank 0, is a host of its
     `Context()`, which needs no port, key or address here. A rank that is lost, or whose host the
-    script replaces, is given another host by itself while the others go on; the script decides what
-    becomes of the processes. The script's end is the job's: exit 0 is success, anything else a
-    failure, which begins anew on all hosts where --max-retries allows it. --gpus-per-host, --cpus
-    and --memory are of each host.
+    script replaces, gets another host while the other ranks go on; the script decides about the
+    processes. The job ends as the script does: exit 0 is success, anything else is a failure, after
+    which all ranks start again if --max-retries allows it. --gpus-per-host, --cpus and --memory are
+    for each host.
 
     \b
     Examples:
       holdfast supervise policy.py --hosts 16 --gpus-per-host 8
-      holdfast supervise -f restart_on_failure.py --hosts 2 -- --hosts 2 --per-host 8 -- python
-      train.py holdfast supervise policy.py --hosts 18 --max-retries 2 --grace 60s --time-limit 3d
-      -- --spares 2
-      holdfast logs -f JOB --rank 0                 what the script says
+      holdfast supervise -f restart.py --hosts 2 -- --hosts 2 --per-host 8 -- python train.py
+      holdfast supervise policy.py --hosts 18 --max-retries 2 --time-limit 3d -- --spares 2
+      holdfast logs -f JOB --rank 0                 the script's output
 
     \b
     Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a watchdog ended the
-    job, 128 + n for signal n, 1 when it failed without a code, 130 after Ctrl-C, which cancels the
-    job.
+    job, 128 + n for signal n, 1 for a failure without a code, 130 after Ctrl-C, which cancels it.
     """
     with face.client() as client:
         spec = make_spec(client.place, script, args, options, os.environ, time.time())
         if follow:
-            from holdfast.cli.jobs.follow import follow_job
+            from holdfast.cli.jobs.run import follow_job
 
             follow_job(face, client, lambda: client.submit(spec), 0)
             return
         job = client.submit(spec)
     face.show(job, job.id)
     if not face.as_json and os.isatty(2):
-        note(f"submitted {job.name!r}. What the script says: holdfast logs -f {job.id} --rank 0")
+        note(f"submitted {job.name!r}. The script's output: holdfast logs -f {job.id} --rank 0")
 
 
 def make_spec(
@@ -133,12 +116,10 @@ def make_spec(
     environ: Mapping[str, str],
     now: float,
 ) -> JobSpec:
-    """The job: `--hosts` ranks, one a host first, each of which runs `supervised-member`. `now` is
-    Unix seconds.
+    """Return the job: `--hosts` ranks, spread over hosts, each of which runs `supervised-member`.
 
-    A host that the script gave back is a rank that is done, which is no reason to let the job fail
-    when the script fails
-    later: `on_partial` is "restart".
+    `on_partial` is "restart", because a host that the script gave back is a rank that is done, and
+    the job may still be retried after a later failure of the script. `now` is Unix seconds.
 
     Raises:
         ValidationError: naming the flag or the field.
@@ -146,15 +127,8 @@ def make_spec(
     import msgspec
 
     python = options["python"] or sys.executable
-    member = [
-        python,
-        "-P",
-        "-m",
-        "holdfast",
-        "supervised-member",
-        "--gpus",
-        str(options["gpus_per_host"]),
-    ]
+    member = [python, "-P", "-m", "holdfast", "supervised-member"]
+    member += ["--gpus", str(options["gpus_per_host"])]
     if options["metrics_port"] is not None:
         member += ["--metrics-port", options["metrics_port"]]
     given = {
@@ -168,37 +142,27 @@ def make_spec(
 
 
 def _check_script(script: str, cwd: str | None, local: bool) -> None:
-    """Say now what every host would say later."""
-    if os.path.isabs(script) or cwd is not None:
-        if local and not os.path.isfile(os.path.join(cwd or "/", script)):
-            raise ValidationError(
-                f"there is no policy script {script} in {cwd or '/'}", field="script"
-            )
-    else:
+    """Refuse a script that no host could find."""
+    if not os.path.isabs(script) and cwd is None:
         raise ValidationError(
-            f"{script} is looked for on the hosts, where the working folder is the job's own: "
-            "write its whole path, or say "
-            "where it is by --cwd",
+            f"the hosts would look for {script} in the job's own working folder: write its whole "
+            "path, or give its folder with --cwd",
             field="script",
         )
+    if local and not os.path.isfile(os.path.join(cwd or "/", script)):
+        raise ValidationError(f"there is no policy script {script} in {cwd or '/'}", field="script")
 
 
 @click.command(
     "supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True
 )
+@click.option("--gpus", type=COUNT, default=0, help="GPUs of this rank.")
 @click.option(
-    "--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of this rank."
-)
-@click.option(
-    "--metrics-port",
-    metavar="[ADDRESS:]PORT",
-    default="",
-    help="Where the script's context serves metrics.",
+    "--metrics-port", metavar="[ADDRESS:]PORT", default="", help="The Context()'s metrics."
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
-    """Be one rank of a job that `holdfast supervise` submitted: the script and a host manager, or a
-    host manager alone."""
+    """Run one rank of a supervised job: a host manager, and in rank 0 the script too."""
     from holdfast.supervisor.member.member import clean_environment, read_member
 
     member = read_member(os.environ)
@@ -219,9 +183,7 @@ def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> i
             address=member.own_address,
             labels=member.labels,
             gpus=gpus,
-            patience_seconds=float(
-                "inf"
-            ),  # the script may load for an hour before it makes its context
+            patience_seconds=float("inf"),  # the script may load for an hour before its Context()
             term_grace_seconds=member.term_grace_seconds,
         )
     )

@@ -1,4 +1,4 @@
-"""`version`."""
+"""`version`: the version of Holdfast."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_host_is_drained_at_its_deadline_and_the_whole_gang_moves(cluster: Clu
     assert leaving is not None
     done = cluster.cli("hosts", "drain", leaving, "--deadline", "2s", "--reason", "new driver")
     assert done.returncode == 0, done.stderr
-    assert b"what runs is stopped" in done.stdout
+    assert b"its tasks are stopped" in done.stdout
     cluster.until_attempt(job, 2, seconds=60)
     (first, _) = cluster.client.attempts(job)
     assert (first.cause, first.charged_to) == ("host_drained", "nothing"), first.reason

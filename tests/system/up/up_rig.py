@@ -147,7 +147,7 @@ class Rig:
                     return pid
             except psutil.Error:
                 continue
-            if "holdfast.cli.up.part_main" in line and name in line:
+            if "holdfast.cli.up.run_part" in line and name in line:
                 return pid
         return 0
 

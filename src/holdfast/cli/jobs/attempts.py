@@ -1,4 +1,4 @@
-"""`attempts`: the chain of a job's attempts, and the policies they were decided by."""
+"""`attempts`: a job's attempts, and the retry policies that decided after each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.operate.config import value_text
+from holdfast.cli.options import JOB
 from holdfast.cli.output import Face, age, columns, facts, shorten, span, table, talks
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
-@click.option("--cause", help="Only those that ended of this cause.")
-@click.option("--policy", is_flag=True, help="Also the retry policy each was decided by.")
+@JOB
+@click.option("--cause", help="Only attempts that ended of this cause.")
+@click.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
 @talks
 def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
-    """List a job's attempts, oldest first, and under each the reason for what followed.
+    """List a job's attempts, oldest first, and under each the decision at its end.
 
-    FROM is the attempt it followed, RETRY how many retries were charged before it, CHARGED the
-    budget its end was charged to.
+    FROM is the attempt before it, RETRY the number of retries charged before it, CHARGED the budget
+    that its end was charged to.
 
     \b
     Examples:
@@ -36,15 +37,15 @@ def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
     with face.client() as client:
         rows = client.attempts(job_id, cause)
     nothing = (
-        "no attempts yet; `holdfast why` says what it waits for"
-        if cause is None
-        else f"none ended of {cause}"
+        f"none ended of {cause}"
+        if cause is not None
+        else "no attempts yet; `holdfast why` says why"
     )
     face.show(rows, attempts_table(rows, policies=policy) if rows else nothing)
 
 
 def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> str:
-    """The table of `attempts`: a line for each, and under it its reason in full."""
+    """Draw the table of `attempts`: a line for each, and under it its reason in full."""
     head, *lines = table(
         ("TRY", "FROM", "RETRY", "OUTCOME", "CAUSE", "CHARGED", "EXIT", "HOST", "TOOK"),
         [
@@ -73,9 +74,8 @@ def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> 
 
 
 def _fit_host(host: str) -> str:
-    """A host's name in what the other columns, at their widest, leave."""
-    room = max(8, columns() - 72)
-    return shorten(host, room)
+    """Cut a host's name to the room that the other columns leave at their widest."""
+    return shorten(host, max(8, columns() - 72))
 
 
 def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
@@ -84,36 +84,26 @@ def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
         texts.append(f"the next was due at {attempt.next_at:%Y-%m-%d %H:%M:%S} UTC")
     if policies and attempt.policy is not None:
         texts.append(f"policy: {say_policy(attempt.policy)}")
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            text, columns(), initial_indent="     ", subsequent_indent="     "
-        )
-    ]
+    wraps = textwrap.TextWrapper(columns(), initial_indent="     ", subsequent_indent="     ")
+    return [line for text in texts for line in wraps.wrap(text)]
 
 
 def say_policy(policy: RetryPolicy) -> str:
-    """A policy in one line."""
+    """Write a policy in one line."""
     if policy.max_retries == 0:
         return "no retries"
-    grows = (
-        f", times {policy.backoff_multiplier:g} with each"
-        if policy.backoff == "exponential"
-        else ""
-    )
-    ceiling = "" if policy.max_retry_delay is None else f", at most {policy.max_retry_delay:g} s"
-    jitter = (
-        ""
-        if policy.jitter == "none"
-        else f", {policy.jitter} jitter of up to {policy.jitter_ratio:.0%}"
-    )
-    causes = say_causes(policy.eligible_causes)
-    return f"{policy.max_retries} retries, {policy.retry_delay:g} s apart{grows}{ceiling}{jitter}; after: {causes}"
+    text = f"{policy.max_retries} retries, {policy.retry_delay:g} s apart"
+    if policy.backoff == "exponential":
+        text += f", times {policy.backoff_multiplier:g} with each"
+    if policy.max_retry_delay is not None:
+        text += f", at most {policy.max_retry_delay:g} s"
+    if policy.jitter != "none":
+        text += f", {policy.jitter} jitter of up to {policy.jitter_ratio:.0%}"
+    return f"{text}; after: {say_causes(policy.eligible_causes)}"
 
 
 def say_causes(causes: Sequence[str]) -> str:
-    """Causes as `--retry-on` takes them: a budget's whole set by its word."""
+    """Write causes as `--retry-on` takes them: a whole group by its word."""
     from holdfast.core.causes import ELIGIBLE, GROUPS
 
     left = set(causes)
@@ -133,11 +123,9 @@ def _say_field(field: PolicyField) -> str:
 
 
 def policy_text(view: PolicyView) -> str:
-    """The answer of `show --policy` for a person."""
+    """Write the answer of `show --policy` for a person."""
     rows = [(f.field, _say_field(f), f.source) for f in view.fields]
     text = table(("FIELD", "VALUE", "SOURCE"), rows, elastic=1)
-    return (
-        text
-        if view.held is None
-        else text + "\n\n" + facts([("held", f"{view.held} holds all retries (holdfast retries)")])
-    )
+    if view.held is not None:
+        text += "\n\n" + facts([("held", f"{view.held} holds all retries (holdfast retries)")])
+    return text

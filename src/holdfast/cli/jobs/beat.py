@@ -1,4 +1,4 @@
-"""`beat`: one datagram from inside a job. No HTTP, no controller, no waiting."""
+"""`beat`: one datagram from inside a job, without HTTP and without waiting."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import socket
 
 import click
 
+from holdfast.cli.options import COUNT
+
 
 @click.command()
-@click.argument("step", type=click.IntRange(0), required=False)
-@click.argument("total", type=click.IntRange(0), required=False)
-@click.option("--section", help="The work is inside this named section now.")
-@click.option(
-    "--timeout", type=float, metavar="SECONDS", help="With --section: how long it may take."
-)
+@click.argument("step", type=COUNT, required=False)
+@click.argument("total", type=COUNT, required=False)
+@click.option("--section", help="The work is in this named section now.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="With --section: its time limit.")
 @click.option("--leave", is_flag=True, help="With --section: the section ends here.")
 def beat(
     step: int | None, total: int | None, section: str | None, timeout: float | None, leave: bool
 ) -> None:
-    """From inside a job: say that the work moved forward. Outside of a job it does nothing.
+    """From inside a job: say that the work moved forward. Outside a job, do nothing.
 
     \b
     Examples:
@@ -40,4 +40,4 @@ def beat(
         try:
             sender.sendto(data, path)
         except OSError:
-            pass  # a beat that cannot be taken at once is dropped; a job never fails of it
+            pass  # a full socket drops the beat, because a job must never fail by it

@@ -1,5 +1,4 @@
-"""`checkpoints`: what a job's tasks left for the next attempt. `checkpoint`: the same from inside a
-job."""
+"""`checkpoints`: the files that tasks save for the next attempt; `checkpoint`: inside a job."""
 
 from __future__ import annotations
 
@@ -9,19 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, age, size, table, talks
 
 if TYPE_CHECKING:
     from holdfast.core.records import CheckpointRecord
 
-JOB = click.argument("job_id", metavar="JOB")
-RANK = click.option(
-    "--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which rank."
-)
+RANK = click.option("--rank", type=COUNT, default=0, help="The rank.")
 
 
 class ListsByDefault(click.Group):
-    """A group that takes a job's id in the place of a command, and lists its checkpoints then."""
+    """A group that takes a job's id in place of a command, and then lists its checkpoints."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -33,7 +30,7 @@ class ListsByDefault(click.Group):
 
 @click.group(cls=ListsByDefault)
 def checkpoints() -> None:
-    """List what a job's tasks saved for the next attempt; fetch it, leave one, forget one.
+    """List a job's checkpoints, the files its tasks saved; fetch, add or forget one.
 
     \b
     Examples:
@@ -47,7 +44,7 @@ def checkpoints() -> None:
 @JOB
 @talks
 def list_them(face: Face, job_id: str) -> None:
-    """List them: the newest of each rank is what its next attempt starts from.
+    """List checkpoints. The next attempt starts from the newest of each rank.
 
     \b
     Example:
@@ -59,7 +56,7 @@ def list_them(face: Face, job_id: str) -> None:
 
 
 def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
-    """The table of `checkpoints`."""
+    """Draw the table of `checkpoints`."""
     return table(
         ("RANK", "NUMBER", "STEP", "SIZE", "TRY", "EPOCH", "AGE", "SHA256"),
         [
@@ -81,18 +78,18 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
 @checkpoints.command()
 @JOB
 @RANK
-@click.option("--number", type=click.IntRange(1), help="Which; the newest otherwise.")
+@click.option("--number", type=POSITIVE, help="Its number. [default: the newest]")
 @click.option(
     "-o",
     "--output",
     required=True,
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Where to.",
+    help="The file to write.",
 )
 @talks
 def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> None:
-    """Fetch one into a file, whole or not at all.
+    """Fetch a checkpoint into a file, whole or not at all.
 
     \b
     Example:
@@ -102,9 +99,8 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
         try:
             client.get_checkpoint(job_id, output, rank=rank, number=number)
         except OSError as error:
-            raise click.ClickException(
-                f"{output} cannot be written: {error.strerror or error}"
-            ) from error
+            why = f"{output} cannot be written: {error.strerror or error}"
+            raise click.ClickException(why) from error
     count = os.stat(output).st_size
     face.show({"file": output, "size": count}, f"{output}: {size(count)}")
 
@@ -113,18 +109,15 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
 @JOB
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @RANK
-@click.option("--step", type=click.IntRange(0), help="How far the work is with it.")
-@click.option(
-    "--epoch", type=click.IntRange(1), help="Of the attempt that is on; leave it out when none is."
-)
+@click.option("--step", type=COUNT, help="The step that the work has reached with it.")
+@click.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
 @talks
 def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: int | None) -> None:
     """Leave a file for the next attempt of a rank.
 
     \b
     Example:
-      holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt && holdfast retry
-      06ch2v8wq1m4kz7d9x3t
+      holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt
     """
     with face.client() as client:
         record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
@@ -133,8 +126,8 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
 
 @checkpoints.command("rm")
 @JOB
-@click.option("--rank", type=click.IntRange(0), help="Of one rank only.")
-@click.option("--number", type=click.IntRange(1), help="One only.")
+@click.option("--rank", type=COUNT, help="Only this rank's.")
+@click.option("--number", type=POSITIVE, help="Only this one.")
 @talks
 def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> None:
     """Forget checkpoints: the next attempt starts from the one before, or from nothing.
@@ -150,8 +143,9 @@ def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> Non
 
 @click.group()
 def checkpoint() -> None:
-    """From inside a job: save for the next attempt, or find what the one before saved. Outside of a
-    job nothing happens.
+    """From inside a job: save a file for the next attempt, or find the one that was saved.
+
+    Outside a job nothing happens.
 
     \b
     Examples:
@@ -162,10 +156,9 @@ def checkpoint() -> None:
 
 @checkpoint.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--step", type=click.IntRange(0), help="How far the work is.")
+@click.option("--step", type=COUNT, help="The step that the work has reached.")
 def save(file: str, step: int | None) -> int:
-    """Save a file for the next attempt of this rank. It is copied; the upload goes on in the
-    background.
+    """Save a file for the next attempt of this rank. It is copied, and uploaded in the background.
 
     \b
     Example:
@@ -179,7 +172,7 @@ def save(file: str, step: int | None) -> int:
 
 @checkpoint.command()
 def path() -> None:
-    """Print the file that the attempt before saved; nothing where there is none.
+    """Print the path of the file that the attempt before saved; nothing if there is none.
 
     \b
     Example:

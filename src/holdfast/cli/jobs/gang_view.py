@@ -1,7 +1,7 @@
-"""A gang drawn for a person: its ranks, where they are, how far, and who began the fall.
+"""A gang drawn for a person: its ranks, their hosts and steps, and the rank that failed first.
 
-A row for each rank of a small gang; of a large one, ranks that are alike share a row, first those
-of one host, then, where that is still too much for a screen, those of all hosts.
+Each rank of a small gang has a row. In a large gang, ranks of one host that are alike share a row,
+and ranks of all hosts if there are still more rows than `MAX_ROWS`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
 
 EACH_RANKS = 16
-"""A gang of no more ranks has a row for each."""
+"""A gang of at most so many ranks has a row for each."""
 MAX_ROWS = 40
-"""More rows than this, and hosts are drawn together."""
+"""With more rows than this, ranks of several hosts share them."""
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One rank as it is drawn. `alike`: what ranks that share a row have in common, besides their
-    host."""
+class RankView:
+    """One rank as it is drawn. `alike`: what the ranks of one row share, besides their host."""
 
     rank: int
     host: str
@@ -44,67 +43,65 @@ class Seat:
 
 
 @dataclass
-class Row:
-    """Seats that are drawn together."""
+class RankRow:
+    """The ranks of one row."""
 
-    seats: list[Seat] = field(default_factory=list)
+    views: list[RankView] = field(default_factory=list)
 
     @property
     def ranks(self) -> str:
-        """Which ranks."""
-        return say_ranks([seat.rank for seat in self.seats], most=4)
+        """The numbers of the ranks."""
+        return say_ranks([view.rank for view in self.views], most=4)
 
     @property
     def hosts(self) -> str:
-        """Where; of many hosts, how many."""
-        hosts = list(dict.fromkeys(seat.host for seat in self.seats))
+        """The names of the hosts, or their number if there are many."""
+        hosts = list(dict.fromkeys(view.host for view in self.views))
         return ", ".join(hosts) if len(hosts) <= 2 else f"{len(hosts)} hosts"
 
     @property
     def devices(self) -> str:
-        """Of one host, which; of several, how many each rank has."""
-        if not any(seat.devices for seat in self.seats):
+        """The devices of one host; with several hosts, the number that each rank has."""
+        if not any(view.devices for view in self.views):
             return "-"
-        if len({seat.host for seat in self.seats}) == 1:
-            return say_ranks(number for seat in self.seats for number in seat.devices)
-        counts = {len(seat.devices) for seat in self.seats}
+        if len({view.host for view in self.views}) == 1:
+            return say_ranks(number for view in self.views for number in view.devices)
+        counts = {len(view.devices) for view in self.views}
         return f"{counts.pop()} each" if len(counts) == 1 else f"{min(counts)}-{max(counts)} each"
 
     @property
     def steps(self) -> str:
-        """How far, from the furthest behind to the furthest."""
-        steps = [seat.step for seat in self.seats if seat.step is not None]
+        """The steps, from the least to the greatest."""
+        steps = [view.step for view in self.views if view.step is not None]
         if not steps:
             return "-"
-        total = next((f"/{seat.total}" for seat in self.seats if seat.total), "")
+        total = next((f"/{view.total}" for view in self.views if view.total), "")
         return (str(steps[0]) if min(steps) == max(steps) else f"{min(steps)}-{max(steps)}") + total
 
     @property
     def beat(self) -> str:
-        """How long ago the rank that is silent for longest sent its beat."""
-        return age(
-            min((seat.beat_at for seat in self.seats if seat.beat_at is not None), default=None)
-        )
+        """The age of the oldest last beat."""
+        beats = (view.beat_at for view in self.views if view.beat_at is not None)
+        return age(min(beats, default=None))
 
     @property
     def note(self) -> str:
-        """What is said of the first of them."""
-        return next((seat.note for seat in self.seats if seat.note), "")
+        """The note of the first rank that has one."""
+        return next((view.note for view in self.views if view.note), "")
 
 
-def group_seats(seats: Sequence[Seat], *, every: bool = False) -> list[Row]:
-    """Rows of `seats`, in the order of their first ranks; `every`: one for each rank, however
-    many."""
-    keys: list[Callable[[Seat], Hashable]] = [
-        lambda seat: seat.rank,
-        lambda seat: (seat.host, seat.state, seat.alike),
-        lambda seat: (seat.state, seat.alike),
+def group_ranks(views: Sequence[RankView], *, every: bool = False) -> list[RankRow]:
+    """Group ranks into rows, in the order of their first ranks; `every`: a row for each rank."""
+    keys: list[Callable[[RankView], Hashable]] = [
+        lambda view: view.rank,
+        lambda view: (view.host, view.state, view.alike),
+        lambda view: (view.state, view.alike),
     ]
-    rows: list[Row] = []
+    rows: list[RankRow] = []
     for number, key in enumerate(keys):
-        found: dict[Hashable, Row] = {}
-        for seat in sorted(seats, key=lambda seat: seat.rank):
-            found.setdefault(key(seat), Row()).seats.append(seat)
+        found: dict[Hashable, RankRow] = {}
+        for view in sorted(views, key=lambda view: view.rank):
+            found.setdefault(key(view), RankRow()).views.append(view)
         rows = list(found.values())
         if every or len(rows) <= (EACH_RANKS if number == 0 else MAX_ROWS):
             break
@@ -121,18 +118,17 @@ def draw_tasks(
     *,
     every: bool = False,
 ) -> str:
-    """Draw the attempt that is reserved, runs or drains. rules: the operators' own, in force."""
+    """Draw an attempt that is reserved, runs or drains, by the operators' `rules` in force."""
     fall = _find_fall(job, tasks, rules) if has_fallen(job, tasks) else {}
-    seats = [_seat_of_task(task, fall.get(task.rank)) for task in tasks]
+    views = [_view_of_task(task, fall.get(task.rank)) for task in tasks]
     head = f"attempt {job.attempts}, {paint(job.state.value)}"
     if job.drain_since is not None:
-        head += f" for {age(job.drain_since)}: {job.drain_reason or job.drain_cause or ''}".rstrip(
-            ": "
-        )
-    rows = group_seats(seats, every=every)
+        why = job.drain_reason or job.drain_cause
+        head += f" for {age(job.drain_since)}" + (f": {why}" if why else "")
+    rows = group_ranks(views, every=every)
     headers = ["RANK", "HOST", "STATE", "GPUS", "STEP", "BEAT"]
     cells = [
-        [row.ranks, row.hosts, row.seats[0].state, row.devices, row.steps, row.beat] for row in rows
+        [row.ranks, row.hosts, row.views[0].state, row.devices, row.steps, row.beat] for row in rows
     ]
     elastic = 1
     if any(row.note for row in rows):
@@ -142,14 +138,13 @@ def draw_tasks(
     return "\n".join([*_wrap(head), table(headers, cells, elastic=elastic)])
 
 
-def _seat_of_task(task: TaskRecord, fell: tuple[str, str] | None) -> Seat:
+def _view_of_task(task: TaskRecord, fell: tuple[str, str] | None) -> RankView:
     role, words = fell or ("", "")
     note = f"{role}: {words}" if role else (f"in {task.section}" if task.section else "")
     if task.replaced:
-        note = f"replaced {task.replaced} time{'s' * (task.replaced != 1)}" + (
-            f", {note}" if note else ""
-        )
-    return Seat(
+        times = f"replaced {task.replaced} time{'s' * (task.replaced != 1)}"
+        note = f"{times}, {note}" if note else times
+    return RankView(
         rank=task.rank,
         host=task.host_name or "-",
         state=_say_state(task),
@@ -163,7 +158,7 @@ def _seat_of_task(task: TaskRecord, fell: tuple[str, str] | None) -> Seat:
 
 
 def _say_state(task: TaskRecord) -> str:
-    """The task's state; of a reserved one, how far its start is."""
+    """Return the task's state; if it is reserved, the progress of its start."""
     if task.state.value == "blocked":
         return "parked" if task.is_parked else "waits for a host"
     if task.state.value != "reserved":
@@ -174,15 +169,14 @@ def _say_state(task: TaskRecord) -> str:
 
 
 def has_fallen(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
-    """Return whether the attempt drains and a task of it failed, so that its drawing needs the
-    operators' rules."""
+    """Say whether the attempt drains after a failure, so that its drawing needs the rules."""
     return job.drain_since is not None and any(task.state.value == "failed" for task in tasks)
 
 
 def _find_fall(
     job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
 ) -> dict[int, tuple[str, str]]:
-    """Rank → its part in the fall and its end, as far as is known before all ranks have ended."""
+    """Return each failed rank's part in the failure and its end, as far as they are known yet."""
     from holdfast.core.endings.drain import find_fall
     from holdfast.core.endings.trigger import is_cascade
 
@@ -202,30 +196,23 @@ def _find_fall(
 
 
 def draw_attempt(attempt: AttemptRecord, *, every: bool = False, reason: bool = True) -> str:
-    """An attempt that has ended, from what was kept of its members: who began the fall, and by what
-    evidence.
+    """Draw an ended attempt: its members, the rank that failed first, and the evidence.
 
-    reason: also the sentence of the decision, where it is not shown elsewhere.
+    reason: add the sentence of the decision, if it is not shown elsewhere.
     """
     outcome = attempt.outcome.value if attempt.outcome is not None else attempt.state.value
-    head = f"attempt {attempt.number}, {paint(outcome)}" + (
-        f": {attempt.reason}" if attempt.reason and reason else ""
-    )
+    head = f"attempt {attempt.number}, {paint(outcome)}"
+    if attempt.reason and reason:
+        head += f": {attempt.reason}"
     gang = len(attempt.members) > 1
-    rows = group_seats([_seat_of_member(member, gang) for member in attempt.members], every=every)
+    rows = group_ranks([_view_of_member(member, gang) for member in attempt.members], every=every)
     if not rows:
         return "\n".join(_wrap(f"{head} (nothing of it ran)"))
-    cells = [
-        (
-            row.ranks,
-            row.hosts,
-            row.seats[0].state,
-            _say_code(row.seats[0].exit_code),
-            row.seats[0].cause or "-",
-            row.note,
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        first = row.views[0]
+        code = "-" if first.exit_code is None else str(first.exit_code)
+        cells.append((row.ranks, row.hosts, first.state, code, first.cause or "-", row.note))
     lines = [*_wrap(head), table(("RANK", "HOST", "STATE", "EXIT", "CAUSE", "WHAT"), cells)]
     for member in attempt.members:
         if member.trigger:
@@ -233,13 +220,13 @@ def draw_attempt(attempt: AttemptRecord, *, every: bool = False, reason: bool = 
     return "\n".join(lines)
 
 
-def _seat_of_member(member: MemberRecord, gang: bool) -> Seat:
+def _view_of_member(member: MemberRecord, gang: bool) -> RankView:
     role = "began the fall" if member.trigger and gang else "fell with it" if member.cascade else ""
     words = member.message
     if not words and member.state.value == "preempted":
         words = "stopped"
     cause = member.cause.value if member.cause is not None else ""
-    return Seat(
+    return RankView(
         rank=member.rank,
         host=member.host or "-",
         state=member.state.value,
@@ -251,31 +238,21 @@ def _seat_of_member(member: MemberRecord, gang: bool) -> Seat:
 
 
 def _explain_trigger(member: MemberRecord, members: Sequence[MemberRecord]) -> list[str]:
-    told = ", ".join(
-        f"{name} = {value}" for name, value in member.evidence.items() if value is not None
-    )
+    known = [(name, value) for name, value in member.evidence.items() if value is not None]
+    told = ", ".join(f"{name} = {value}" for name, value in known)
     by = ", ".join(filter(None, (f"rule {member.rule}" if member.rule else "", told)))
-    who = (
-        f"rank {member.rank} on {member.host or '?'}"
-        if len(members) > 1
-        else f"on {member.host or '?'}"
-    )
-    began = " began the fall" if len(members) > 1 else ""
-    lines = _wrap(f"{who}{began}: {member.message}" + (f" ({by})" if by else ""))
+    head = f"on {member.host or '?'}"
+    if len(members) > 1:
+        head = f"rank {member.rank} {head} began the fall"
+    lines = _wrap(f"{head}: {member.message}" + (f" ({by})" if by else ""))
     fell = [other.rank for other in members if other.cascade]
     stopped = [other.rank for other in members if other.state.value == "preempted"]
     if fell:
-        lines += _wrap(
-            f"{name_ranks(fell)} fell with it, and {'is' if len(fell) == 1 else 'are'} charged "
-            "nothing"
-        )
+        are = "is" if len(fell) == 1 else "are"
+        lines += _wrap(f"{name_ranks(fell)} fell with it, and {are} charged nothing")
     if stopped:
         lines += _wrap(f"{name_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped")
     return lines
-
-
-def _say_code(code: int | None) -> str:
-    return "-" if code is None else str(code)
 
 
 def _wrap(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The output of several ranks in one terminal: whole lines, each with the rank it is of."""
+"""The output of several ranks in one terminal: whole lines, each after its rank's number."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator
 
 MAX_LINE_BYTES = 64 * 1024
-"""A line without an end is written as it is after so many bytes."""
+"""A longer line is written in pieces."""
 
 _END = re.compile(rb"\r\n|\n|\r")
 
 
 class RankPrefixer:
-    """Cuts each rank's bytes into lines and puts `[rank] ` before every one.
+    """Cuts each rank's bytes into lines and puts `[rank] ` before every line.
 
-    Nothing of a line is written before it has ended, so that ranks never mix within one. A carriage
-    return ends a line too: a progress bar moves on. Not byte for byte, then; `--rank` is.
+    A line is held back until it has ended, so that ranks never mix within one. A carriage return
+    ends a line too, so that progress bars move on. `--rank` gives one rank's bytes unchanged.
     """
 
     def __init__(self, tasks: int) -> None:
@@ -23,15 +23,14 @@ class RankPrefixer:
         self._left: dict[tuple[int, int, str], bytes] = {}
 
     def feed(self, attempt: int, rank: int, stream: str, data: bytes) -> bytes:
-        """What may be written now. Bytes of a later attempt end what an earlier one left without an
-        end."""
+        """Return the bytes to write now. A later attempt ends the open line of an earlier one."""
         place = (attempt, rank, stream)
         older = [other for other in self._left if other[1:] == place[1:] and other[0] < attempt]
         out = [self._finish(other) for other in older]
         left = self._left.pop(place, b"") + data
         begin = 0
         for found in _END.finditer(left):
-            # A return at the very end may be half of a line's end.
+            # A carriage return at the end of the data may be half of "\r\n".
             if found[0] == b"\r" and found.end() == len(left):
                 break
             out += (self._mark(rank), left[begin : found.end()])
@@ -45,7 +44,7 @@ class RankPrefixer:
         return b"".join(out)
 
     def close(self) -> Iterator[tuple[str, bytes]]:
-        """What is left without an end, by stream, when there is no more to come."""
+        """Yield the open lines, each with its stream, after the last bytes."""
         for place in sorted(self._left):
             yield place[2], self._finish(place)
 

@@ -1,4 +1,4 @@
-"""`submit`, and the options that `submit` and `run` share."""
+"""`submit`, and the options that it shares with `run`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.jobs.gang_flags import GANG_OPTIONS, read_gang
-from holdfast.cli.jobs.policy_flags import CONTAINER_OPTIONS, POLICY_OPTIONS, read_policy
+from holdfast.cli.jobs.flags import (
+    CONTAINER_OPTIONS,
+    GANG_OPTIONS,
+    POLICY_OPTIONS,
+    read_gang,
+    read_policy,
+)
+from holdfast.cli.options import read_pairs
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
@@ -20,10 +26,10 @@ if TYPE_CHECKING:
     from holdfast.core.spec import JobSpec
 
 ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--name", help="A name to show; the program's otherwise."),
-    click.option("--queue", help="The queue; the cluster's first that fits otherwise."),
-    click.option("--project", help="Who pays; `default` otherwise."),
-    click.option("--priority", type=int, help="0 to 100, higher first; 50 otherwise."),
+    click.option("--name", help="A name to show. [default: the program's]"),
+    click.option("--queue", help="The queue. [default: the cluster's first that fits]"),
+    click.option("--project", help="The project that pays. [default: default]"),
+    click.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
 )
 _GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
@@ -34,39 +40,33 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--env",
         multiple=True,
         metavar="K[=V]",
-        help="A variable; K alone takes it from here. Repeatable.",
+        help="A variable; K alone takes this shell's value.",
     ),
     click.option(
         "--secret",
         "secrets",
         multiple=True,
         metavar="K[=V|=@FILE]",
-        help="A variable stored apart, shown to nobody, redacted. Repeatable.",
+        help="A variable that is never shown, redacted in logs.",
     ),
     click.option(
-        "--cwd",
-        metavar="DIR",
-        help="Working folder; this one, when the controller is on this machine.",
+        "--cwd", metavar="DIR", help="Working folder. [default: this one, for a local controller]"
     ),
-    click.option("--time-limit", metavar="TIME", help="Wall clock it may take, as 90s, 2h or off."),
+    click.option("--time-limit", metavar="TIME", help="The longest it may run, as 90s, 2h or off."),
+    click.option("--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."),
     click.option(
-        "--stall-timeout", metavar="TIME", help="Silence after a beat that is suspected, or off."
-    ),
-    click.option(
-        "--silence-limit",
-        metavar="TIME",
-        help="Silence after a beat that needs no confirmation, or off.",
+        "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
     ),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
-    click.option("--watchdog-cap", type=int, help="Watchdog trips it is requeued after."),
+    click.option(
+        "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
+    ),
 )
 START_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--lease-ttl", metavar="TIME", help="A host's right to run it, 15s to 1h."),
+    click.option("--lease-ttl", metavar="TIME", help="How long a silent host runs it, 15s to 1h."),
+    click.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
     click.option(
-        "--idempotency-key", metavar="KEY", help="The same key again returns the first job."
-    ),
-    click.option(
-        "--start-at", metavar="TIME", help="Not before: +10m, 2027-01-31T18:00 or Unix seconds."
+        "--start-at", metavar="TIME", help="Not before: +10m, an ISO time or Unix seconds."
     ),
 )
 _OPTIONS = (
@@ -78,21 +78,18 @@ _OPTIONS = (
     *CONTAINER_OPTIONS,
     *START_OPTIONS,
     click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
-    click.option(
-        "--file", "file", metavar="FILE", help="A job in TOML or YAML; flags win over it."
-    ),
+    click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."),
     click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]"),
 )
 
 
-_ENVIRONMENT_OF_A_SHELL = (
-    "PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "CONDA_DEFAULT_ENV",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-)
+# The variables of an activated environment: the job's `python` is the `python` of this shell.
+_SHELL_VARIABLES = (
+    "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
+)  # fmt: skip
+_PLAIN = (
+    "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
+)  # fmt: skip
 
 
 def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +102,7 @@ def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
 def read_spec(
     place: ControllerPlace, options: Mapping[str, Any], environ: Mapping[str, str], now: float
 ) -> JobSpec:
-    """Make a spec of the flags, over a file's where one is given. `now` is Unix seconds.
+    """Make a spec of the flags, over the file's fields if there is a file. `now` is Unix seconds.
 
     Raises:
         ValidationError: naming the flag or the field.
@@ -113,17 +110,7 @@ def read_spec(
     from holdfast.client.specs import build_spec, parse_start
 
     fields = read_file(options["file"]) if options["file"] else {}
-    for name in (
-        "name",
-        "queue",
-        "project",
-        "priority",
-        "gpus",
-        "cpus",
-        "watchdog_cap",
-        "idempotency_key",
-        "cwd",
-    ):
+    for name in _PLAIN:
         if options[name] is not None:
             fields[name] = options[name]
     for name in ("memory", "time_limit", "stall_timeout", "silence_limit", "grace", "lease_ttl"):
@@ -140,30 +127,27 @@ def read_spec(
             raise ValidationError(f"start_at: {error}", field="start_at") from None
     read_gang(fields, options)
     read_policy(fields, options)
-    _merge(fields, "labels", _read_labels("--label", options["labels"]))
-    _merge(fields, "host_labels", _read_labels("--host-label", options["host_labels"]))
+    _merge(fields, "labels", read_pairs("--label", options["labels"]))
+    _merge(fields, "host_labels", read_pairs("--host-label", options["host_labels"], "host_labels"))
     _merge(fields, "env", _read_env(options["env"], environ))
     _merge(fields, "secrets", _read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
     if isinstance(fields.get("cwd"), str):
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
     elif fields.get("cwd") is not None:
-        pass  # a number in a file: the check of all fields says so
-    elif place.is_local and (
-        fields.get("image") is None or fields.get("argv") or fields.get("shell")
-    ):
-        fields["cwd"] = _here()  # an image's own command belongs into the image's own folder
-    if (
-        place.is_local and fields.get("image") is None
-    ):  # an image has a PATH of its own, and this shell's is not in it
-        fields["env"] = _active_environment(environ) | dict(fields.get("env") or {})
+        pass  # a number in a file; `build_spec` refuses it
+    elif place.is_local and not _runs_image_command(fields):
+        fields["cwd"] = _here()
+    if place.is_local and fields.get("image") is None:
+        active = {name: value for name, value in environ.items() if name in _SHELL_VARIABLES}
+        given = dict(fields.get("env") or {})
+        fields["env"] = {name: value for name, value in active.items() if value} | given
     return build_spec(fields)
 
 
-def _active_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an activated virtual environment is made of, so that `python` in the job is the `python`
-    that was typed."""
-    return {name: environ[name] for name in _ENVIRONMENT_OF_A_SHELL if environ.get(name)}
+def _runs_image_command(fields: Mapping[str, Any]) -> bool:
+    """Say whether the command is the image's own, which belongs in the image's own folder."""
+    return fields.get("image") is not None and not (fields.get("argv") or fields.get("shell"))
 
 
 def _here() -> str:
@@ -200,18 +184,6 @@ def _merge(fields: dict[str, Any], name: str, more: Mapping[str, str]) -> None:
         fields[name] = {**old, **more}
 
 
-def _read_labels(flag: str, pairs: Sequence[str]) -> dict[str, str]:
-    labels = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValidationError(
-                f"{flag} {pair!r} is not K=V", field=f"{flag[2:].replace('-', '_')}s"
-            )
-        labels[name] = value
-    return labels
-
-
 def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     values = {}
     for pair in pairs:
@@ -232,7 +204,7 @@ def _read_secrets(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str,
         name, equals, value = pair.partition("=")
         if not equals:
             if name not in environ:
-                # The word may be a secret whose name was forgotten: it is not repeated.
+                # The message does not repeat the word, because it may be a secret without its name.
                 raise ValidationError(
                     "--secret needs K=V, K=@FILE, or the name of a variable set here",
                     field="secrets",
@@ -250,8 +222,7 @@ def _read_secrets(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str,
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """A job's fields from a TOML or YAML file. Raises ValidationError with the line that is
-    wrong."""
+    """Read a job's fields from a TOML or YAML file. Raises ValidationError with the wrong line."""
     file = Path(path)
     try:
         data = file.read_bytes()
@@ -282,8 +253,7 @@ def read_file(path: str) -> dict[str, Any]:
 
 
 def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
-    """Submit what the options say; the JobRecord. `rank`: the one whose output is wanted, which
-    there must be."""
+    """Submit the job of the options and return its record; `rank` must be one of its ranks."""
     spec = read_spec(client.place, options, os.environ, time.time())
     if rank is not None and rank >= spec.tasks:
         raise ValidationError(
@@ -306,8 +276,8 @@ def submit(face: Face, **options: Any) -> None:
       holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
-      holdfast submit --max-retries 3 --retry-delay 30s --retry-backoff exponential -- python
-      fetch.py holdfast submit --image docker.io/library/python:3.12 -- python -V
+      holdfast submit --max-retries 3 --retry-backoff exponential -- python fetch.py
+      holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
     """
     with face.client() as client:

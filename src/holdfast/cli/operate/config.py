@@ -1,4 +1,4 @@
-"""`config`: every setting, its value in force, and where that came from."""
+"""`config`: every setting, its value in force, and the source of the value."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--queue", help="As it is for this queue.")
-@click.option("--project", help="As it is for this project.")
-@click.option("--job", "job_id", metavar="JOB", help="As it is for this job.")
+@click.option("--queue", help="The values for this queue.")
+@click.option("--project", help="The values for this project.")
+@click.option("--job", "job_id", metavar="JOB", help="The values for this job.")
 @click.pass_context
 @talks
 def config(
     face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None
 ) -> None:
-    """Show every setting: the value in force, and the layer it came from.
+    """Show every setting: the value in force, and the layer it comes from.
 
-    The strongest layer that names it wins: job > queue or project > cluster > environment >
-    default.
+    The first layer that names it wins: job, queue or project, cluster, environment, default.
 
     \b
     Examples:
@@ -45,7 +44,7 @@ def config(
 
 
 def config_table(rows: Sequence[Effective]) -> str:
-    """The table of `config`."""
+    """Draw the table of `config`."""
     from holdfast.core.settings.resolve import SETTINGS
 
     helps = {name: setting.help for name, setting in SETTINGS.items()}
@@ -56,7 +55,7 @@ def config_table(rows: Sequence[Effective]) -> str:
 
 
 def value_text(value: Value) -> str:
-    """A setting's value as a person writes it."""
+    """Write a setting's value as a person types it."""
     if value is None or value is False:
         return "off"
     if value is True:
@@ -84,8 +83,9 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 @click.option("--project", help="For this project only.")
 @talks
 def set_value(face: Face, name: str, value: str, queue: str | None, project: str | None) -> None:
-    """Change a setting for the cluster, a queue or a project. `off` switches a limit off. Running
-    work takes it up by itself.
+    """Change a setting for the cluster, a queue or a project. `off` switches a limit off.
+
+    It takes effect for running work too.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def set_value(face: Face, name: str, value: str, queue: str | None, project: str
 @click.option("--project", help="For this project only.")
 @talks
 def unset_value(face: Face, name: str, queue: str | None, project: str | None) -> None:
-    """Take a setting back to the layer below.
+    """Remove a setting from its layer, so that the layer below applies.
 
     \b
     Example:

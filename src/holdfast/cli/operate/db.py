@@ -1,4 +1,4 @@
-"""`db`: the schema of the database. Speaks to PostgreSQL itself, not to a controller."""
+"""`db`: the schema of the database, which it reads and changes without a controller."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import click
 from holdfast.cli.output import Face
 
 _DSN = click.option(
-    "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database; else HOLDFAST_DSN."
+    "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database. [default: HOLDFAST_DSN]"
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def db() -> None:
-    """Migrate the database, or see where it stands. `holdfast up` and `server` migrate by
-    themselves.
+    """Migrate the database, or show its version. `up` and `server` migrate by themselves.
 
     \b
     Examples:
@@ -28,8 +27,7 @@ def _dsn(dsn: str | None) -> str:
     if dsn:
         return dsn
     raise click.UsageError(
-        "which database? Give --dsn or set HOLDFAST_DSN. (The one of `holdfast up` migrates "
-        "itself.)"
+        "no database is given: use --dsn or HOLDFAST_DSN. `holdfast up` migrates its own."
     )
 
 
@@ -37,7 +35,7 @@ def _dsn(dsn: str | None) -> str:
 @_DSN
 @_JSON
 def migrate(dsn: str | None, as_json: bool) -> None:
-    """Bring the schema up to date. Safe to run twice, and from two places at once.
+    """Bring the schema up to date. It may run twice, or in two places at once.
 
     \b
     Example:
@@ -58,7 +56,7 @@ def migrate(dsn: str | None, as_json: bool) -> None:
 @_DSN
 @_JSON
 def status(dsn: str | None, as_json: bool) -> None:
-    """Show what the schema has and lacks; writes nothing. Exit 1 when a migration is pending.
+    """Show the schema's version and the pending migrations. Exit 1 if there are any.
 
     \b
     Example:

@@ -1,25 +1,25 @@
-"""`events`."""
+"""`events`: the record of what happened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.jobs.jobs import event_text
+from holdfast.cli.options import COUNT
 from holdfast.cli.output import Face, print_text, talks
+
+if TYPE_CHECKING:
+    from holdfast.core.records import EventRecord
 
 
 @click.command()
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on.")
-@click.option("--job", "job_id", metavar="JOB", help="Only of this job.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new events.")
+@click.option("--job", "job_id", metavar="JOB", help="Only this job's.")
 @click.option("--kind", "kinds", multiple=True, help="Only this kind, as job.failed; repeatable.")
-@click.option(
-    "--after", metavar="ID", help="Only after the event with this id: how a reader resumes."
-)
-@click.option(
-    "--tail", type=click.IntRange(0), help="Begin with the last N; 20 when nothing else is said."
-)
+@click.option("--after", metavar="ID", help="Only events after the one with this id, to resume.")
+@click.option("--tail", type=COUNT, help="The last N. [default: 20, for all jobs]")
 @talks
 def events(
     face: Face,
@@ -29,8 +29,7 @@ def events(
     after: str | None,
     tail: int | None,
 ) -> None:
-    """Show what happened, oldest first. With --json a list (with -f one object a line); `id` is
-    what --after takes.
+    """Show what happened, oldest first. --json prints a list, or with -f one object a line.
 
     \b
     Examples:
@@ -56,3 +55,10 @@ def events(
                 face.show_json_line(event)
             else:
                 print_text(event_text(event))
+
+
+def event_text(event: EventRecord) -> str:
+    """Write an event in one line."""
+    when = event.at.astimezone().strftime("%m-%d %H:%M:%S.%f")[:-3]
+    what = f"{event.kind}{f' #{event.attempt}' if event.attempt else ''}"
+    return f"{when}  {event.job_id or event.host_id or event.queue or '-':20}  {what:20}  {event.message}".rstrip()

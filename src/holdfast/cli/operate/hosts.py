@@ -1,13 +1,14 @@
-"""`hosts` and what can be done to one."""
+"""`hosts`: the list of hosts, and the actions on them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.options import read_seconds
 from holdfast.cli.output import Face, age, paint, span, table, talks
 from holdfast.errors import ValidationError
 
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
     from holdfast.wire.api import HostView
 
 _VERBS = {
-    "undrain": "Give a drained host work again.",
-    "quarantine": "Give a suspect host nothing new until it is released.",
-    "release": "Let a quarantined host back.",
-    "terminate": "Give the host up: what it held is requeued at once. For a machine that is gone.",
+    "undrain": "Give drained hosts work again.",
+    "quarantine": "Give suspect hosts no new work until they are released.",
+    "release": "Give quarantined hosts work again.",
+    "terminate": "Give up hosts whose machines are gone; their jobs are requeued at once.",
 }
 
 
 @click.group(invoke_without_command=True)
-@click.option("--dead", is_flag=True, help="Only hosts flagged dead while they held work.")
-@click.option("--all", "include_terminated", is_flag=True, help="Terminated ones too.")
+@click.option("--dead", is_flag=True, help="Only hosts that died while they held work.")
+@click.option("--all", "include_terminated", is_flag=True, help="Also terminated hosts.")
 @click.pass_context
 @talks
 def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bool) -> None:
@@ -49,7 +50,7 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
 
 
 def hosts_table(rows: Sequence[HostView]) -> str:
-    """The table of `hosts`."""
+    """Draw the table of `hosts`."""
     return table(
         ("ID", "NAME", "STATE", "CPU", "GPU", "SEEN", "QUEUES", "REASON"),
         [
@@ -69,16 +70,12 @@ def hosts_table(rows: Sequence[HostView]) -> str:
 
 
 def _say_reason(host: HostView) -> str:
-    """Why it is where it is, and of a drain with a deadline, when what runs there is stopped."""
+    """Return the reason of its state, and with a drain's deadline the time of the stop."""
     if host.drain_deadline is None:
         return host.reason
     left = -(datetime.now(UTC) - host.drain_deadline).total_seconds()
-    when = f"in {span(left)}" if left > 0 else "now"
-    return (
-        f"what runs is stopped {when}: {host.reason}"
-        if host.reason
-        else f"what runs is stopped {when}"
-    )
+    text = f"its tasks are stopped {f'in {span(left)}' if left > 0 else 'now'}"
+    return f"{text}: {host.reason}" if host.reason else text
 
 
 def _slots(host: HostView, kind: str) -> str:
@@ -86,27 +83,9 @@ def _slots(host: HostView, kind: str) -> str:
     return f"{slots.get('busy', 0)}/{slots.get('total', 0)}"
 
 
-def _act(
-    face: Face,
-    names: Sequence[str],
-    verb: str,
-    reason: str,
-    hard: bool,
-    deadline_seconds: float | None = None,
-    scale_down: bool = False,
-) -> None:
+def _act(face: Face, names: Sequence[str], verb: str, reason: str, **how: Any) -> None:
     with face.client() as client:
-        done = [
-            client.act_on_host(
-                name,
-                verb,
-                reason,
-                hard=hard,
-                deadline_seconds=deadline_seconds,
-                scale_down=scale_down,
-            )
-            for name in names
-        ]
+        done = [client.act_on_host(name, verb, reason, **how) for name in names]
     text = "\n".join(f"{h.name}  {paint(h.state.value)}  {_say_reason(h)}".rstrip() for h in done)
     face.show(done[0] if len(done) == 1 else done, text)
 
@@ -114,15 +93,9 @@ def _act(
 @hosts.command()
 @click.argument("names", metavar="HOST...", nargs=-1, required=True)
 @click.option("--reason", default="", help="Kept with the host.")
-@click.option(
-    "--deadline", metavar="TIME", help="How long running work may go on, as 1h; for ever otherwise."
-)
-@click.option("--hard", is_flag=True, help="Stop what runs there now, at no charge to its jobs.")
-@click.option(
-    "--scale-down",
-    is_flag=True,
-    help="The host is not needed any more: stop what runs there with its grace.",
-)
+@click.option("--deadline", metavar="TIME", help="How long running tasks may go on, as 1h.")
+@click.option("--hard", is_flag=True, help="Stop running tasks now, at no charge to their jobs.")
+@click.option("--scale-down", is_flag=True, help="The host leaves: stop its tasks in their grace.")
 @talks
 def drain(
     face: Face,
@@ -132,12 +105,11 @@ def drain(
     hard: bool,
     scale_down: bool,
 ) -> None:
-    """Give hosts nothing new, and let what runs there end.
+    """Give hosts no new work, and let their running work end.
 
-    Without --deadline it runs until it ends by itself. When a deadline has come, what is left is
-    stopped as in any drain (TERM, grace, KILL) and queued again at no charge; a gang goes whole. A
-    second drain changes the deadline. --scale-down stops it now, or at the deadline, and its jobs
-    say that their host was scaled down. HOST is a name or an id.
+    At --deadline the tasks that still run are stopped (TERM, grace, KILL), and their jobs, whole
+    gangs included, are queued again at no charge. A second drain changes the deadline. --scale-down
+    stops them now, or at the deadline, and names the reason. HOST is a name or an id.
 
     \b
     Examples:
@@ -147,38 +119,35 @@ def drain(
       holdfast hosts undrain gpu-box-7
     """
     if deadline is not None and hard:
-        raise click.UsageError("--hard stops what runs now; --deadline says when. Give one of them")
+        raise click.UsageError(
+            "--hard stops running tasks now, --deadline later; give one of the two"
+        )
     if scale_down and hard:
         raise click.UsageError(
-            "--scale-down stops what runs by itself, each task with its grace. Leave --hard out"
+            "--scale-down stops running tasks, with their grace; leave --hard out"
         )
     seconds = None
     if deadline is not None:
-        from holdfast.core.settings.resolve import parse_duration
-
-        try:
-            seconds = parse_duration(deadline)
-        except ValueError as error:
-            raise ValidationError(f"--deadline: {error}", field="deadline_seconds") from None
+        seconds = read_seconds("--deadline", deadline, "deadline_seconds")
         if seconds <= 0:
             raise ValidationError(
-                "--deadline: it is over as it begins; --hard stops what runs now",
+                "--deadline must be later than now; --hard stops running tasks now",
                 field="deadline_seconds",
             )
-    _act(face, names, "drain", reason, hard, seconds, scale_down)
+    how = {"hard": hard, "deadline_seconds": seconds, "scale_down": scale_down}
+    _act(face, names, "drain", reason, **how)
 
 
 def _make_action(verb: str, sentence: str) -> click.Command:
     @click.argument("names", metavar="HOST...", nargs=-1, required=True)
     @click.option("--reason", default="", help="Kept with the host.")
-    @click.option("--hard", is_flag=True, help="Stop what runs there, at no charge to its jobs.")
+    @click.option("--hard", is_flag=True, help="Stop running tasks, at no charge to their jobs.")
     @talks
     def act(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
-        _act(face, names, verb, reason, hard)
+        _act(face, names, verb, reason, hard=hard)
 
-    act.__doc__ = (
-        f"{sentence}\n\nHOST is a name or an id.\n\n\b\nExample:\n  holdfast hosts {verb} gpu-box-7"
-    )
+    example = f"\b\nExample:\n  holdfast hosts {verb} gpu-box-7"
+    act.__doc__ = f"{sentence}\n\nHOST is a name or an id.\n\n{example}"
     return click.command(verb)(act)
 
 

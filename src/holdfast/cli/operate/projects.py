@@ -1,4 +1,4 @@
-"""`projects`: who pays, what they may have at once, and their retry defaults."""
+"""`projects`: their quotas, what they use of them, and their retry defaults."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.pass_context
 @talks
 def projects(face: Face, context: click.Context) -> None:
-    """List projects: what runs, what of their quotas is in use, and their own settings.
+    """List projects: running jobs, used quotas and settings.
 
-    A project is there as soon as a job names it (`submit --project P`).
+    A project exists as soon as a job names it (`submit --project P`).
 
     \b
     Examples:
@@ -38,7 +38,7 @@ def projects(face: Face, context: click.Context) -> None:
 
 
 def projects_table(rows: Sequence[ProjectRecord]) -> str:
-    """The table of `projects`."""
+    """Draw the table of `projects`."""
     return table(
         ("PROJECT", "JOBS", "GPUS", "UNFINISHED", "RETRIES", "SETTINGS"),
         [
@@ -106,17 +106,16 @@ def show_project(face: Face, name: str) -> None:
 @click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
 @talks
 def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
-    """Change a project's settings; the project need not be there yet. `off` switches a limit off.
+    """Change a project's settings; the project need not exist yet. `off` switches a limit off.
 
-    quota_jobs, quota_gpus: what may run at once. quota=soft: more waits; quota=hard: more is
-    refused at submission, and then everything unfinished counts. Retry defaults: max_retries,
-    retry_delay_seconds, retry_backoff, …
+    quota_jobs and quota_gpus limit what runs at once. With quota=soft further jobs wait; with
+    quota=hard they are refused at submission, and every unfinished job counts. Retry defaults:
+    max_retries, retry_delay_seconds, retry_backoff, …
 
     \b
     Examples:
       holdfast projects set vision quota_gpus=8 quota=hard
-      holdfast projects set vision max_retries=2 retry_delay_seconds=30s
-      retry_on=failures,infra,system
+      holdfast projects set vision max_retries=2 retry_on=failures,infra,system
     """
     with face.client() as client:
         project = client.put_project(name, read_changes(changes))
@@ -128,7 +127,7 @@ def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
 @click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
 @talks
 def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
-    """Take settings of a project back to the cluster's value.
+    """Remove settings of a project, so that the cluster's values apply.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`queues` and what can be done to one."""
+"""`queues`: the list of queues, and the changes to one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.pass_context
 @talks
 def queues(face: Face, context: click.Context) -> None:
-    """List queues: what is in them, and their own settings.
+    """List queues: their jobs and their own settings.
 
     \b
     Examples:
@@ -34,7 +34,7 @@ def queues(face: Face, context: click.Context) -> None:
 
 
 def queues_table(rows: Sequence[QueueRecord]) -> str:
-    """The table of `queues`."""
+    """Draw the table of `queues`."""
     return table(
         ("QUEUE", "WAITING", "QUEUED", "RUNNING", "PAUSED", "SETTINGS"),
         [
@@ -52,15 +52,14 @@ def queues_table(rows: Sequence[QueueRecord]) -> str:
 
 
 def _line(queue: QueueRecord) -> str:
-    return f"{queue.name}: {'paused' if queue.paused_at else 'open'}, {queue.queued} queued, {queue.running} running"
+    state = "paused" if queue.paused_at else "open"
+    return f"{queue.name}: {state}, {queue.queued} queued, {queue.running} running"
 
 
 @queues.command("set")
 @click.argument("name")
 @click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
-@click.option(
-    "--unset", multiple=True, metavar="SETTING", help="Back to the cluster's value; repeatable."
-)
+@click.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
 @talks
 def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str]) -> None:
     """Create a queue, or change its settings. `off` switches a limit off.
@@ -77,11 +76,11 @@ def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str
 
 @queues.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Shown to whoever asks why.")
-@click.option("--hard", is_flag=True, help="Stop what runs too; it is requeued at no charge.")
+@click.option("--reason", default="", help="Shown by `why`.")
+@click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
 @talks
 def pause(face: Face, name: str, reason: str, hard: bool) -> None:
-    """Start nothing more from a queue.
+    """Start no more jobs from a queue.
 
     \b
     Example:

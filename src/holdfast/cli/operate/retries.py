@@ -1,4 +1,4 @@
-"""`retries`: the kill switch. Who holds retries back, how many jobs wait, hold and release."""
+"""`retries`: the kill switch of all retries, and the number of jobs that wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.pass_context
 @talks
 def retries(face: Face, context: click.Context) -> None:
-    """Say who holds retries back, and how many jobs wait for theirs.
+    """Show the holds on retries, and how many jobs wait for a retry.
 
     \b
     Examples:
@@ -32,7 +32,7 @@ def retries(face: Face, context: click.Context) -> None:
 
 
 def retries_text(view: RetriesView) -> str:
-    """The answer of `retries` for a person."""
+    """Write the answer of `retries` for a person."""
     lines = [("retries", "go" if view.enabled else "held")]
     for hold in view.holds:
         whose = f"project {hold.project}" if hold.project else f"the {hold.source}"
@@ -54,14 +54,13 @@ def _jobs(count: int) -> str:
 
 
 @retries.command()
-@click.option("--project", help="Of this project only.")
-@click.option("--reason", default="", help="Shown to whoever asks why.")
+@click.option("--project", help="Only this project's.")
+@click.option("--reason", default="", help="Shown by `why`.")
 @talks
 def hold(face: Face, project: str | None, reason: str) -> None:
-    """Hold every retry back, of the cluster or of one project. None is lost: each waits until the
-    release.
+    """Hold back every retry of the cluster or of a project until the release. None is lost.
 
-    First attempts, and what was stopped by no fault of its own (preempted, drained), start as ever.
+    First attempts, and jobs that were stopped without their fault (preempted, drained), still start.
 
     \b
     Examples:
@@ -74,10 +73,10 @@ def hold(face: Face, project: str | None, reason: str) -> None:
 
 
 @retries.command()
-@click.option("--project", help="Of this project only.")
+@click.option("--project", help="Only this project's.")
 @talks
 def release(face: Face, project: str | None) -> None:
-    """Let retries go again. What fell due meanwhile goes as fast as the rate limit lets it.
+    """Let retries go again, those that fell due meanwhile no faster than the rate limit.
 
     \b
     Example:

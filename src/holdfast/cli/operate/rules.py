@@ -1,4 +1,4 @@
-"""`rules`: operators' own rules of classification: show, check, try, set."""
+"""`rules`: the operators' own rules of classification: show, check, try and set them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ if TYPE_CHECKING:
     from holdfast.core.endings.rules import OperatorRule
     from holdfast.wire.api import RulesFinding
 
-_TAIL_CHARS = 16_384  # what an agent sends of a log
+_TAIL_CHARS = 16_384  # the part of a log that an agent sends
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--text", "as_text", is_flag=True, help="Print the rules as they were written, for a file."
-)
+@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
 @click.pass_context
 @talks
 def rules(face: Face, context: click.Context, as_text: bool) -> None:
-    """Show the cluster's own rules of classification: what a task's end is taken for, beside the
-    shipped rules.
+    """Show the cluster's own rules, which find the cause of a task's end, beside the shipped rules.
 
-    A rule is a few lines of TOML. The first that matches is taken; it cannot overrule what was
-    measured (a broken GPU, the OOM counter), a watchdog's trip, or a cause that is never retried.
+    A rule is a few lines of TOML. The first rule that matches applies; it cannot overrule a
+    measurement (a broken GPU, the OOM counter), a watchdog's trip, or a cause that is never retried.
 
     \b
       [[rule]]
@@ -52,18 +49,16 @@ def rules(face: Face, context: click.Context, as_text: bool) -> None:
     with face.client() as client:
         view = client.rules()
     if view.problem:
-        note(f"the rules are not in force, for this version cannot read them: {view.problem}")
+        note(f"the rules are not in force, because this version cannot read them: {view.problem}")
     if as_text and not face.as_json:
         click.echo(view.text, nl=not view.text.endswith("\n"))
         return
-    face.show(
-        view,
-        rules_table(view.rules) if view.rules else "no rules of your own; the shipped ones apply",
-    )
+    nothing = "no rules of your own; the shipped ones apply"
+    face.show(view, rules_table(view.rules) if view.rules else nothing)
 
 
 def rules_table(found: Sequence[OperatorRule]) -> str:
-    """The table of `rules`."""
+    """Draw the table of `rules`."""
     return table(
         ("RULE", "WHEN", "CAUSE", "AND"),
         [
@@ -93,7 +88,7 @@ def _and(rule: OperatorRule) -> str:
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: str, as_json: bool) -> None:
-    """Read a file of rules and say what is wrong with it, with the line. Needs no controller.
+    """Check a file of rules, without a controller; a mistake is reported with its line.
 
     \b
     Example:
@@ -109,10 +104,9 @@ def check(file: str, as_json: bool) -> None:
 @click.argument("file", type=click.Path(allow_dash=True))
 @talks
 def set_rules(face: Face, file: str) -> None:
-    """Replace all rules by those of a file. An empty file takes all away. A bad rule changes
-    nothing.
+    """Replace all rules by those of a file; an empty file removes all. A bad rule changes nothing.
 
-    The new rules hold for every end from now on; what was decided stays.
+    The new rules apply to every end from now on; earlier decisions stay.
 
     \b
     Examples:
@@ -125,23 +119,21 @@ def set_rules(face: Face, file: str) -> None:
 
 
 @rules.command("try")
-@click.option("--exit-code", type=click.IntRange(1, 255), help="The process ended with this.")
-@click.option(
-    "--signal", "signal_", metavar="SIGNAL", help="Or a signal ended it: a name or a number."
-)
+@click.option("--exit-code", type=click.IntRange(1, 255), help="The exit code of the process.")
+@click.option("--signal", "signal_", metavar="SIGNAL", help="Or the signal: a name or a number.")
 @click.option(
     "--log",
     "log_file",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="Its output; the last 16 KiB count.",
+    help="Its output (last 16 KiB).",
 )
 @click.option(
     "--rules",
     "rules_file",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="Rules to try in place of those in force.",
+    help="Other rules to try.",
 )
 @talks
 def try_rules(
@@ -151,7 +143,7 @@ def try_rules(
     log_file: str | None,
     rules_file: str | None,
 ) -> None:
-    """Say what a task's end would be taken for: cause, rule, evidence. Changes nothing.
+    """Show the cause that a task's end would be given, with the rule and evidence.
 
     \b
     Examples:
@@ -170,7 +162,7 @@ def try_rules(
 
 
 def finding_text(found: RulesFinding) -> str:
-    """A finding for a person."""
+    """Write a finding for a person."""
     charged = {"never": "never retried", "nothing": "requeued at no charge"}.get(
         found.charged_to, f"charged to {found.charged_to}"
     )

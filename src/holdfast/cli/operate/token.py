@@ -1,11 +1,11 @@
-"""`token`: make, list, revoke."""
+"""`token`: make, list and revoke tokens."""
 
 from __future__ import annotations
 
 import click
 
+from holdfast.cli.options import read_seconds
 from holdfast.cli.output import Face, age, note, table, talks
-from holdfast.errors import ValidationError
 
 
 @click.group()
@@ -21,10 +21,8 @@ def token() -> None:
 
 @token.command()
 @click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
-@click.option("--name", default="", help="Whose or what for.")
-@click.option(
-    "--expires", metavar="TIME", help="As 12h or 30d; a join token lives an hour otherwise."
-)
+@click.option("--name", default="", help="Its owner or purpose.")
+@click.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
 @talks
 def create(face: Face, role: str, name: str, expires: str | None) -> None:
     """Make a token and print its secret, this once.
@@ -36,12 +34,7 @@ def create(face: Face, role: str, name: str, expires: str | None) -> None:
     """
     seconds = None
     if expires is not None:
-        from holdfast.core.settings.resolve import parse_duration
-
-        try:
-            seconds = parse_duration(expires)
-        except ValueError as error:
-            raise ValidationError(f"--expires: {error}", field="expires") from None
+        seconds = read_seconds("--expires", expires)
     with face.client() as client:
         made = client.create_token(role, name, seconds)
     face.show(made, made.secret)
@@ -62,9 +55,8 @@ def list_tokens(face: Face) -> None:
         rows = client.tokens()
     lines = []
     for t in rows:
-        state = (
-            "revoked" if t.revoked_at else ("spent" if t.role == "join" and t.used_at else "good")
-        )
+        spent = t.role == "join" and t.used_at
+        state = "revoked" if t.revoked_at else "spent" if spent else "good"
         lines.append((t.id, t.role, t.name or "-", state, age(t.created_at), age(t.expires_at)))
     face.show(rows, table(("ID", "ROLE", "NAME", "STATE", "AGE", "EXPIRES"), lines, elastic=2))
 
@@ -73,7 +65,7 @@ def list_tokens(face: Face) -> None:
 @click.argument("token_id", metavar="ID")
 @talks
 def revoke(face: Face, token_id: str) -> None:
-    """End a token; within seconds nobody takes it any more.
+    """End a token; it is refused within seconds.
 
     \b
     Example:

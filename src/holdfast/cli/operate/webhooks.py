@@ -1,4 +1,4 @@
-"""`webhooks`: who is told of events, what came of it, and sending it again."""
+"""`webhooks`: the URLs that get events, the deliveries, and sending them again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.endings import EXIT_FAILED
+from holdfast.cli.options import POSITIVE, read_seconds
 from holdfast.cli.output import Face, age, facts, note, table, talks
 from holdfast.errors import ValidationError
 
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
     from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 
 
+ID = click.argument("webhook_id", metavar="ID")
+SECRET = click.option(
+    "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
+)
+
+
 @click.group(invoke_without_command=True)
 @click.pass_context
 @talks
 def webhooks(face: Face, context: click.Context) -> None:
-    """List webhooks: where events are sent, and what waits or was given up.
+    """List webhooks: their URLs, and the number of pending and dead deliveries.
 
-    Every call is signed, tried again until it is taken, and in order for each job;
+    Every call is signed, is repeated until the receiver accepts it, and is in order for each job;
     docs/guides/webhooks.md has the receiver's side. Takes an admin token.
 
     \b
@@ -53,24 +60,17 @@ def list_webhooks(face: Face) -> None:
 def _list(face: Face) -> None:
     with face.client() as client:
         rows = client.webhooks()
-    lines = [
-        (
-            h.id,
-            h.state.value,
-            h.name or h.url,
-            ",".join(h.events) or "(all)",
-            h.project or "-",
-            str(h.pending),
-            str(h.dead),
-        )
-        for h in rows
-    ]
-    face.show(
-        rows, table(("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD"), lines, elastic=2)
-    )
+    lines = []
+    for h in rows:
+        events = ",".join(h.events) or "(all)"
+        to, project, counts = h.name or h.url, h.project or "-", (str(h.pending), str(h.dead))
+        lines.append((h.id, h.state.value, to, events, project, *counts))
+    headers = ("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD")
+    face.show(rows, table(headers, lines, elastic=2))
 
 
 def _describe(hook: WebhookRecord) -> str:
+    until = hook.old_secret_until
     return facts(
         (
             ("id", hook.id),
@@ -79,19 +79,14 @@ def _describe(hook: WebhookRecord) -> str:
             ("events", ", ".join(hook.events) or "all, except those about webhooks"),
             ("project", hook.project or "every project"),
             ("state", hook.state.value + (f": {hook.reason}" if hook.reason else "")),
-            (
-                "old secret",
-                f"signs too until {hook.old_secret_until:%Y-%m-%d %H:%M} UTC"
-                if hook.old_secret_until
-                else "",
-            ),
+            ("old secret", f"signs too until {until:%Y-%m-%d %H:%M} UTC" if until else ""),
             ("deliveries", f"{hook.pending} pending, {hook.dead} dead"),
         )
     )
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
+@ID
 @talks
 def show(face: Face, webhook_id: str) -> None:
     """Show one webhook.
@@ -106,16 +101,15 @@ def show(face: Face, webhook_id: str) -> None:
 
 
 def _read_secret(secret_file: str | None) -> str | None:
-    """A secret never comes from the command line, where others of the machine could read it."""
+    """Read a secret from its file; other users of the machine could read it on a command line."""
     if secret_file is None:
         return None
     try:
         with click.open_file(secret_file) as file:
             return str(file.read()).strip()
     except OSError as error:
-        raise ValidationError(
-            f"the secret's file {secret_file} cannot be read: {error.strerror}"
-        ) from error
+        message = f"the secret's file {secret_file} cannot be read: {error.strerror}"
+        raise ValidationError(message) from error
 
 
 @webhooks.command()
@@ -125,15 +119,11 @@ def _read_secret(secret_file: str | None) -> str | None:
     "events",
     multiple=True,
     metavar="PATTERN",
-    help="A kind or a beginning, as job.failed or job.*; repeatable.",
+    help="As job.failed or job.*; repeatable.",
 )
 @click.option("--project", metavar="NAME", help="Only this project's events.")
-@click.option("--name", default="", help="What it is for.")
-@click.option(
-    "--secret-file",
-    metavar="FILE",
-    help="A file with your own secret (16 to 256 characters); - is stdin.",
-)
+@click.option("--name", default="", help="Its purpose.")
+@SECRET
 @talks
 def add(
     face: Face,
@@ -145,7 +135,7 @@ def add(
 ) -> None:
     """Send events to URL from now on, and print the secret that signs them, this once.
 
-    URL is https on a public address. Plain http, loopback and private networks take the setting
+    URL is https at a public address. Plain http, loopback and private networks need the setting
     webhook_allow_private.
 
     \b
@@ -159,26 +149,18 @@ def add(
         )
     face.show(made, made.secret)
     if not face.as_json:
-        note(
-            f"webhook {made.id}; its secret is not shown again. Try it: holdfast webhooks test "
-            f"{made.id}"
-        )
+        try_it = f"holdfast webhooks test {made.id}"
+        note(f"webhook {made.id}; its secret is not shown again. Try it: {try_it}")
 
 
 @webhooks.command("set")
-@click.argument("webhook_id", metavar="ID")
-@click.option("--to", metavar="URL", help="What is pending goes there too.")
-@click.option(
-    "--event",
-    "events",
-    multiple=True,
-    metavar="PATTERN",
-    help="These instead of those before; repeatable.",
-)
+@ID
+@click.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
+@click.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
 @click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
 @click.option("--project", metavar="NAME", help="Only this project's events.")
 @click.option("--all-projects", is_flag=True, help="Every project's events.")
-@click.option("--name", help="What it is for.")
+@click.option("--name", help="Its purpose.")
 @talks
 def set_webhook(
     face: Face,
@@ -190,7 +172,7 @@ def set_webhook(
     all_projects: bool,
     name: str | None,
 ) -> None:
-    """Change a webhook. What is not named stays.
+    """Change a webhook; fields that are not named stay.
 
     \b
     Examples:
@@ -198,9 +180,7 @@ def set_webhook(
       holdfast webhooks set ID --event job.failed --all-projects
     """
     if (events and all_events) or (project and all_projects):
-        raise ValidationError(
-            "--event and --all-events, --project and --all-projects: one of the two"
-        )
+        raise ValidationError("give one of --event and --all-events, --project and --all-projects")
     changes: dict[str, Any] = {}
     if to is not None:
         changes["url"] = to
@@ -216,7 +196,7 @@ def set_webhook(
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
+@ID
 @talks
 def remove(face: Face, webhook_id: str) -> None:
     """Forget a webhook and its deliveries.
@@ -231,52 +211,34 @@ def remove(face: Face, webhook_id: str) -> None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
-@click.option(
-    "--grace",
-    default="24h",
-    show_default=True,
-    metavar="TIME",
-    help="So long the old secret signs too; 0 ends it now.",
-)
-@click.option(
-    "--secret-file",
-    metavar="FILE",
-    help="A file with your own secret (16 to 256 characters); - is stdin.",
-)
+@ID
+@click.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
+@SECRET
 @talks
 def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> None:
     """Give a webhook a new secret and print it, this once.
 
-    During the grace every call carries two signatures, so that receivers may change over when it
-    suits them.
+    During the grace every call carries both signatures, so that receivers can change over.
 
     \b
     Examples:
       holdfast webhooks rotate ID
       holdfast webhooks rotate ID --grace 0          # the old one leaked
     """
-    from holdfast.core.settings.resolve import parse_duration
-
-    try:
-        seconds = parse_duration(grace)
-    except ValueError as error:
-        raise ValidationError(f"--grace: {error}", field="grace") from None
+    seconds = read_seconds("--grace", grace)
+    secret = _read_secret(secret_file)
     with face.client() as client:
-        made = client.rotate_webhook(
-            webhook_id, secret=_read_secret(secret_file), grace_seconds=seconds
-        )
+        made = client.rotate_webhook(webhook_id, secret=secret, grace_seconds=seconds)
     face.show(made, made.secret)
     if not face.as_json:
         note(f"webhook {made.id} has a new secret; it is not shown again")
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
+@ID
 @talks
 def test(face: Face, webhook_id: str) -> int | None:
-    """Send one event `webhook.test` now and say what came of it. Exit code 1 unless the receiver
-    answered 2xx.
+    """Send one event `webhook.test` now. Exit code 1 unless the receiver answers 2xx.
 
     \b
     Example:
@@ -290,7 +252,7 @@ def test(face: Face, webhook_id: str) -> int | None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
+@ID
 @click.argument("delivery_id", metavar="[DELIVERY]", required=False)
 @click.option(
     "--state",
@@ -299,9 +261,7 @@ def test(face: Face, webhook_id: str) -> int | None:
     type=click.Choice(["pending", "delivered", "dead"]),
     help="Only these; repeatable.",
 )
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many."
-)
+@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @talks
 def deliveries(
     face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int
@@ -329,28 +289,18 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
     lines = []
     for d in rows:
         said = d.error or (f"answered {d.status}" if d.status else "")
-        lines.append(
-            (
-                d.id,
-                d.state.value,
-                d.event_kind,
-                str(d.tries),
-                age(d.created_at),
-                age(d.next_at),
-                said,
-            )
-        )
+        times = (age(d.created_at), age(d.next_at))
+        lines.append((d.id, d.state.value, d.event_kind, str(d.tries), *times, said))
     return table(("ID", "STATE", "EVENT", "TRIES", "AGE", "NEXT", "LAST ANSWER"), lines)
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
+@ID
 @click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
-@click.option("--dead", is_flag=True, help="Every dead one.")
+@click.option("--dead", is_flag=True, help="Every dead delivery.")
 @talks
 def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bool) -> None:
-    """Send deliveries again: dead or delivered ones with their tries fresh, pending ones without
-    waiting longer.
+    """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
 
     \b
     Examples:
@@ -369,11 +319,11 @@ def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bo
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
-@click.option("--reason", default="", help="Shown to whoever looks at it.")
+@ID
+@click.option("--reason", default="", help="Shown with the webhook.")
 @talks
 def pause(face: Face, webhook_id: str, reason: str) -> None:
-    """Send nothing more to a webhook. Events are kept for its resumption, as long as history is.
+    """Send nothing more to a webhook. Its events are kept as long as history is.
 
     \b
     Example:
@@ -385,10 +335,10 @@ def pause(face: Face, webhook_id: str, reason: str) -> None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="ID")
+@ID
 @talks
 def resume(face: Face, webhook_id: str) -> None:
-    """Go on where a paused webhook stopped.
+    """Send again, from the event at which the webhook stopped.
 
     \b
     Example:

@@ -1,11 +1,11 @@
-"""The data folder of one `holdfast up`: its lock, its files, and what an earlier `up` left behind.
+"""The data folder of one `holdfast up`: its lock, its files, and the processes of an earlier `up`.
 
-UP-1  One `up` per folder: an flock, which the kernel lets go of however its holder dies. There is
-      no stale lock.
-UP-2  A leftover process is known by pid *and* start time, and is signalled through a pidfd: never
-      by number alone.
-UP-3  `url` is there exactly while jobs can be sent there: written last at the start, removed first
-      at the stop.
+UP-1  A folder has one `up`: it holds an flock, which the kernel releases however its holder dies,
+      so no lock is ever stale.
+UP-2  A leftover process is known by its pid and its start time, and is signalled through a pidfd,
+      because the pid alone may be another process's by now.
+UP-3  `url` exists exactly while jobs can be sent there: it is written last at the start and removed
+      first at the stop.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DataFolder:
             ) from error
 
     def lock(self) -> None:
-        """Take the folder. Conflict, with who has it, when another `up` is running in it."""
+        """Take the folder. Raises Conflict, with the pid and address of the `up` that has it."""
         from holdfast.store.embedded.processes import lock_file
 
         try:
@@ -94,27 +94,28 @@ class DataFolder:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except OSError:
-            pass  # the pid is only for the message above; a full disk is told by what needs the space
+            pass  # the pid is only for the message above
 
     def unlock(self) -> None:
-        """Let the folder go."""
+        """Release the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     # ---- the address
     def publish(self, url: str) -> None:
-        """Say that jobs can be sent to `url` now."""
+        """Write the address to which jobs can be sent now."""
         write_private(self.url_file, url + "\n")
 
     def unpublish(self) -> None:
-        """Take the address back."""
+        """Remove the address."""
         self.url_file.unlink(missing_ok=True)
 
     def tell_how_to_reach(self, url: str) -> str:
-        """What to type in another terminal. Commands find a data folder of the usual name by
-        themselves, in its parent and below; of another they must be told. The token is named by its
-        file: a terminal is no place for it.
+        """Return the lines to type in another terminal.
+
+        Commands find a data folder of the usual name by themselves, in its parent and below; another
+        name takes two variables. The token is read from its file, so that no terminal shows it.
         """
         command = "holdfast run -- echo hello"
         if self.path.name == DATA_FOLDER:
@@ -122,9 +123,8 @@ class DataFolder:
                 here = os.path.samefile(self.path.parent, os.curdir)
             except OSError:  # the working folder was deleted
                 here = False
-            return (
-                f"in another terminal, in {'this folder' if here else self.path.parent}: {command}"
-            )
+            where = "this folder" if here else self.path.parent
+            return f"in another terminal, in {where}: {command}"
         lines = (
             f"export HOLDFAST_URL={url}",
             f'export HOLDFAST_TOKEN="$(cat {shlex.quote(str(self.token_file))})"',
@@ -134,7 +134,7 @@ class DataFolder:
 
     # ---- who this host is
     def read_identity(self) -> Mapping[str, str]:
-        """The host's identity as its agent keeps it; empty where there is none."""
+        """Return the host's identity that its agent keeps; empty if there is none."""
         try:
             found = json.loads(self.host_file.read_text())
         except (OSError, ValueError):
@@ -148,14 +148,14 @@ class DataFolder:
         try:
             write_private(self._parts_file, json.dumps(parts) + "\n")
         except OSError:
-            pass  # a full disk must not stop what runs; the parts also die with us by their parent-death signal
+            pass  # a full disk must not stop the parts, which die with `up` anyway (UP-4)
 
     def forget_parts(self) -> None:
-        """Nothing of ours runs any more."""
+        """Note that no part runs any more."""
         self._parts_file.unlink(missing_ok=True)
 
     def end_leftovers(self, say: Callable[[str], None]) -> None:
-        """End the parts an earlier `up` left running. Call with the lock held.
+        """End the parts that an earlier `up` left running. The caller holds the lock.
 
         Raises:
             Unavailable: one of them survived SIGKILL.
@@ -165,32 +165,30 @@ class DataFolder:
             known = [(str(name), int(part["pid"]), part["started"]) for name, part in parts.items()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
-        # The agent first: its tasks end in order while there is somebody to report to, if there
-        # still is.
+        # The agent ends first, because its tasks report to the controller, if that still runs.
         for name, pid, started in sorted(known, key=lambda part: part[0] != "agent"):
             end_process(pid, started, f"ending the {name} of an earlier `up` (pid {pid})", say)
         self.forget_parts()
 
     # ---- logs
     def log_file(self, part: str) -> Path:
-        """Where a part's output goes."""
+        """Return the file of a part's output."""
         return self.log_folder / f"{part}.log"
 
     def rotate_logs(self, *, at_start: bool = False) -> None:
-        """Keep each log under 8 MiB and three old ones of it.
+        """Keep each log under 8 MiB, and three old files of it.
 
-        A running part appends (O_APPEND), so its log is copied and cut; it never has to reopen
-        anything.
+        A running part appends (O_APPEND), so its log is copied and cut, and is never reopened.
         """
         for path in self.log_folder.glob("*.log"):
             try:
                 if path.stat().st_size > (0 if at_start else _LOG_BYTES):
                     _rotate(path, move=at_start)
             except OSError:
-                pass  # no room for a copy: cut nothing, try again later
+                pass  # there is no room for a copy; the next call tries again
 
     def tail(self, part: str, lines: int = 12) -> str:
-        """The last lines of a part's log, for a person."""
+        """Return the last lines of a part's log."""
         try:
             with self.log_file(part).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
@@ -224,7 +222,7 @@ def _read(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of ours (0600), whole or not at all. Raises OSError."""
+    """Write a file (0600), whole or not at all. Raises OSError."""
     scratch = path.with_name(f".{path.name}.new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -237,8 +235,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_start(pid: int) -> str | None:
-    """What tells this process from a later one under the same number: boot and start tick. None
-    when it is gone."""
+    """Return a process's boot and start tick, which no later process shares; None if it is gone."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -248,8 +245,9 @@ def read_start(pid: int) -> str | None:
 
 
 def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str], None]) -> None:
-    """End exactly that process: TERM, then KILL. Says `sentence` first; does nothing when it is
-    gone or is another by now.
+    """End that process by TERM, then KILL; if it is gone or another, do nothing.
+
+    `say` gets `sentence` before the first signal.
 
     Raises:
         Unavailable: it survived SIGKILL.
@@ -266,7 +264,7 @@ def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str
         poll.register(pidfd, select.POLLIN)
         for number, seconds in ((signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
             signal.pidfd_send_signal(pidfd, number)
-            # One that was stopped hears TERM only when it is continued.
+            # A stopped process takes TERM only when it is continued.
             signal.pidfd_send_signal(pidfd, signal.SIGCONT)
             if poll.poll(seconds * 1000):
                 return

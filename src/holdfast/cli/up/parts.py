@@ -1,9 +1,4 @@
-"""The parts of `holdfast up` as its supervisor sees them: how one is started, watched and started
-again.
-
-Back-off and giving up are decided in `Restarts`, from times given; processes are made in
-`PartProcess`.
-"""
+"""One part of `holdfast up`: its process, and when to start it again."""
 
 from __future__ import annotations
 
@@ -19,40 +14,38 @@ from typing import Any
 
 _FIRST_DELAY_SECONDS = 0.1
 _LONGEST_DELAY_SECONDS = 10.0
-# A part that lived this long was well; its next death starts the count anew.
+# After a part has lived this long, its next death starts the count anew.
 _WELL_SECONDS = 20.0
 _QUICK_DEATHS = 4
 
 
 @dataclass
 class Restarts:
-    """How often a part died quickly, and what follows from that."""
+    """The count of a part's quick deaths, and the delays that follow from it."""
 
     quick_deaths: int = 0
     started_at: float = 0.0
 
     def start(self, now: float) -> None:
-        """It was started. `now` is monotonic seconds."""
+        """Note a start. `now` is monotonic seconds."""
         self.started_at = now
 
     def die(self, now: float) -> float:
-        """It died; seconds to wait before it is started again. The first death costs next to
-        nothing."""
+        """Note a death, and return the seconds to wait before the next start."""
         self.quick_deaths = 1 if now - self.started_at >= _WELL_SECONDS else self.quick_deaths + 1
-        return float(
-            min(_FIRST_DELAY_SECONDS * 4.0 ** (self.quick_deaths - 1), _LONGEST_DELAY_SECONDS)
-        )
+        delay: float = _FIRST_DELAY_SECONDS * 4.0 ** (self.quick_deaths - 1)
+        return min(delay, _LONGEST_DELAY_SECONDS)
 
     @property
     def keeps_dying(self) -> bool:
-        """Whether a person should be told, with the log."""
+        """Whether to show a person the log."""
         return self.quick_deaths > 0 and self.quick_deaths % _QUICK_DEATHS == 0
 
 
 class PartProcess:
     """One run of one part. `pidfd` is readable when it has ended.
 
-    In a session of its own: a terminal's Ctrl-C reaches `up` alone, which then ends the parts in
+    It has its own session, so that a terminal's Ctrl-C reaches `up` alone, which ends the parts in
     order.
     """
 
@@ -61,8 +54,8 @@ class PartProcess:
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._process = subprocess.Popen(
-                # -P: the folder that `up` was started in must not offer its modules to Python.
-                [sys.executable, "-P", "-m", "holdfast.cli.up.part_main", name, str(os.getpid())],
+                # -P: Python must not import modules from the folder in which `up` was started.
+                [sys.executable, "-P", "-m", "holdfast.cli.up.run_part", name, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -77,8 +70,7 @@ class PartProcess:
         self._told = False
 
     def tell(self, options: dict[str, Any]) -> None:
-        """Give it the one line it waits for. A part that died meanwhile is seen by its pidfd, not
-        here."""
+        """Give it its options, once. A part that died meanwhile is noticed by its pidfd."""
         assert self._process.stdin is not None
         if self._told:
             return
@@ -91,7 +83,7 @@ class PartProcess:
 
     @property
     def told(self) -> bool:
-        """Whether it has its line."""
+        """Whether it has its options."""
         return self._told
 
     def signal(self, number: int) -> None:
@@ -102,8 +94,7 @@ class PartProcess:
             pass
 
     def reap(self) -> int:
-        """Collect the exit status of one that has ended: negative for a signal, as subprocess has
-        it."""
+        """Collect the exit status of the ended process; negative for a signal, as in subprocess."""
         code = self._process.wait()
         if self._process.stdin is not None:
             try:
@@ -115,7 +106,7 @@ class PartProcess:
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe a process's end in words."""
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -1,20 +1,15 @@
-"""The supervisor of `holdfast up`: one loop that starts the parts, starts them again, and ends them
-in order.
+"""One run of `holdfast up`: a loop that starts the parts, restarts them, and ends them in order.
 
 The database starts in a thread while the controller and the agent are importing. The listening
-socket is made here and
-handed down, so it outlives every controller: a client that calls while the controller is started
-again waits for a moment instead of being refused.
+socket outlives every controller, so a client that calls while the controller is started again waits
+for a moment instead of being refused.
 
-UP-5  Order of the stop: agent (its tasks get TERM and their grace, and report), controller,
-      database. Each waits for the one before it to be gone.
+UP-5  The stop has an order: agent (its tasks get TERM and their grace, and report), controller,
+      database. Each waits until the one before it is gone.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
 import select
 import signal
 import socket
@@ -22,28 +17,28 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.cli.up.folder import DataFolder, write_private
+from holdfast.cli.up.database import Database
+from holdfast.cli.up.folder import DataFolder
 from holdfast.cli.up.parts import PartProcess, Restarts, describe_exit
+from holdfast.cli.up.readiness import Readiness
 from holdfast.errors import HoldfastError, Unavailable
-
-if TYPE_CHECKING:
-    from holdfast.store.embedded.postgres import EmbeddedPostgres
 
 _SLOW_SECONDS = 3.0
 _CONTROLLER_STOP_SECONDS = 10.0
 _DATABASE_STOP_SECONDS = 10.0
 _ROTATE_SECONDS = 10.0
-_JOIN_SECONDS = 2.0
-# Codes that another try does not change (`holdfast.agent.config.EXIT_BAD_CONFIG` and its like).
+# Exit codes that another start would not change, such as `holdfast.agent.config.EXIT_BAD_CONFIG`.
 _HOPELESS = (78,)
 
 
 @dataclass
 class UpOptions:
-    """What `holdfast up` was asked for. `dsn` None: the embedded database. `blobs` None: a folder
-    in the data folder."""
+    """The flags of `holdfast up`.
+
+    dsn: None is the embedded database; blobs: None is a folder in the data folder.
+    """
 
     dsn: str | None
     host: str
@@ -51,7 +46,7 @@ class UpOptions:
     agent: dict[str, Any] = field(default_factory=dict)
 
 
-class Supervisor:
+class PartsSupervisor:
     """One run of `holdfast up`. `say` gets sentences for the person at the terminal."""
 
     def __init__(
@@ -67,7 +62,7 @@ class Supervisor:
         self._say = say
         self.url = f"http://{options.host}:{listener.getsockname()[1]}"
         self._dsn = options.dsn
-        self._database: EmbeddedPostgres | None = None
+        self._database = Database(folder, self._tell)
         self._parts: dict[str, PartProcess] = {}
         self._restarts = {name: Restarts() for name in ("database", "controller", "agent")}
         self._due: dict[str, float] = {}
@@ -82,16 +77,19 @@ class Supervisor:
         self._failure: str | None = None
         self._started_at = time.monotonic()
         self._rotate_at = self._started_at + _ROTATE_SECONDS
-        self._old_incarnation = folder.read_identity().get("incarnation", "")
-        self._database_busy = False
+        self._readiness = Readiness(
+            folder,
+            (options.host, listener.getsockname()[1]),
+            tell=self._tell,
+            say=say,
+            stopping=lambda: bool(self._signals) or self._failure is not None,
+        )
 
     # ---- the loop
     def run(self) -> int:
-        """Serve until told to stop; the exit status."""
+        """Serve until told to stop, and return the exit status."""
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if (
-            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        ):  # nohup asked for it to be ignored
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             numbers.append(signal.SIGHUP)
         old_handlers = {number: signal.signal(number, self._take_signal) for number in numbers}
         old_wake = signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
@@ -118,13 +116,13 @@ class Supervisor:
         self._signals += 1
 
     def _tell(self, what: str, value: Any = None) -> None:
-        """News from a thread."""
+        """Take news from a thread, for the loop."""
         with self._news_lock:
             self._news.append((what, value))
         try:
             self._wake_out.send(b"n")
         except OSError:
-            pass  # the pipe is full of the same message, or we are gone
+            pass  # the pipe is full of the same message, or closed at the end
 
     def _next_timeout(self) -> float:
         now = time.monotonic()
@@ -181,13 +179,12 @@ class Supervisor:
             self._feed("controller")
         if self._folder.read_identity().get("host_key"):
             self._feed("agent")
-        threading.Thread(target=self._watch_readiness, daemon=True, name="readiness").start()
+        threading.Thread(target=self._readiness.watch, daemon=True, name="readiness").start()
 
     def _start(self, name: str) -> None:
         if name == "database":
-            self._database_busy = True
             self._restarts[name].start(time.monotonic())
-            threading.Thread(target=self._start_database, daemon=True, name="database").start()
+            self._database.start()
             return
         self._spawn(name)
         self._feed(name)
@@ -195,10 +192,9 @@ class Supervisor:
     def _spawn(self, name: str) -> None:
         self._restarts[name].start(time.monotonic())
         fds = (self._listener.fileno(),) if name == "controller" else ()
+        log = self._folder.log_file(name)
         try:
-            self._parts[name] = PartProcess(
-                name, self._folder.log_file(name), self._folder.path, fds
-            )
+            self._parts[name] = PartProcess(name, log, self._folder.path, fds)
         except OSError as error:
             self._say(f"the {name} cannot be started ({error}); trying again")
             self._due[name] = time.monotonic() + self._restarts[name].die(time.monotonic())
@@ -206,69 +202,42 @@ class Supervisor:
         self._folder.record_parts({n: part.pid for n, part in self._parts.items()})
 
     def _feed(self, name: str) -> None:
-        """Give a part its line, once what it needs is there."""
+        """Give a part its options, unless it has to wait for the database."""
         part = self._parts.get(name)
-        if part is None:
-            return
-        if name == "controller":
-            if self._dsn is not None:
-                part.tell(
-                    {
-                        "dsn": self._dsn,
-                        "listen_fd": self._listener.fileno(),
-                        "log_format": "json",
-                        "host": self._options.host,
-                        "port": self._listener.getsockname()[1],
-                        "token_file": str(self._folder.token_file),
-                        "blobs": self._options.blobs or str(self._folder.path / "blobs"),
-                    }
-                )
-            return
-        part.tell(
-            {
+        options = self._options_of(name)
+        if part is not None and options is not None:
+            part.tell(options)
+
+    def _options_of(self, name: str) -> dict[str, Any] | None:
+        if name == "agent":
+            return {
                 **self._options.agent,
                 "url": self.url,
                 "state_dir": str(self._folder.host_folder),
                 "join_token_file": str(self._folder.join_file),
             }
-        )
-
-    def _start_database(self) -> None:
-        from holdfast.store.embedded.postgres import EmbeddedPostgres
-
-        try:
-            if self._database is None:
-                self._database = EmbeddedPostgres(
-                    self._folder.postgres_folder, log=self._log_database
-                )
-            dsn = self._database.start()
-        except Exception as error:
-            self._tell("database_failed", error)
-            return
-        self._tell("database_ready", dsn)
-        self._database.wait()
-        self._tell("database_died")
-
-    def _log_database(self, sentence: str) -> None:
-        try:
-            with self._folder.log_file("database").open("a") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n")
-        except OSError:
-            pass
+        if self._dsn is None:
+            return None
+        return {
+            "dsn": self._dsn,
+            "listen_fd": self._listener.fileno(),
+            "log_format": "json",
+            "host": self._options.host,
+            "port": self._listener.getsockname()[1],
+            "token_file": str(self._folder.token_file),
+            "blobs": self._options.blobs or str(self._folder.path / "blobs"),
+        }
 
     # ---- what happens
     def _hear(self, what: str, value: Any) -> None:
         if what == "database_ready":
-            self._database_busy = False
             moved = self._dsn is not None and self._dsn != value
             self._dsn = value
             if moved and "controller" in self._parts:
-                self._parts["controller"].signal(
-                    signal.SIGTERM
-                )  # it is started again with the new address
+                # It is started again with the new address.
+                self._parts["controller"].signal(signal.SIGTERM)
             self._feed("controller")
         elif what in ("database_failed", "database_died"):
-            self._database_busy = False
             self._lose_database(value)
         elif what == "agent_may_join":
             self._feed("agent")
@@ -276,9 +245,8 @@ class Supervisor:
             try:
                 self._folder.publish(self.url)
             except OSError as error:
-                self._failure = (
-                    f"the data folder {self._folder.path} cannot be written: {error.strerror}"
-                )
+                folder = self._folder.path
+                self._failure = f"the data folder {folder} cannot be written: {error.strerror}"
                 return
             self._ready = True
             self._say_ready()
@@ -288,17 +256,18 @@ class Supervisor:
             return
         restarts = self._restarts["database"]
         delay = restarts.die(time.monotonic())
-        why = (
-            f"the database does not start: {str(error).rstrip('.')}"
-            if error is not None
-            else "the database died"
-        )
+        why = "the database died"
+        if error is not None:
+            why = f"the database does not start: {str(error).rstrip('.')}"
         hopeless = isinstance(error, HoldfastError) and not isinstance(error, Unavailable)
         if not self._ready and (hopeless or restarts.keeps_dying):
             self._failure = why
             return
+        self._start_later("database", delay, why)
+
+    def _start_later(self, name: str, delay: float, why: str) -> None:
         self._say(f"{why}; starting it again{'' if delay < 1 else f' in {delay:.0f} s'}")
-        self._due["database"] = time.monotonic() + delay
+        self._due[name] = time.monotonic() + delay
 
     def _bury(self, name: str) -> None:
         code = self._parts.pop(name).reap()
@@ -309,101 +278,23 @@ class Supervisor:
         delay = restarts.die(time.monotonic())
         why = f"the {name} {describe_exit(code)}"
         if code in _HOPELESS or (restarts.keeps_dying and not self._ready):
-            self._failure = (
-                f"{why}. The end of {self._folder.log_file(name)}:\n{self._folder.tail(name)}"
-            )
-            return
-        if restarts.keeps_dying:
-            why = f"the {name} keeps dying: it {describe_exit(code)}. The end of its log:\n{self._folder.tail(name)}\nIt is"
-            self._say(f"{why} started again in {delay:.0f} s")
+            log = self._folder.log_file(name)
+            self._failure = f"{why}. The end of {log}:\n{self._folder.tail(name)}"
+        elif restarts.keeps_dying:
+            why = f"the {name} keeps dying: it {describe_exit(code)}. The end of its log:\n"
+            self._say(f"{why}{self._folder.tail(name)}\nIt is started again in {delay:.0f} s")
+            self._due[name] = time.monotonic() + delay
         else:
-            self._say(f"{why}; starting it again{'' if delay < 1 else f' in {delay:.0f} s'}")
-        self._due[name] = time.monotonic() + delay
+            self._start_later(name, delay, why)
 
     def _say_ready(self) -> None:
         took = time.monotonic() - self._started_at
         self._say(f"ready at {self.url} ({took:.1f} s); Ctrl-C stops it all")
         self._say(self._folder.tell_how_to_reach(self.url))
 
-    # ---- readiness, in a thread: the calls wait in the listener's queue until the controller
-    # answers
-    def _watch_readiness(self) -> None:
-        while not self._signals and self._failure is None:
-            try:
-                status, _ = self._ask("GET", "/readyz", token=False)
-                if status == 200:
-                    break
-            except (OSError, http.client.HTTPException):
-                pass
-            time.sleep(0.02)
-        joined_at = time.monotonic()
-        if not self._folder.read_identity().get("host_key"):
-            self._make_join_token()
-        self._tell("agent_may_join")
-        pause = 0.02
-        while not self._signals and self._failure is None:
-            if self._host_is_active():
-                self._tell("ready")
-                return
-            if time.monotonic() - joined_at > _JOIN_SECONDS:
-                # Its key may be one of another database: a new join token lets it in again.
-                joined_at = time.monotonic() + 30
-                self._make_join_token()
-            time.sleep(pause)
-            pause = min(pause * 1.2, 0.5)
-
-    def _host_is_active(self) -> bool:
-        known = self._folder.read_identity()
-        incarnation = known.get("incarnation", "")
-        if not incarnation or incarnation == self._old_incarnation:
-            return False
-        try:
-            status, data = self._ask("GET", f"/v1/hosts/{known.get('host_id', '')}")
-            host = json.loads(data)
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
-        return (
-            status == 200
-            and host.get("state") == "active"
-            and host.get("incarnation") == incarnation
-        )
-
-    def _make_join_token(self) -> None:
-        try:
-            body = json.dumps({"role": "join", "name": "local agent"}).encode()
-            status, data = self._ask("POST", "/v1/tokens", body)
-            if status == 201:
-                write_private(self._folder.join_file, json.loads(data)["secret"] + "\n")
-                return
-            self._log_trouble(f"no join token: HTTP {status} {data[:300]!r}")
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            self._log_trouble(f"no join token: {error!r}")
-
-    def _log_trouble(self, sentence: str) -> None:
-        if not self._signals:
-            self._say(sentence)
-
-    def _ask(
-        self, method: str, path: str, body: bytes | None = None, *, token: bool = True
-    ) -> tuple[int, bytes]:
-        """One call of our own controller, with nothing but the standard library: it is imported
-        already."""
-        connection = http.client.HTTPConnection(
-            self._options.host, self._listener.getsockname()[1], timeout=5
-        )
-        headers = {"Content-Type": "application/json"}
-        if token:
-            headers["Authorization"] = f"Bearer {self._folder.token_file.read_text().strip()}"
-        try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
     # ---- stopping
     def _stop(self) -> None:
-        """UP-5. Another Ctrl-C shortens the waiting, never the order."""
+        """Stop all parts (UP-5). Another Ctrl-C shortens the waiting, never the order."""
         self._signals = max(self._signals, 1)
         self._due.clear()
         self._folder.unpublish()
@@ -413,14 +304,13 @@ class Supervisor:
             self._stop_agent()
             self._stop_part("controller", _CONTROLLER_STOP_SECONDS)
         finally:
-            for part in self._parts.values():  # only after a failure above
+            for part in self._parts.values():  # some are left only after a failure above
                 part.signal(signal.SIGKILL)
             self._stop_database()
         self._folder.forget_parts()
 
     def _stop_agent(self) -> None:
-        """Its tasks get TERM and as much grace as their jobs ask for; a second Ctrl-C ends them at
-        once."""
+        """Stop the agent, and with it its tasks, in their grace; a second Ctrl-C ends them at once."""
         part = self._parts.get("agent")
         if part is None:
             return
@@ -455,73 +345,9 @@ class Supervisor:
 
     def _stop_database(self) -> None:
         deadline = time.monotonic() + 60
-        while self._database_busy and time.monotonic() < deadline:
-            self._turn(0.1)  # a start that is under way is finished first, so that it can be ended
-        if self._database is None:
-            return
+        while self._database.starting and time.monotonic() < deadline:
+            self._turn(0.1)
         try:
             self._database.stop(_DATABASE_STOP_SECONDS if self._signals < 3 else 1.0)
         except Exception as error:
             self._say(f"the database could not be stopped: {error}")
-
-
-def open_listener(
-    host: str, port: int | None, default: int, say: Callable[[str], None]
-) -> socket.socket:
-    """Listen on `port`; None takes `default` and, when that is taken, any free one, saying so.
-
-    Raises:
-        Conflict: `port` was asked for and is taken; says by whom, where that can be seen.
-        ValidationError: it cannot be listened on.
-    """
-    from holdfast.errors import Conflict, ValidationError
-
-    def listen(number: int) -> socket.socket:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((host, number))
-            made.listen(2048)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-    import errno
-
-    try:
-        return listen(default if port is None else port)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise ValidationError(
-                f"cannot listen on {host}:{port}: {error.strerror}", field="port"
-            ) from error
-        who = _port_holder(default if port is None else port)
-        if port is not None:
-            raise Conflict(
-                f"port {port} is taken{who}. Choose another with --port, or --port 0 for any.",
-                code="port_taken",
-            ) from error
-    found = listen(0)
-    say(f"port {default} is taken{who}; using {found.getsockname()[1]} (choose with --port)")
-    return found
-
-
-def _port_holder(port: int) -> str:
-    import psutil
-
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and connection.laddr
-                and connection.laddr.port == port
-            ):
-                if connection.pid is None:
-                    return ""
-                name = psutil.Process(connection.pid).name()
-                return f" by {name} (pid {connection.pid})" if connection.pid != os.getpid() else ""
-    except (psutil.Error, OSError):
-        pass
-    return ""

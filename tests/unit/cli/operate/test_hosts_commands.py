@@ -49,7 +49,7 @@ def test_a_drain_takes_a_deadline_and_shows_it(stub: Stub) -> None:
     done = stub.run("hosts", "drain", "box-7", "--deadline", "1h", "--reason", "new driver")
     assert done.exit_code == 0, done.stderr
     assert sent(stub) == {"deadline_seconds": 3600.0, "reason": "new driver"}
-    assert done.stdout.startswith("box-7  draining  what runs is stopped in 59m")
+    assert done.stdout.startswith("box-7  draining  its tasks are stopped in 59m")
     assert done.stdout.rstrip().endswith(": new driver")
     found = json.loads(stub.run("hosts", "drain", "box-7", "--deadline", "1h", "--json").stdout)
     assert found["drain_deadline"]
@@ -68,7 +68,7 @@ def test_the_list_shows_the_deadline(stub: Stub) -> None:
     assert [bool(h["drain_deadline"]) for h in shown] == [True, False]
     rows[0]["drain_deadline"] = "2026-01-01T00:00:00Z"
     stub.on("GET /v1/hosts", Answer({"items": rows, "next": None}))
-    assert "what runs is stopped now" in stub.run("hosts").stdout
+    assert "its tasks are stopped now" in stub.run("hosts").stdout
 
 
 def test_hard_and_plain_drains_and_undrain(stub: Stub) -> None:
@@ -88,9 +88,9 @@ def test_hard_and_plain_drains_and_undrain(stub: Stub) -> None:
     ("words", "sentence"),
     [
         (["--deadline", "soon"], "--deadline: 'soon' is not a duration"),
-        (["--deadline", "0"], "--hard stops what runs now"),
-        (["--deadline", "1h", "--hard"], "Give one of them"),
-        (["--scale-down", "--hard"], "Leave --hard out"),
+        (["--deadline", "0"], "--hard stops running tasks now"),
+        (["--deadline", "1h", "--hard"], "give one of the two"),
+        (["--scale-down", "--hard"], "leave --hard out"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_sent(

@@ -1,12 +1,11 @@
-"""A part of `holdfast up`, as a process of its own: `python -m holdfast.cli.up.part_main NAME
-PARENT_PID`.
+"""The process of one part of `holdfast up`: `python -m holdfast.cli.up.run_part NAME PARENT_PID`.
 
-It imports what it needs while the database is still starting, then reads one line of JSON from
-stdin and runs. The line, not the command line, carries the database's password: anybody may read a
-command line.
+It imports its modules while the database is still starting, then reads its options from stdin, as
+one line of JSON, and runs. The options hold the database's password, and any user of the machine
+could read a command line.
 
-UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and an end of stdin
-      before its line is the same news.
+UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and it exits if stdin
+      ends before its line.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 
 def main(argv: list[str]) -> int:
-    """Run one part; the exit status."""
+    """Run one part and return the exit status."""
     from holdfast.process.syscalls import set_parent_death_signal
 
     name, parent = argv[0], int(argv[1])
@@ -39,14 +38,14 @@ def _load_controller() -> Any:
     import holdfast.controller.server
     import holdfast.store.postgres.connection.migrate
     import holdfast.store.postgres.store  # noqa: F401
-    from holdfast.cli.up.serve import run_controller
+    from holdfast.cli.up.server import run_controller
 
     return run_controller
 
 
 def _load_agent() -> Any:
     import holdfast.agent.guardian.loop  # noqa: F401
-    from holdfast.cli.up.serve import run_agent
+    from holdfast.cli.up.agent import run_agent
 
     return run_agent
 

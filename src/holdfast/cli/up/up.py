@@ -1,4 +1,4 @@
-"""`up`: everything on this machine, from one command."""
+"""`up`: everything on this machine, by one command."""
 
 from __future__ import annotations
 
@@ -16,40 +16,25 @@ MAX_GPUS = 1024
 
 
 @click.command()
-@click.option(
-    "--slots",
-    type=click.IntRange(0, 65_536),
-    help="CPU tasks at once; the number of CPUs otherwise.",
-)
-@click.option("--gpus", metavar="N|auto", default="auto", show_default=True, help="GPUs to offer.")
+@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]")
+@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
-    help=f"{DEFAULT_PORT}, or a free one if taken; 0 takes any.",
+    help=f"The port; 0: any. [default: {DEFAULT_PORT}, or a free one]",
 )
 @click.option(
-    "--dsn",
-    envvar="HOLDFAST_DSN",
-    metavar="DSN",
-    help="Your own PostgreSQL (14 or newer) instead of ours.",
+    "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="Your PostgreSQL. [default: embedded]"
 )
-@click.option(
-    "--data",
-    default=DATA_FOLDER,
-    show_default=True,
-    metavar="DIR",
-    help="Where everything is kept.",
-)
+@click.option("--data", default=DATA_FOLDER, metavar="DIR", help="The folder of all data.")
 @click.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",
-    help="Where checkpoints are kept; a folder in --data otherwise.",
+    help="The place of checkpoints. [default: a folder in --data]",
 )
-@click.option(
-    "--queues", metavar="Q,Q", help="Queues the local agent serves; every queue otherwise."
-)
-@click.option("--name", help="The local host's name; this machine's otherwise.")
+@click.option("--queues", metavar="Q,Q", help="Queues that the local agent serves. [default: all]")
+@click.option("--name", help="The local host's name. [default: this machine's]")
 def up(
     slots: int | None,
     gpus: str,
@@ -62,11 +47,10 @@ def up(
 ) -> int:
     """Start everything here: database, controller, one agent. Ctrl-C stops all of it.
 
-    All it keeps is in one folder, ./holdfast-data: the database, the token (file `token`), the
-    address (file `url`, there while it is ready), checkpoints (`blobs/`), the logs of each part
-    (`log/`). Commands run in this folder or below find it by themselves; where --data is not called
-    holdfast-data, set HOLDFAST_URL and HOLDFAST_TOKEN as it says when it is ready. It listens on
-    loopback only.
+    All data is in one folder, ./holdfast-data: the database, the token (file `token`), the address
+    (file `url`, present while `up` is ready), checkpoints (`blobs/`), the logs of each part (`log/`).
+    Commands in the folder above it, or below, find it by themselves. If --data has another name, set
+    HOLDFAST_URL and HOLDFAST_TOKEN as `up` prints them. It listens on loopback only.
 
     \b
     Examples:
@@ -76,7 +60,8 @@ def up(
     """
     from holdfast.cli.extras import need_server
     from holdfast.cli.up.folder import DataFolder
-    from holdfast.cli.up.supervisor import Supervisor, UpOptions, open_listener
+    from holdfast.cli.up.listener import open_listener
+    from holdfast.cli.up.supervisor import PartsSupervisor, UpOptions
     from holdfast.process.groups import step_aside
 
     need_server()
@@ -84,25 +69,22 @@ def up(
     if blobs is not None and "://" in blobs:
         from holdfast.blobs.locate import open_blobs
 
-        open_blobs(blobs, os.environ)  # what it refuses is refused before anything is started
+        open_blobs(blobs, os.environ)  # refuses a bad address before anything is started
     folder = DataFolder(Path(data).expanduser())
     folder.prepare()
     folder.lock()
     step_aside()
     try:
-        folder.unpublish()  # of one that was killed
+        folder.unpublish()  # the address of an `up` that was killed
         folder.end_leftovers(say)
         folder.rotate_logs(at_start=True)
         listener = open_listener("127.0.0.1", port, DEFAULT_PORT, say)
         with listener:
-            # Parts run in the data folder, so a folder named from here is made whole here.
-            place = (
-                blobs
-                if blobs is None or "://" in blobs
-                else os.path.abspath(os.path.expanduser(blobs))
-            )
-            options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=place)
-            return Supervisor(folder, options, listener, say).run()
+            if blobs is not None and "://" not in blobs:
+                # Parts run in the data folder, so they need the whole path.
+                blobs = os.path.abspath(os.path.expanduser(blobs))
+            options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=blobs)
+            return PartsSupervisor(folder, options, listener, say).run()
     finally:
         folder.unlock()
 
@@ -110,10 +92,9 @@ def up(
 def agent_options(
     *, slots: int | None, gpus: str, queues: str | None, name: str | None
 ) -> dict[str, Any]:
-    """Fields of an agent's config from flags. Raises ValidationError."""
-    options: dict[str, Any] = {
-        "cpu_slots": len(os.sched_getaffinity(0)) if slots is None else slots
-    }
+    """Read flags as fields of an agent's config. Raises ValidationError."""
+    cpus = len(os.sched_getaffinity(0)) if slots is None else slots
+    options: dict[str, Any] = {"cpu_slots": cpus}
     if gpus != "auto":
         options["gpus"] = read_gpus(gpus)
     if queues:
@@ -141,7 +122,7 @@ def _read_name(flag: str, text: str) -> str:
 
 
 def read_gpus(text: str) -> int:
-    """Read how many GPUs a machine offers. Raises ValidationError."""
+    """Read the number of GPUs that a machine offers. Raises ValidationError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_GPUS):
         raise ValidationError(
             f"--gpus is auto or a number up to {MAX_GPUS}, not {text[:40]!r}", field="gpus"
@@ -150,7 +131,7 @@ def read_gpus(text: str) -> int:
 
 
 def say(sentence: str) -> None:
-    """A sentence for the person at the terminal. One who hung up misses it, and nothing else."""
+    """Print a sentence, if the terminal is still there."""
     try:
         click.echo(f"holdfast up: {sentence}")
     except OSError:

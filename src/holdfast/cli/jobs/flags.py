@@ -1,0 +1,124 @@
+"""The flags of a job's gang, retry policy and container, and how they become fields of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+_GANG_PLAIN = ("tasks", "placement", "on_partial", "preemptible")
+_GANG_TIMES = ("start_timeout", "recovery_timeout")
+
+PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--host-label",
+        "host_labels",
+        multiple=True,
+        metavar="K=V",
+        help="Only hosts with this label.",
+    ),
+    click.option(
+        "--preemptible/--not-preemptible",
+        default=None,
+        help="Let a more important job take its place, at no charge.",
+    ),
+    click.option(
+        "--start-timeout", metavar="TIME", help="From its reservation until every rank runs."
+    ),
+    click.option("--recovery-timeout", metavar="TIME", help="The same after an attempt that ran."),
+)
+_LABEL, _PREEMPTIBLE, *_TIMEOUTS = PLACE_OPTIONS
+GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option("--tasks", type=int, metavar="N", help="Ranks that start and stop together; --gpus, … are for each."),
+    click.option(
+        "--placement", type=click.Choice(["pack", "spread"]),
+        help="On few hosts, or on many. [default: pack]",
+    ),
+    _LABEL,
+    click.option(
+        "--on-partial", type=click.Choice(["fail", "restart"]),
+        help="After a rank's failure beside a finished rank.",
+    ),
+    _PREEMPTIBLE,
+    *_TIMEOUTS,
+)  # fmt: skip
+
+
+def read_gang(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Put the flags' values over `fields`; the other labels' reader takes the host labels."""
+    for name in _GANG_PLAIN:
+        if options[name] is not None:
+            fields[name] = options[name]
+    for name in _GANG_TIMES:
+        if options[name] is not None:
+            fields.pop(f"{name}_seconds", None)
+            fields[name] = options[name]
+
+
+# flag's parameter → field of the policy
+_RETRY = {
+    "max_retries": "max_retries",
+    "retry_delay": "retry_delay",
+    "retry_backoff": "backoff",
+    "retry_multiplier": "backoff_multiplier",
+    "max_retry_delay": "max_retry_delay",
+    "retry_jitter": "jitter",
+    "retry_jitter_ratio": "jitter_ratio",
+}
+_POLICY_PLAIN = ("image", "runtime", "pull", "pull_timeout", "no_progress_limit", "budget_reset")
+
+POLICY_OPTIONS = (
+    click.option("--max-retries", type=int, help="Retries after the first attempt; 0 is none."),
+    click.option("--retry-delay", metavar="TIME", help="The delay of the first retry, as 30s. [default: 60s]"),
+    click.option("--retry-backoff", type=click.Choice(["fixed", "exponential"]), help="Whether the delay grows."),
+    click.option("--retry-multiplier", type=float, help="The factor of an exponential delay at each retry."),
+    click.option("--max-retry-delay", metavar="TIME", help="The longest delay; off leaves the ceiling of 24h."),
+    click.option("--retry-jitter", type=click.Choice(["none", "deterministic", "random"]), help="The spread of delays."),
+    click.option("--retry-jitter-ratio", type=float, help="The largest jitter, as a part of the delay."),
+    click.option(
+        "--retry-on", multiple=True, metavar="CAUSE",
+        help="Retry only after these: causes, failures, infra, watchdog, system, all, none.",
+    ),
+    click.option("--no-retry-events", is_flag=True, help="Write no job.retry_* events."),
+    click.option("--interactive", is_flag=True, help="A person uses it directly: never run it again by itself."),
+    click.option("--no-progress-limit", metavar="N", help="Fail after N attempts without progress, or off."),
+    click.option("--budget-reset", metavar="TIME", help="Restore all budgets after a run of this length, or off."),
+)  # fmt: skip
+
+CONTAINER_OPTIONS = (
+    click.option("--image", metavar="REF", help="Run in this image; CMD may be left out."),
+    click.option(
+        "--runtime",
+        type=click.Choice(["podman", "docker"]),
+        help="The runtime. [default: the host's]",
+    ),
+    click.option(
+        "--pull", type=click.Choice(["missing", "always", "never"]), help="When to fetch the image."
+    ),
+    click.option(
+        "--volume", "volumes", multiple=True, metavar="HOST:INSIDE[:ro]", help="A shared folder."
+    ),
+    click.option("--pull-timeout", metavar="TIME", help="The longest the image's pull may take."),
+)
+
+
+def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Put the flags' values over `fields`, one policy field at a time. Raises ValidationError."""
+    given = {field: options[name] for name, field in _RETRY.items() if options[name] is not None}
+    if options["retry_on"]:
+        given["eligible_causes"] = list(options["retry_on"])
+    if options["no_retry_events"]:
+        given["emit_retry_events"] = False
+    if given:
+        from holdfast.client.specs import read_retry
+
+        fields["retry"] = {**read_retry(fields.get("retry") or {}), **given}
+    if options["interactive"]:
+        fields["interactive"] = True
+    for name in _POLICY_PLAIN:
+        if options[name] is not None:
+            fields.pop("image_pull_seconds" if name == "pull_timeout" else f"{name}_seconds", None)
+            fields[name] = options[name]
+    if options["volumes"]:
+        fields["volumes"] = [*(fields.get("volumes") or ()), *options["volumes"]]

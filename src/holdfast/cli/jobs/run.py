@@ -1,0 +1,208 @@
+"""`run`: a job's output as it comes, notices of its changes, and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
+from holdfast.cli.jobs.logs import copy_output
+from holdfast.cli.jobs.submit import submit_spec, takes_spec
+from holdfast.cli.options import COUNT
+from holdfast.cli.output import Face, note, talks
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.core.records import JobRecord
+
+# A job that has not started by then gets a notice with the reason.
+WAIT_NOTICE_SECONDS = 1.5
+
+
+class Interrupts:
+    """The first Ctrl-C (or TERM) cancels the job and waits for its end; the second leaves at once.
+
+    A thread of its own sends the cancel, so that the reading of the output goes on.
+    """
+
+    def __init__(self, face: Face) -> None:
+        self._face = face
+        self._job_id: str | None = None
+        self.signal: int | None = None
+
+    def __enter__(self) -> Interrupts:
+        self._old = {
+            number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def arm(self, job_id: str) -> None:
+        """Name the job; an interrupt during its submission cancels it now."""
+        self._job_id = job_id
+        if self.signal is not None:
+            self._cancel(job_id)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        if self._job_id is not None:
+            self._cancel(self._job_id)
+
+    def _cancel(self, job_id: str) -> None:
+        note(f"cancelling {job_id}; Ctrl-C again leaves at once")
+        threading.Thread(target=self._send_cancel, args=(job_id,), daemon=True).start()
+
+    def _send_cancel(self, job_id: str) -> None:
+        try:
+            with self._face.client(retry_seconds=60.0) as client:
+                client.cancel(job_id, "Ctrl-C in `holdfast run`")
+        except HoldfastError as error:
+            note(f"the job could not be cancelled: {error}")
+
+
+class Narrator:
+    """Prints the job's changes of state on stderr, between the lines of its output."""
+
+    def __init__(self, face: Face, job: JobRecord) -> None:
+        self._face = face
+        self._attempt = self._requeued = 0
+        self._state = ""
+        self._job_id = job.id
+        self._timer = threading.Timer(WAIT_NOTICE_SECONDS, self._say_why)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Narrator:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+
+    def started(self) -> None:
+        """Note that it runs, because output came."""
+        self._timer.cancel()
+
+    def take(self, job: JobRecord) -> None:
+        """Take the job's state, and print a notice if it has changed."""
+        state = job.state.value
+        if state not in ("waiting", "queued"):
+            self._timer.cancel()
+        if (state, job.attempts) == (self._state, self._attempt):
+            return
+        self._state, self._attempt = state, job.attempts
+        if state in ("waiting", "queued") and job.attempts:
+            if job.attempts != self._requeued:  # the end of a back-off is no second requeue
+                note(f"requeued after attempt {job.attempts}: {job.reason}")
+            self._requeued = job.attempts
+        elif state == "running" and job.attempts > 1:
+            note(f"attempt {job.attempts} is running")
+        elif state == "draining" and not _ended_by_itself(job):
+            note(f"attempt {job.attempts} is being stopped: {job.drain_reason or job.reason}")
+
+    def _say_why(self) -> None:
+        with contextlib.suppress(HoldfastError), self._face.client() as client:
+            reasons = client.why(self._job_id)
+            if reasons.state in ("waiting", "queued"):
+                first = reasons.lines[0].message if reasons.lines else reasons.summary
+                note(f"{self._job_id} is {reasons.state}: {first}")
+
+
+def _ended_by_itself(job: JobRecord) -> bool:
+    """Say whether the drain follows a failure of the job's own, which its end reports anyway."""
+    from holdfast.core.causes import CHARGED_TO, Budget
+
+    return job.drain_cause is not None and CHARGED_TO[job.drain_cause] is Budget.RETRIES
+
+
+def exit_code_of_job(job: JobRecord, interrupt: int | None) -> int:
+    """Return the job's own code: 75 to 79 for a watchdog, 128 + n for a signal, 1 if it has none."""
+    if job.state.value == "succeeded":
+        return 0
+    if job.state.value == "cancelled" and interrupt is not None:
+        return EXIT_INTERRUPTED if interrupt == signal.SIGINT else 128 + interrupt
+    return job.exit_code or EXIT_FAILED
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
+@click.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
+@takes_spec
+@talks
+def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
+    """Run a command as a job, show its output, and exit with its code.
+
+    Output goes to stdout and stderr byte for byte; with several ranks line by line, after the rank's
+    number. Notices go to stderr. Ctrl-C cancels the job and waits for its end (exit 130); a second
+    one leaves at once. A lost terminal (HUP) leaves the job running.
+
+    \b
+    Examples:
+      holdfast run -- python train.py
+      holdfast run --gpus 2 --stall-timeout 5m -- torchrun train.py
+      holdfast run --tasks 8 --gpus 1 -- python train_ddp.py
+      holdfast run --shell "echo $HOME | tr a-z A-Z"
+    """
+    with face.client() as client:
+        follow_job(face, client, lambda: submit_spec(client, options, rank), rank, detach=detach)
+
+
+def follow_job(
+    face: Face,
+    client: Client,
+    submit: Callable[[], JobRecord],
+    rank: int | None,
+    *,
+    detach: bool = False,
+) -> None:
+    """Submit a job, show its output, and exit with its code; `detach`: only print its id."""
+    with Interrupts(face) as interrupts:
+        job = submit()
+        if detach:
+            face.show(job, job.id)
+            return
+        interrupts.arm(job.id)
+        try:
+            with Narrator(face, job) as narrator:
+                job = copy_output(client, job, narrator, rank=rank)
+        except KeyboardInterrupt:
+            note(
+                f"left. The job may still be running: holdfast show {job.id}, holdfast cancel "
+                f"--hard {job.id}"
+            )
+            _leave(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            note(f"the output is not read any more; the job goes on: holdfast logs -f {job.id}")
+            raise
+    if face.as_json:
+        sys.stderr.write(_job_json(job) + "\n")
+    elif job.state.value != "succeeded":
+        note(f"{job.state.value}: {job.reason}. See `holdfast show {job.id}`")
+    sys.exit(exit_code_of_job(job, interrupts.signal))
+
+
+def _job_json(job: JobRecord) -> str:
+    import msgspec
+
+    return msgspec.json.encode(job).decode()
+
+
+def _leave(code: int) -> None:
+    """Exit without waiting for the thread that sends the cancel."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,211 @@
+"""`show` and `why`: one job, and what holds it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.jobs.attempts import attempts_table, policy_text
+from holdfast.cli.jobs.gang_view import draw_attempt, draw_tasks, has_fallen
+from holdfast.cli.operate.events import event_text
+from holdfast.cli.options import JOB, POSITIVE
+from holdfast.cli.output import Face, age, facts, paint, print_text, shorten, size, span, talks
+from holdfast.core.placement.ranks import name_ranks, say_names
+from holdfast.errors import NotFound
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+    from holdfast.wire.api import ForensicsView, JobView, Why
+
+
+@click.command()
+@JOB
+@click.option("--forensics", is_flag=True, help="The evidence gathered before a watchdog's kill.")
+@click.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
+@click.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
+@click.option("--events", is_flag=True, help="Its events.")
+@click.option("--policy", is_flag=True, help="Its retry policy, field by field, with each source.")
+@talks
+def show(
+    face: Face,
+    job_id: str,
+    forensics: bool,
+    attempt: int | None,
+    ranks: bool,
+    events: bool,
+    policy: bool,
+) -> None:
+    """Show one job: its state and reason, its attempts, what holds it up, the ranks of a gang.
+
+    In a large gang, ranks that are alike share a row; --ranks gives each its own. With --forensics,
+    --attempt selects one attempt's.
+
+    \b
+    Examples:
+      holdfast show 06ch2v8wq1m4kz7d9x3t
+      holdfast show 06ch2v8wq1m4kz7d9x3t --attempt 2
+      holdfast show 06ch2v8wq1m4kz7d9x3t --policy
+      holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
+    """
+    if attempt is not None and (events or policy):
+        raise click.UsageError("--attempt goes with neither --events nor --policy")
+    with face.client() as client:
+        if forensics:
+            views = client.forensics(job_id, attempt)
+            text = "\n\n".join(map(_forensics_text, views))
+            face.show(views, text or "no forensics: no watchdog ended an attempt of it")
+            return
+        if policy:
+            view = client.policy(job_id)
+            face.show(view, policy_text(view))
+            return
+        if events:
+            happened = list(client.events(job_id=job_id))
+            if not happened:
+                client.job(job_id)  # raises NotFound for an unknown job
+            face.show(happened, "\n".join(map(event_text, happened)))
+            return
+        if attempt is not None:
+            _show_attempt(face, client, job_id, attempt, ranks)
+            return
+        job = client.job(job_id)
+        if face.as_json:
+            face.show_json(job)
+            return
+        attempts, tasks = client.attempts(job_id), client.tasks(job_id)
+        gang = _draw_gang(client, job, attempts, tasks, ranks)
+        reasons = None if job.state.terminal else client.why(job_id)
+    print_text(_job_text(job, attempts, tasks, gang))
+    if reasons is not None:
+        print_text("\n" + why_text(reasons))
+
+
+def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: bool) -> None:
+    """Show one attempt from its tasks, or from their record once it has ended."""
+    found = client.attempts(job_id)
+    chosen = next((attempt for attempt in found if attempt.number == number), None)
+    if chosen is None:
+        had = f"it had {len(found)}" if found else "it has had none yet"
+        raise NotFound(f"job {job_id} has no attempt {number}; {had}")
+    goes_on = chosen.state.value != "ended"
+    tasks = [task for task in client.tasks(job_id) if task.attempt == number] if goes_on else []
+    if face.as_json:
+        face.show_json({"attempt": chosen, "tasks": tasks})
+    elif goes_on and tasks:
+        print_text(_draw_running(client, client.job(job_id), tasks, ranks))
+    else:
+        print_text(draw_attempt(chosen, every=ranks))
+
+
+def _draw_running(client: Client, job: JobRecord, tasks: Sequence[TaskRecord], ranks: bool) -> str:
+    """Draw the attempt that is on; the operators' rules find the cause of a failure in it."""
+    rules = client.rules().rules if has_fallen(job, tasks) else ()
+    return draw_tasks(job, tasks, rules, every=ranks)
+
+
+def _draw_gang(
+    client: Client,
+    job: JobRecord,
+    attempts: Sequence[AttemptRecord],
+    tasks: Sequence[TaskRecord],
+    ranks: bool,
+) -> str:
+    """Draw the running ranks of a gang, or those of its last attempt."""
+    if job.tasks == 1:
+        return ""
+    if tasks:
+        return _draw_running(client, job, tasks, ranks)
+    over = [attempt for attempt in attempts if attempt.members]
+    return draw_attempt(over[-1], every=ranks, reason=False) if over else ""
+
+
+def _job_text(
+    job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], gang: str
+) -> str:
+    spec = job.spec
+    command = spec.shell if spec.shell is not None else " ".join(spec.argv)
+    wants = [
+        f"{job.gpus} GPUs" if job.gpus else "",
+        f"{job.cpu_slots} CPU slots" if job.cpu_slots else "",
+        size(job.memory_bytes) if job.memory_bytes else "",
+        f"for each of {job.tasks} tasks, {spec.placement}" if job.tasks > 1 else "",
+    ]
+    steps = ended = ""
+    if job.step is not None:
+        steps = f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
+    if job.ended_at is not None:
+        ended = f"{age(job.ended_at)} ago"
+        if job.started_at is not None:
+            ended += f" after {span((job.ended_at - job.started_at).total_seconds())}"
+    lines = [
+        ("id", job.id),
+        ("name", job.name),
+        ("state", paint(job.state.value)),
+        ("reason", job.reason),
+        ("cause", job.cause.value if job.cause else ""),
+        ("exit code", "" if job.exit_code is None else str(job.exit_code)),
+        ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
+        ("command", shorten(command, 400)),
+        ("folder", spec.cwd or ""),
+        ("wants", ", ".join(filter(None, wants))),
+        ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),
+        ("preemptible", "yes" if spec.preemptible else ""),
+        ("labels", " ".join(f"{k}={v}" for k, v in job.labels.items())),
+        ("secrets", " ".join(spec.secrets)),
+        ("step", steps),
+        ("host", say_names(t.host_name or "-" for t in tasks)),
+        ("charged", _charges(job)),
+        ("retries", job.retry_state.sentence if job.retry_state else ""),
+        ("submitted", f"{age(job.created_at)} ago"),
+        ("ended", ended),
+    ]
+    parts = [facts(lines), gang, attempts_table(attempts) if attempts else ""]
+    return "\n\n".join(filter(None, parts))
+
+
+def _charges(job: JobRecord) -> str:
+    counts = (
+        ("failures", job.retries_charged),
+        ("trips", job.watchdog_charged),
+        ("infra failures", job.infra_charged),
+    )
+    text = ", ".join(f"{count} {name}" for name, count in counts if count)
+    charged = sorted(int(rank) for rank in job.rank_charges)
+    if text and charged:
+        text += f" (to {name_ranks(charged)}; each rank has its own budget)"
+    return text
+
+
+def _forensics_text(view: ForensicsView) -> str:
+    head = f"attempt {view.attempt}, rank {view.rank}, epoch {view.epoch}: {view.reason}"
+    sections = (f"\n\n--- {title}\n{text.rstrip()}" for title, text in view.sections.items())
+    return f"{head} (gathered in {view.seconds:.1f} s)" + "".join(sections)
+
+
+@click.command()
+@JOB
+@talks
+def why(face: Face, job_id: str) -> None:
+    """Say what holds a job up, and what to do about it.
+
+    \b
+    Example:
+      holdfast why 06ch2v8wq1m4kz7d9x3t
+    """
+    with face.client() as client:
+        reasons = client.why(job_id)
+    face.show(reasons, why_text(reasons))
+
+
+def why_text(reasons: Why) -> str:
+    """Write the answer of `why` for a person."""
+    lines = [f"{paint(reasons.state)}: {reasons.summary}"]
+    for line in reasons.lines:
+        if line.message != reasons.summary:
+            lines.append(f"- {line.message}")
+        if line.hint:
+            lines.append(f"  {line.hint}")
+    return "\n".join(lines)

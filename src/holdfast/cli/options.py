@@ -1,0 +1,33 @@
+"""What the options of several commands have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.errors import ValidationError
+
+COUNT, POSITIVE, SECONDS = click.IntRange(0), click.IntRange(1), click.FloatRange(0)
+JOB = click.argument("job_id", metavar="JOB")
+
+
+def read_pairs(flag: str, pairs: Sequence[str], field: str = "labels") -> dict[str, str]:
+    """Read the K=V words of a repeatable flag. Raises ValidationError."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValidationError(f"{flag} {pair!r} is not K=V", field=field)
+        found[name] = value
+    return found
+
+
+def read_seconds(flag: str, text: str, field: str | None = None) -> float:
+    """Read a duration such as 90s or 2h. Raises ValidationError."""
+    from holdfast.core.settings.resolve import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ValidationError(f"{flag}: {error}", field=field or flag[2:]) from None

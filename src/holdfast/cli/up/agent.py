@@ -1,0 +1,106 @@
+"""`agent`: this machine as a host of a controller on another machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.options import read_pairs
+from holdfast.cli.up.up import agent_options
+from holdfast.errors import ValidationError
+from holdfast.wire.bearer import is_token
+
+
+@click.command()
+@click.option("--join", "url", required=True, metavar="URL", help="The controller.")
+@click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
+@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]")
+@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
+@click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]")
+@click.option("--name", help="The host's name. [default: this machine's]")
+@click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
+@click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
+@click.option("--pool", help="The pool it belongs to. [default: local]")
+@click.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
+def agent(
+    url: str,
+    token: str | None,
+    slots: int | None,
+    gpus: str,
+    queues: str | None,
+    name: str | None,
+    state: str | None,
+    labels: Sequence[str],
+    ca_file: str | None,
+    **more: str | None,
+) -> int:
+    """Run an agent: this machine becomes a host of the controller at URL.
+
+    The join token is exchanged for a key kept in the state folder; after that the agent needs no
+    token. TERM ends
+    it: tasks get TERM and their grace, and are requeued elsewhere. A second TERM ends them at once.
+
+    \b
+    Examples:
+      holdfast agent --join https://holdfast.example --token hfj_… --queues gpu
+      holdfast agent --join http://10.0.0.5:7878 --state /var/lib/holdfast --slots 8
+    """
+    options = agent_options(slots=slots, gpus=gpus, queues=queues, name=name)
+    options |= {"url": url.rstrip("/"), "state_dir": str(_state_folder(state))}
+    options |= {name: value for name, value in more.items() if value}
+    if labels:
+        options["labels"] = read_pairs("--label", labels)
+    if ca_file is not None:
+        options["ca_file"] = os.path.abspath(os.path.expanduser(ca_file))
+    if token:
+        token = token.strip()
+        if not is_token(token):
+            raise ValidationError(
+                "--token is no token: it has a space, a line break or another character that no "
+                "token has"
+            )
+        options["join_token_file"] = str(_keep_token(Path(options["state_dir"]), token))
+    options["log_format"] = "text" if os.isatty(2) else "json"
+    return run_agent(options)
+
+
+def _state_folder(given: str | None) -> Path:
+    if given is not None:
+        return Path(given).expanduser().absolute()
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "holdfast" / "host"
+
+
+def _keep_token(folder: Path, token: str) -> Path:
+    """Write the token to a file, because a child's arguments and environment can be read."""
+    from holdfast.cli.up.folder import write_private
+
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / "join"
+        write_private(path, token + "\n")
+    except OSError as error:
+        raise ValidationError(
+            f"the state folder {folder} cannot be used: {error.strerror}. Name another with "
+            "--state.",
+            field="state",
+        ) from error
+    return path
+
+
+def run_agent(options: dict[str, Any]) -> int:
+    """Run the host's guardian in this process until a signal stops it; return the exit status."""
+    import msgspec
+
+    from holdfast.agent.config import AgentConfig, run_host
+
+    try:
+        config = msgspec.convert(options, AgentConfig)
+    except msgspec.ValidationError as error:
+        raise ValidationError(f"the agent cannot be run like this: {error}") from error
+    return run_host(config)

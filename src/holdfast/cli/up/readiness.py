@@ -1,0 +1,108 @@
+"""When a `holdfast up` is ready: its controller answers, and its own agent has joined."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+
+from holdfast.cli.up.folder import DataFolder, write_private
+
+_JOIN_SECONDS = 2.0
+_NEXT_JOIN_SECONDS = 30.0
+_ERRORS = (OSError, http.client.HTTPException)
+
+
+class Readiness:
+    """Asks the controller, in a thread, until this host is active; makes the agent's join token.
+
+    A call waits in the listener's queue until the controller answers. It takes the standard library
+    alone, which is imported already.
+
+    Args:
+        tell: takes the news, `agent_may_join` and `ready`.
+        stopping: whether to give up.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        address: tuple[str, int],
+        *,
+        tell: Callable[[str], None],
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._folder = folder
+        self._address = address
+        self._tell = tell
+        self._say = say
+        self._stopping = stopping
+        self._old_incarnation = folder.read_identity().get("incarnation", "")
+
+    def watch(self) -> None:
+        """Return when this host is active, or when there is no use in waiting."""
+        while not self._stopping() and not self._controller_answers():
+            time.sleep(0.02)
+        joined_at = time.monotonic()
+        if not self._folder.read_identity().get("host_key"):
+            self._make_join_token()
+        self._tell("agent_may_join")
+        pause = 0.02
+        while not self._stopping():
+            if self._host_is_active():
+                self._tell("ready")
+                return
+            if time.monotonic() - joined_at > _JOIN_SECONDS:
+                # Its key may be one of another database; a new join token lets it in again.
+                joined_at = time.monotonic() + _NEXT_JOIN_SECONDS
+                self._make_join_token()
+            time.sleep(pause)
+            pause = min(pause * 1.2, 0.5)
+
+    def _controller_answers(self) -> bool:
+        try:
+            return self._ask("GET", "/readyz", token=False)[0] == 200
+        except _ERRORS:
+            return False
+
+    def _host_is_active(self) -> bool:
+        known = self._folder.read_identity()
+        incarnation = known.get("incarnation", "")
+        if not incarnation or incarnation == self._old_incarnation:
+            return False
+        try:
+            status, data = self._ask("GET", f"/v1/hosts/{known.get('host_id', '')}")
+            host = json.loads(data)
+        except (*_ERRORS, ValueError):
+            return False
+        found = (status, host.get("state"), host.get("incarnation"))
+        return found == (200, "active", incarnation)
+
+    def _make_join_token(self) -> None:
+        try:
+            body = json.dumps({"role": "join", "name": "local agent"}).encode()
+            status, data = self._ask("POST", "/v1/tokens", body)
+            if status == 201:
+                write_private(self._folder.join_file, json.loads(data)["secret"] + "\n")
+                return
+            trouble = f"HTTP {status} {data[:300]!r}"
+        except (*_ERRORS, ValueError, KeyError) as error:
+            trouble = repr(error)
+        if not self._stopping():
+            self._say(f"no join token: {trouble}")
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, *, token: bool = True
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(*self._address, timeout=5)
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {self._folder.token_file.read_text().strip()}"
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()

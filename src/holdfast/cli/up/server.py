@@ -1,0 +1,61 @@
+"""`server`: a controller without the rest of `up`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from holdfast.cli.up.up import DEFAULT_PORT
+
+
+@click.command()
+@click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="PostgreSQL, 14 or newer.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT)
+@click.option("--token-file", metavar="FILE", help="The first admin token; made if missing.")
+@click.option("--tls-cert", metavar="FILE", help="PEM certificate chain.")
+@click.option("--tls-key", metavar="FILE", help="PEM key.")
+@click.option("--insecure-bind", is_flag=True, help="Allow a public address without TLS.")
+@click.option(
+    "--blobs",
+    envvar="HOLDFAST_BLOBS",
+    metavar="DIR|s3://BUCKET/PREFIX",
+    help="The place of checkpoints, shared by all servers. "
+    "[default: ~/.local/state/holdfast/blobs]",
+)
+@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto")
+def server(**options: Any) -> int:
+    """Run the controller alone. Any number may share one database: all serve, one leads.
+
+    The schema is migrated at the start. Agents join with `holdfast agent --join URL --token TOKEN`.
+
+    \b
+    Examples:
+      holdfast server --dsn postgresql://holdfast@db/holdfast --token-file ./admin-token
+      holdfast server --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem   # HOLDFAST_DSN is set
+      holdfast server --blobs s3://team/holdfast      # credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …
+    """
+    from holdfast.cli.extras import need_server
+
+    need_server()
+    if not options["dsn"]:
+        raise click.UsageError(
+            "no database is given: use --dsn or HOLDFAST_DSN. `holdfast up` brings its own."
+        )
+    if bool(options["tls_cert"]) != bool(options["tls_key"]):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    return run_controller({name: value for name, value in options.items() if value is not None})
+
+
+def run_controller(options: dict[str, Any]) -> int:
+    """Serve the controller in this process until a signal stops it, and return the exit status."""
+    import msgspec
+
+    from holdfast.controller.server import ServerConfig, run_server
+
+    if options.get("token_file"):
+        path = os.path.abspath(os.path.expanduser(options["token_file"]))
+        options = {**options, "token_file": path}
+    return run_server(msgspec.convert(options, ServerConfig))
