@@ -78,7 +78,7 @@ POLICY_OPTIONS = (
     click.option("--retry-jitter-ratio", type=float, help="The largest jitter, as a part of the delay."),
     click.option(
         "--retry-on", multiple=True, metavar="CAUSE",
-        help="Retry only after these: causes, failures, infra, watchdog, system, all, none.",
+        help="Retry only after these; also failures, infra, watchdog, system, all, none. Repeatable.",
     ),
     click.option("--no-retry-events", is_flag=True, help="Write no job.retry_* events."),
     click.option("--interactive", is_flag=True, help="A person uses it directly: never run it again by itself."),

@@ -209,6 +209,7 @@ def test_a_fall_that_goes_on_shows_who_began_it(stub: Stub) -> None:
         drain_cause="nonzero_exit",
         trigger_rank=1,
     )
+    stub.on("GET /v1/rules", Answer({"text": "", "rules": [], "revision": 0}))
     done = stub.run("show", JOB)
     drawn = rows(done.stdout)
     assert drawn[0][2] == "preempting"
