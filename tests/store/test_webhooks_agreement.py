@@ -10,7 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.webhooks.values import DeliveryAnswer, BackOff, DeliveryState, DueDelivery, judge_try
+from holdfast.core.webhooks.values import (
+    BackOff,
+    DeliveryAnswer,
+    DeliveryState,
+    DueDelivery,
+    judge_try,
+)
 from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance_webhooks import Hooks
 from tests.store.rig import START, Rig
