@@ -1,4 +1,4 @@
-"""What the chaos found, as small as it gets, on both stores."""
+"""Faults that the chaos found, each in its fewest steps, on both stores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_registration_that_comes_late_frees_nothing(rig: Rig) -> None:
 
 
 async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(rig: Rig) -> None:
-    """DESIGN §3.4: a reservation that ran out with some of it taken is drained; the silent rank has
+    """A reservation that ran out with some of it taken is drained; the silent rank has
     no lease to lapse."""
     await rig.host("h1", slots=1)
     await rig.host("h2", slots=1)

@@ -1,4 +1,4 @@
-"""What really happened, seen from above, and the promises held against it.
+"""What really happened in a run, and the promises that are checked against it.
 
 `Truth` is told of every launch and end by the hosts, and looks at the store's rows and events. Each
 check names the invariant it holds; a check that fails raises AssertionError with the history of the
@@ -89,7 +89,7 @@ class Truth:
                         f"LEASE-2: {key} starts on {host.id} and runs on {other.id} as "
                         f"{p.key}\n{self.explain(key.job_id)}"
                     )
-        # A member that stands in for another joins those that run: there is nobody to wait for.
+        # A member that stands in for another joins those that run, and waits for none.
         first = key.epoch in self.begun.get(key.job_id, [])
         assert first or (key.job_id in self.supervised and key.rank > 0), (
             f"MEMBER-1: {key} is of no attempt's epoch"
@@ -327,7 +327,7 @@ class Truth:
         ]
 
     def _check_rank_charges(self, job: JobRecord, counted: Sequence[AttemptRecord]) -> None:
-        """GANG-4: each attempt's charge is on its trigger's count, and on nobody else's."""
+        """GANG-4: each attempt's charge is on its trigger's count, and on no other."""
         expected: Counter[tuple[str, str]] = Counter(
             (str(a.trigger_rank), a.charged_to)
             for a in counted
@@ -416,7 +416,7 @@ class Truth:
             if event.kind == "job.cancelled" and before is JobState.RESERVED:
                 before = step(
                     JOB, before, JobEvent.EXPIRE
-                )  # a reservation nobody was told of is taken back silently
+                )  # a reservation that no host was told of is taken back silently
             if event.kind in TELLING:
                 continue
             edge = EDGES.get(event.kind)
@@ -458,7 +458,7 @@ class Truth:
 def check_busy(
     hosts: Sequence[HostRecord], tasks: dict[str, list[TaskRecord]], jobs: dict[str, JobRecord]
 ) -> None:
-    """ADMIT-2 and DESIGN §4: no device or slot twice, and busy is what the live leases say."""
+    """ADMIT-2: no device or slot is given twice, and what is shown as busy is what live leases hold."""
     for host in hosts:
         here = [
             t for ts in tasks.values() for t in ts if t.host_id == host.id and t.state.holds_lease

@@ -14,7 +14,8 @@ from bench.__main__ import NAMES, load_case, main
 from bench.figures import Figures, Line, percentile, render_table, spread, to_plain
 from bench.scale import alternate
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.sources import ROOT
+
 BUDGETED = {
     "noop": 1,
     "true": 1,

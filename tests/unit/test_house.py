@@ -9,15 +9,12 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SRC = ROOT / "src"
-PACKAGE = SRC / "holdfast"
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+from tests.unit.sources import PACKAGE, ROOT, SOURCES, TESTS, name_of, parse
+
 FOLDER_MODULES = 15
 
 CROWDED = {"src/holdfast/moves": 16, "src/holdfast/store/postgres": 17}
@@ -65,19 +62,9 @@ STALE = {"agent/guardian*.py", "supervisor/session_*.py"}
 TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
 
 
-def name_of(path: Path) -> str:
-    """A path below the repository's root."""
-    return str(path.relative_to(ROOT))
-
-
-@cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def module_name(path: Path) -> str:
     """`src/holdfast/core/ids.py` → `holdfast.core.ids`; a package is named without `__init__`."""
-    parts = path.relative_to(SRC).with_suffix("").parts
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -186,6 +173,21 @@ def test_inner_parts_stay_inner() -> None:
     assert reaches == [], "make a method that says what happens"
 
 
+def test_tests_patch_objects() -> None:
+    """A patch by a path in a string is found by no rename."""
+    calls = {"setattr", "delattr", "patch"}
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in TESTS
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") in calls
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    ]
+    assert found == []
+
+
 # ---- documents
 
 QUOTED = re.compile(r"`([^`\s]+)`")
@@ -210,8 +212,7 @@ def exists(path: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_paths_in_documents_are_there(page: Path) -> None:
-    if page.exists():
-        assert sorted({p for p in find_paths(page) if not exists(p)} - STALE) == []
+    assert sorted({p for p in find_paths(page) if not exists(p)} - STALE) == []
 
 
 # ---- words

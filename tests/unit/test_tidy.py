@@ -11,15 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.diagrams import render_states_page
+from tests.unit.sources import PACKAGE, ROOT, SOURCES, name_of, parse
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
 MODULE_LINES = 500
 FUNCTION_LINES = 60
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -28,7 +23,7 @@ def test_modules_and_functions_stay_short(path: Path) -> None:
     assert text.count("\n") <= MODULE_LINES, (
         f"{name_of(path)} is over {MODULE_LINES} lines: split it by decision"
     )
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= FUNCTION_LINES, f"{name_of(path)}: {node.name} has {length} lines"
@@ -40,7 +35,7 @@ def test_names_and_docstrings(path: Path) -> None:
         not set(path.stem.split("_")) & {"utils", "util", "helpers", "helper", "manager", "base"}
         or path.stem == "host_manager"
     )
-    tree = ast.parse(path.read_text())
+    tree = parse(path)
     assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
     for node in tree.body:
         if isinstance(
@@ -56,7 +51,7 @@ def test_sql_lives_in_the_store() -> None:
     for path in SOURCES:
         if "store" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
@@ -83,9 +78,7 @@ def find_definitions() -> dict[tuple[str, int], set[str]]:
     homes: dict[tuple[str, int], set[str]] = {}
     for path in SOURCES:
         for family, number in DEFINITION.findall(path.read_text()):
-            homes.setdefault((family, int(number)), set()).add(
-                str(path.relative_to(ROOT / "src" / "holdfast"))
-            )
+            homes.setdefault((family, int(number)), set()).add(str(path.relative_to(PACKAGE)))
     assert homes
     return homes
 

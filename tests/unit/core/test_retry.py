@@ -59,7 +59,7 @@ POLICIES = st.builds(
 
 
 def base_seconds(policy: RetryPolicy, count: int) -> float:
-    """The formula of DESIGN §3.3, in whole numbers where floats give up."""
+    """The documented formula of a delay, in whole numbers where floats overflow."""
     ceiling = policy.max_retry_delay or HARD_CEILING_SECONDS
     if policy.backoff == "fixed":
         return policy.retry_delay
@@ -173,7 +173,7 @@ def test_deterministic_jitter_is_the_same_everywhere(
 def test_deterministic_jitter_is_within_its_part_and_never_all_of_it(
     job_id: str, count: int, delay: float, ratio: float
 ) -> None:
-    """In [0, ratio × base), and computed again from the words of DESIGN §3.3: SHA-1 of id and
+    """In [0, ratio × base), and computed again from its documented words: SHA-1 of id and
     count, modulo the span."""
     policy = RetryPolicy(
         retry_delay=delay, jitter="deterministic", jitter_ratio=ratio, max_retry_delay=None

@@ -145,7 +145,7 @@ def test_every_default_is_a_value_it_would_accept_itself(name: str) -> None:
 
 
 def test_the_figures_of_the_design() -> None:
-    """DESIGN §3.1, §3.4, §4."""
+    """The defaults that the documents promise."""
     wanted = {
         "stall_timeout_seconds": 120, "stall_samples": 3, "stall_sample_interval_seconds": 1,
         "silence_limit_seconds": 1800, "section_factor": 5, "health_window_seconds": 300,

@@ -1,4 +1,4 @@
-"""The watchdogs of DESIGN §4, rule by rule, with scripted samples and an injected clock."""
+"""The five watchdogs, rule by rule, with scripted samples and an injected clock."""
 
 from __future__ import annotations
 
