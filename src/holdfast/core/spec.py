@@ -149,65 +149,75 @@ def check_spec(spec: JobSpec) -> JobSpec:
     Raises:
         ValidationError: with the field and a sentence that helps.
     """
-    if spec.image is None and bool(spec.argv) == (spec.shell is not None):
-        raise ValidationError(
-            "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a "
-            "command line)",
-            field="argv",
-        )
+    _require(
+        spec.image is not None or bool(spec.argv) != (spec.shell is not None),
+        "argv",
+        "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a command "
+        "line)",
+    )
     if spec.retry is not None:
         check_fields(spec.retry)
-        if spec.interactive and spec.retry.max_retries:
-            raise ValidationError(
-                "an interactive job is never retried; drop max_retries or interactive",
-                field="retry",
-            )
+        _require(
+            not (spec.interactive and spec.retry.max_retries),
+            "retry",
+            "an interactive job is never retried; drop max_retries or interactive",
+        )
     _check_container(spec)
-    if spec.supervised and spec.image is not None:
-        raise ValidationError(
-            "host managers run on the hosts themselves; let the policy start the containers",
-            field="image",
-        )
-    if spec.argv and not spec.argv[0]:
-        raise ValidationError(
-            "the program's name, the first word of `argv`, is empty", field="argv"
-        )
-    if spec.shell is not None and not spec.shell.strip():
-        raise ValidationError("the shell command line is empty", field="shell")
-    texts = [("argv", word) for word in spec.argv] + [("shell", spec.shell or "")]
-    texts += [(f"env.{k}", v) for k, v in spec.env.items()] + [
-        (f"secrets.{k}", v) for k, v in spec.secrets.items()
-    ]
-    for field, text in texts:
-        if "\x00" in text:
-            raise ValidationError("a NUL character cannot be passed to a program", field=field)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValidationError(
-                "half of a surrogate pair is not text that can be stored", field=field
-            ) from None
-    if sum(len(w.encode()) for w in spec.argv) > MAX_ARGV_BYTES:
-        raise ValidationError(
-            f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file", field="argv"
-        )
-    size = sum(len(k) + len(v.encode()) + 2 for k, v in {**spec.env, **spec.secrets}.items())
-    if size > MAX_ENV_BYTES:
-        raise ValidationError(
-            f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}", field="env"
-        )
-    both = spec.env.keys() & spec.secrets.keys()
-    if both:
-        raise ValidationError(
-            f"{', '.join(sorted(both))} is both in env and in secrets", field="secrets"
-        )
-    reserved = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
-    if reserved:
-        raise ValidationError(
-            f"{', '.join(reserved)}: names that start with HOLDFAST_ are set by Holdfast",
-            field="env",
-        )
+    _require(
+        not spec.supervised or spec.image is None,
+        "image",
+        "host managers run on the hosts themselves; let the policy start the containers",
+    )
+    _check_command(spec)
+    _check_environment(spec)
     return spec
+
+
+def _require(holds: bool, field: str, message: str) -> None:
+    if not holds:
+        raise ValidationError(message, field=field)
+
+
+def _check_command(spec: JobSpec) -> None:
+    program = not spec.argv or bool(spec.argv[0])
+    _require(program, "argv", "the program's name, the first word of `argv`, is empty")
+    line = spec.shell is None or bool(spec.shell.strip())
+    _require(line, "shell", "the shell command line is empty")
+    for word in spec.argv:
+        _check_text("argv", word)
+    _check_text("shell", spec.shell or "")
+    _require(
+        sum(len(w.encode()) for w in spec.argv) <= MAX_ARGV_BYTES,
+        "argv",
+        f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file",
+    )
+
+
+def _check_environment(spec: JobSpec) -> None:
+    for place, values in (("env", spec.env), ("secrets", spec.secrets)):
+        for name, value in values.items():
+            _check_text(f"{place}.{name}", value)
+    size = sum(len(k) + len(v.encode()) + 2 for k, v in {**spec.env, **spec.secrets}.items())
+    _require(
+        size <= MAX_ENV_BYTES,
+        "env",
+        f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}",
+    )
+    both = ", ".join(sorted(spec.env.keys() & spec.secrets.keys()))
+    _require(not both, "secrets", f"{both} is both in env and in secrets")
+    ours = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
+    names = ", ".join(ours)
+    _require(not names, "env", f"{names}: names that start with HOLDFAST_ are set by Holdfast")
+
+
+def _check_text(field: str, text: str) -> None:
+    _require("\x00" not in text, field, "a NUL character cannot be passed to a program")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValidationError(
+            "half of a surrogate pair is not text that can be stored", field=field
+        ) from None
 
 
 def _check_container(spec: JobSpec) -> None:

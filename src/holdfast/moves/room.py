@@ -68,7 +68,7 @@ def name_hosts(names: Iterable[str]) -> str:
 
 
 def serves(hosts: Sequence[Capacity]) -> Callable[[str], bool]:
-    """A predicate: does any of `hosts` serve the lane of this name?"""
+    """Return a predicate: whether any of `hosts` serves the queue of this name."""
     every = any(not host.queues for host in hosts)
     named = frozenset(name for host in hosts for name in host.queues)
     return lambda name: every or name in named

@@ -40,7 +40,7 @@ class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class HostFacts(AgentMessage, frozen=True, kw_only=True):
     """What a host says of itself at registration.
 
-    cpu_slots: how many CPU tasks it runs at once. queues: lanes it serves; empty means every lane.
+    cpu_slots: how many CPU tasks it runs at once. queues: queues it serves; empty: all.
     address: what other hosts of a gang reach it by (`agent --advertise`).
     probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
     """

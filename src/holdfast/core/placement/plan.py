@@ -263,7 +263,7 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
     is known yet."""
     serving = [s for s in sizes if not s.queues or job.queue in s.queues]
     if not serving:
-        return None  # nobody serves the lane *yet*; `why` says so while the job waits
+        return None  # no host serves the queue *yet*; `why` says so while the job waits
     for size in serving:
         enough_memory = job.memory_bytes == 0 or size.memory_bytes >= job.memory_bytes
         if size.cpu_slots >= job.cpu_slots and len(size.gpus) >= job.gpus and enough_memory:

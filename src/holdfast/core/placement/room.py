@@ -52,7 +52,7 @@ class HostRoom:
         return [self.cpu_slots, self.memory_bytes, len(self.devices)]
 
     def serves(self, job: Candidate) -> bool:
-        """Whether the host takes jobs of this lane and carries the labels it asks for."""
+        """Return whether the host serves this shape's queue and carries the labels it asks for."""
         labels = self.capacity.labels
         if job.barred_hosts and self.host_id in job.barred_hosts:
             return False

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is free on one active host. `queues` empty: it serves every lane."""
+    """What is free on one active host. `queues` empty: it serves every queue."""
 
     host_id: str
     name: str

@@ -46,6 +46,8 @@ class Effective(msgspec.Struct, frozen=True):
 
 
 _RANK = {"job": 0, "queue": 1, "project": 1, "cluster": 2}
+_ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+_SWITCH = {**dict.fromkeys(_ON, True), **dict.fromkeys(_OFF, False)}
 
 
 def parse_value(name: str, raw: object) -> Value:
@@ -66,27 +68,13 @@ def parse_value(name: str, raw: object) -> Value:
         if not setting.may_be_off:
             raise ValidationError(f"{name} cannot be switched off", field=name)
         return None
+    word = str(raw).strip().lower()
     if setting.kind == "bool":
-        words = {
-            "true": True,
-            "on": True,
-            "yes": True,
-            "1": True,
-            "false": False,
-            "off": False,
-            "no": False,
-            "0": False,
-        }
-        value = words.get(str(raw).strip().lower())
-        if value is None:
+        if word not in _SWITCH:
             raise ValidationError(f"{name} is on or off, not {raw!r}", field=name)
-        return value
+        return _SWITCH[word]
     if setting.kind == "causes":
-        return (
-            ",".join(parse_causes(raw))
-            if str(raw).strip().lower() not in ("all", "none")
-            else str(raw).strip().lower()
-        )
+        return word if word in ("all", "none") else ",".join(parse_causes(raw))
     if setting.kind == "text":
         return _read_text(setting, raw)
     if setting.kind == "word":
@@ -95,6 +83,11 @@ def parse_value(name: str, raw: object) -> Value:
                 f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name
             )
         return str(raw)
+    return _read_number(setting, raw)
+
+
+def _read_number(setting: Setting, raw: object) -> float | int:
+    name = setting.name
     if isinstance(raw, bool):
         raise ValidationError(f"{name} is a number, not {raw!r}", field=name)
     try:
@@ -178,8 +171,8 @@ def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
         setting = SETTINGS[name]
         if _RANK[scope] < _RANK[setting.scope]:
             raise ValidationError(f"{name} is set per {setting.scope}, not per {scope}", field=name)
-        if scope in ("queue", "project") and scope != setting.lane:
-            raise ValidationError(f"{name} is set per {setting.lane}, not per {scope}", field=name)
+        if scope in ("queue", "project") and scope != setting.layer:
+            raise ValidationError(f"{name} is set per {setting.layer}, not per {scope}", field=name)
         checked[name] = value
     return checked
 
