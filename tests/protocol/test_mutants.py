@@ -24,7 +24,7 @@ from holdfast.core.endings.decide import decide
 from holdfast.core.records import RankCharges
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.moves import dispatch, members, moves, requests
+from holdfast.moves import dispatch, drains, members, moves, requests, runs
 from holdfast.moves.reports import Draft
 from holdfast.moves.room import RoomCheck
 from holdfast.store.memory import hosts
@@ -102,7 +102,7 @@ def drain_done_while_tasks_still_stop(p: Patch) -> None:
 
 
 def stop_confirmed_by_asking(p: Patch) -> None:
-    begin = moves.begin_drain
+    begin = drains.begin_drain
 
     def hasty(m: Any, job: Any, *args: Any, **options: Any) -> None:
         begin(m, job, *args, **options)
@@ -110,29 +110,29 @@ def stop_confirmed_by_asking(p: Patch) -> None:
             if task.state is TaskState.PREEMPTING:
                 m.move_task(task, TaskEvent.CONFIRM)
 
-    p.setattr(moves, "begin_drain", hasty)
+    p.setattr(drains, "begin_drain", hasty)
 
 
 def epoch_given_twice(p: Patch) -> None:
-    complete = moves.complete_drain
+    complete = drains.complete_drain
 
     def back(m: Any, job: Any, completion: Any) -> Any:
         found = complete(m, job, completion)
         job.epoch -= 2
         return found
 
-    p.setattr(moves, "complete_drain", back)
+    p.setattr(drains, "complete_drain", back)
 
 
 def epoch_not_grown_by_drains(p: Patch) -> None:
-    complete = moves.complete_drain
+    complete = drains.complete_drain
 
     def still(m: Any, job: Any, completion: Any) -> Any:
         found = complete(m, job, completion)
         job.epoch -= 1
         return found
 
-    p.setattr(moves, "complete_drain", still)
+    p.setattr(drains, "complete_drain", still)
 
 
 def completion_of_an_earlier_epoch(p: Patch) -> None:
@@ -224,13 +224,13 @@ def retries_before_their_time(p: Patch) -> None:
 
 
 def back_off_without_a_time(p: Patch) -> None:
-    wait = moves._wait_for_retry
+    wait = drains._wait_for_retry
 
     def timeless(m: Any, job: Any, decision: Any) -> None:
         wait(m, job, decision)
         job.wait_until = None
 
-    p.setattr(moves, "_wait_for_retry", timeless)
+    p.setattr(drains, "_wait_for_retry", timeless)
 
 
 def retries_not_counted_on_the_attempt(p: Patch) -> None:
@@ -259,7 +259,7 @@ def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:
 
 
 def one_rank_is_enough(p: Patch) -> None:
-    p.setattr(moves, "all", any, raising=False)
+    p.setattr(runs, "all", any, raising=False)
 
 
 def late_registration_frees_the_present(p: Patch) -> None:
@@ -329,7 +329,7 @@ def lease_not_renewed_in_the_store(p: Patch) -> None:
 
 
 def barrier_opens_one_claim_early(p: Patch) -> None:
-    claim = moves.claim_task
+    claim = runs.claim_task
 
     def early(m: Any, job: Any, task: Any, port: int) -> None:
         claim(m, job, task, port)
@@ -339,11 +339,11 @@ def barrier_opens_one_claim_early(p: Patch) -> None:
                 other.barrier = True
                 m.changed_tasks[other.job_id, other.rank] = other
 
-    p.setattr(moves, "claim_task", early)
+    p.setattr(runs, "claim_task", early)
 
 
 def told_ranks_confirmed_at_once(p: Patch) -> None:
-    begin = moves.begin_drain
+    begin = drains.begin_drain
 
     def hasty(m: Any, job: Any, *args: Any, **options: Any) -> None:
         waiting = [t for t in m.ranks(job) if t.state is TaskState.RESERVED]
@@ -352,7 +352,7 @@ def told_ranks_confirmed_at_once(p: Patch) -> None:
             if task.state is TaskState.PREEMPTING:
                 m.move_task(task, TaskEvent.CONFIRM)
 
-    p.setattr(moves, "begin_drain", hasty)
+    p.setattr(drains, "begin_drain", hasty)
 
 
 def all_who_fell_are_charged(p: Patch) -> None:
@@ -369,7 +369,7 @@ def all_who_fell_are_charged(p: Patch) -> None:
 
 
 def a_second_drain_of_an_epoch(p: Patch) -> None:
-    force = moves.force_drain
+    force = drains.force_drain
 
     def again(m: Any, job: Any) -> int:
         forced = force(m, job)
@@ -377,7 +377,7 @@ def a_second_drain_of_an_epoch(p: Patch) -> None:
             m.log("job.draining", job, "once more", cause="preempted")
         return forced
 
-    p.setattr(moves, "force_drain", again)
+    p.setattr(drains, "force_drain", again)
 
 
 def lease_shorter_in_the_store(p: Patch) -> None:
@@ -418,7 +418,7 @@ def silent_members_gone_at_once(p: Patch) -> None:
                 m = self.state.load([task.job_id], now)
                 job, mine = m.jobs[task.job_id], m.tasks[task.job_id][task.rank]
                 if job.supervised and task.rank > 0 and task.barrier:
-                    moves.lose_task(m, job, mine, "host_gone")
+                    runs.lose_task(m, job, mine, "host_gone")
                     self.state.commit(m)
         return flagged
 
@@ -476,15 +476,15 @@ def given_up_members_charged_twice(p: Patch) -> None:
 
 
 def script_waits_like_a_member(p: Patch) -> None:
-    fail = moves._fail_task
+    fail = runs._fail_task
 
-    def patient(m: Any, job: Any, task: Any) -> None:
+    def patient(m: Any, job: Any, task: Any, rules: Any) -> None:
         if job.supervised and task.rank == 0 and job.state in members.GOING_ON:
             m.move_task(task, TaskEvent.FAIL)
         else:
-            fail(m, job, task)
+            fail(m, job, task, rules)
 
-    p.setattr(moves, "_fail_task", patient)
+    p.setattr(runs, "_fail_task", patient)
 
 
 def fallen_members_never_decided(p: Patch) -> None:
@@ -492,7 +492,7 @@ def fallen_members_never_decided(p: Patch) -> None:
         return []
 
     p.setattr(MemoryStore, "list_members", none)
-    p.setattr(moves, "start_job", lambda m, job: None)
+    p.setattr(runs, "start_job", lambda m, job: None)
 
 
 def fallen_members_hold_their_places(p: Patch) -> None:

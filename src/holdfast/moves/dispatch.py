@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent
-from holdfast.moves.moves import Moves, hold_retry
+from holdfast.moves.drains import hold_retry
+from holdfast.moves.moves import Moves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
 
 SWITCH = "retries_enabled"

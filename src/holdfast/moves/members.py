@@ -16,7 +16,7 @@ from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.states import JobState, TaskEvent, TaskState
-from holdfast.moves import moves
+from holdfast.moves import drains, runs
 from holdfast.moves.moves import Moves
 from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import JobRow, TaskRow
@@ -159,7 +159,7 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
         )
         job.rank_charges = {**job.rank_charges, str(task.rank): plan.charges}
     if not plan.go_on:
-        moves.begin_drain(m, job, plan.cause, plan.reason, trigger=task)
+        drains.begin_drain(m, job, plan.cause, plan.reason, trigger=task)
         return
     m.log(
         "task.parked" if plan.parked else "task.replaced",
@@ -183,7 +183,7 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
         task.ready_at, task.stop_cause, task.stop_reason = None, plan.cause, plan.reason
     task.replaced += 1
     m.rewrite(task)
-    moves.start_job(m, job)
+    runs.start_job(m, job)
 
 
 def unpark(m: Moves, job: JobRow, reason: str) -> bool:

@@ -10,7 +10,7 @@ from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, step
 from holdfast.errors import Conflict, InvalidTransition, NotFound, Stale
-from holdfast.moves import members, moves
+from holdfast.moves import drains, members, runs
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent
 
@@ -130,7 +130,7 @@ def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[s
     for job in m.jobs.values():
         for task in m.ranks(job):
             if task.host_id == host_id and task.incarnation != keep and task.state.holds_lease:
-                moves.lose_task(m, job, task, lost)
+                runs.lose_task(m, job, task, lost)
                 freed.append(job.id)
     return list(dict.fromkeys(freed))
 
@@ -182,7 +182,7 @@ def drain_jobs_for(
         if here and job.state in (JobState.RESERVED, JobState.RUNNING):
             begun.append(job.id)
             if host_id is None or not members.stop_on_host(m, job, host_id, cause, reason):
-                moves.begin_drain(m, job, cause, reason, operator_stop=stop)
+                drains.begin_drain(m, job, cause, reason, operator_stop=stop)
     return begun
 
 

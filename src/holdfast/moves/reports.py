@@ -10,7 +10,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobState, TaskState
-from holdfast.moves import moves
+from holdfast.moves import runs
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
 from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
@@ -150,7 +150,7 @@ def apply_reports(
             job = m.jobs.get(key.job_id)
             task = m.tasks.get(key.job_id, {}).get(key.rank)
             if job is not None and task is not None and d.speaks_for(task, key):
-                moves.claim_task(m, job, task, port)
+                runs.claim_task(m, job, task, port)
                 d.opened |= m.opened
     for d in drafts:
         for key in tuple(d.started()):
@@ -161,7 +161,7 @@ def apply_reports(
             if _began_too_early(task):
                 d.disown(key)
             else:
-                moves.start_task(m, job, task)
+                runs.start_task(m, job, task)
     repeats: list[tuple[Draft, TaskKey]] = []
     for d in drafts:
         for key, facts in d.ended():
@@ -177,7 +177,7 @@ def apply_reports(
             else:
                 note_beat(task, d.beats().get(key), m.now)
                 believed = TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts
-                moves.end_task(m, job, task, believed, rules)
+                runs.end_task(m, job, task, believed, rules)
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)

@@ -6,6 +6,7 @@ Made of `moves`, and pure like them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -15,11 +16,71 @@ from holdfast.core.causes import Cause
 from holdfast.core.lease import margin_seconds
 from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import RankCharges
+from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
-from holdfast.core.transitions import JOB, step
-from holdfast.moves import moves
-from holdfast.moves.moves import Moves
-from holdfast.moves.rows import BACK_OFF, JobRow, TaskRow
+from holdfast.core.transitions import JOB, sources, step
+from holdfast.errors import Conflict, NotFound, ValidationError
+from holdfast.moves import drains, runs
+from holdfast.moves.moves import Moves, clear
+from holdfast.moves.rows import BACK_OFF, PARKED, JobRow, TaskRow
+from holdfast.moves.values import NewJob
+
+SUBMITTED = "submitted"
+WAITS_FOR_START = "waits for its start time"
+DUE = "its time has come"
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def hash_spec(spec: JobSpec) -> str:
+    """SHA-256 of the whole spec, secrets included: two submissions under one idempotency key must
+    agree in it."""
+    return hashlib.sha256(_encoder.encode(spec)).hexdigest()
+
+
+def list_secrets(job: NewJob) -> dict[str, str]:
+    """Everything that is kept apart of a new job: its user's secrets, and what was minted for it,
+    which stands over them."""
+    return {**job.spec.secrets, **job.minted}
+
+
+def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
+    """The error for a key that names another spec."""
+    return Conflict(
+        f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs "
+        "from this one; "
+        "use a new key for a new job",
+        code="idempotency_mismatch",
+    )
+
+
+def refuse_queue(name: str) -> ValidationError:
+    """The error for a queue that is not there."""
+    return ValidationError(
+        f"there is no queue {name!r}; `holdfast queues` lists them",
+        code="unknown_queue",
+        field="queue",
+    )
+
+
+def no_job(job_id: str) -> NotFound:
+    """The error for an id no job has."""
+    return NotFound(f"there is no job {job_id}; `holdfast jobs` lists them")
+
+
+def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> None:
+    """Raise Conflict unless a person's `retry` is possible. A parked job waits for nothing else."""
+    if state is JobState.WAITING and wait_cause in (PARKED, BACK_OFF):
+        return
+    if state not in sources(JOB, JobEvent.REVIVE):
+        raise refuse_retry(job_id, state)
+
+
+def refuse_retry(job_id: str, state: JobState) -> Conflict:
+    """The error for a `retry` of a job that nothing holds up."""
+    return Conflict(
+        f"job {job_id} is {state}; only one that failed, was cancelled, is parked or backs off "
+        "can be retried"
+    )
 
 
 def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
@@ -41,7 +102,7 @@ def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
     if job.state is JobState.RESERVED and all(t.offered_at is None for t in tasks):
         _cancel_unoffered(m, job, reason)
         return
-    moves.begin_drain(m, job, Cause.USER_CANCELLED, reason, hard=hard)
+    drains.begin_drain(m, job, Cause.USER_CANCELLED, reason, hard=hard)
 
 
 def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
@@ -91,13 +152,13 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
 def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
     """A reservation that only some of its hosts took in time: those that took it give it back,
     together (DESIGN §3.4)."""
-    moves.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
+    drains.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
 
 
 def _release_tasks(m: Moves, job: JobRow) -> None:
     for task in m.ranks(job):
         m.move_task(task, TaskEvent.RELEASE)
-    moves.clear(m, job)
+    clear(m, job)
 
 
 def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
@@ -149,7 +210,7 @@ def lapse(m: Moves, leading_since: datetime) -> list[str]:
             margin = timedelta(seconds=margin_seconds(task.lease_ttl_seconds))
             ttl = timedelta(seconds=task.lease_ttl_seconds)
             if task.lease_until + margin < m.now and leading_since + ttl < m.now:
-                moves.lose_task(m, job, task, "lease_lapsed")
+                runs.lose_task(m, job, task, "lease_lapsed")
                 lapsed.append(job.id)
     return list(dict.fromkeys(lapsed))
 

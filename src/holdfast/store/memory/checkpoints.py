@@ -20,8 +20,8 @@ from holdfast.moves.checkpoints import (
     refuse_task,
     skipped_event,
 )
+from holdfast.moves.requests import no_job
 from holdfast.moves.rows import clamp_count, clean_text
-from holdfast.moves.submission import no_job
 from holdfast.store.memory.state import MemoryCheckpoint, MemoryState
 
 

@@ -15,7 +15,7 @@ from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostEvent, HostState, JobState, TaskState
 from holdfast.core.transitions import HOST, sources, step
-from holdfast.moves import members, moves, requests
+from holdfast.moves import drains, members, moves, requests
 from holdfast.moves.registration import (
     cause_of,
     dead_event,
@@ -453,7 +453,7 @@ class MemoryHosts:
         job = m.jobs.get(job_id)
         if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
             return 0
-        forced = moves.force_drain(m, job)
+        forced = drains.force_drain(m, job)
         self.state.commit(m)
         return forced
 
@@ -468,7 +468,7 @@ class MemoryHosts:
             return False
         if any(task.state.holds_lease for task in m.ranks(job)):
             return False
-        quarantined = moves.complete_drain(m, job, completion)
+        quarantined = drains.complete_drain(m, job, completion)
         s.commit(m)
         host = s.hosts.get(quarantined or "")
         if host is not None and host.state in sources(HOST, HostEvent.QUARANTINE):

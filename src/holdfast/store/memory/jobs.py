@@ -13,11 +13,10 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
-from holdfast.moves import dispatch, moves, requests
+from holdfast.moves import dispatch, drains, requests
 from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
-from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow, NewEvent
-from holdfast.moves.submission import (
+from holdfast.moves.requests import (
     DUE,
     SUBMITTED,
     WAITS_FOR_START,
@@ -28,6 +27,7 @@ from holdfast.moves.submission import (
     refuse_mismatch,
     refuse_queue,
 )
+from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow, NewEvent
 from holdfast.store.memory.state import UNFINISHED, MemoryJob, MemoryState
 from holdfast.store.port.store import JobFilter, NewJob, Released, Submitted
 
@@ -275,7 +275,7 @@ class MemoryJobs:
             raise no_job(job_id)
         if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
             return False
-        moves.begin_drain(m, job, cause, reason, hard=hard)
+        drains.begin_drain(m, job, cause, reason, hard=hard)
         self.state.commit(m)
         return True
 

@@ -15,9 +15,9 @@ from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import members
 from holdfast.moves.registration import moved_event
+from holdfast.moves.requests import no_job, refuse_retry
 from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import TaskRow
-from holdfast.moves.submission import no_job, refuse_retry
 from holdfast.moves.values import DueMember
 from holdfast.store.memory.state import MemoryState
 

@@ -16,7 +16,7 @@ from holdfast.core.records import EventRecord, LogChunk, LogStreamRecord, TokenR
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState, JobState
 from holdfast.errors import Conflict, Stale
-from holdfast.moves.event_ids import format_event_id, no_token, parse_event_id
+from holdfast.moves.events import format_event_id, no_token, parse_event_id
 from holdfast.moves.log_plan import (
     LogBase,
     LogPlace,

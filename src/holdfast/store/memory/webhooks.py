@@ -19,9 +19,14 @@ from holdfast.core.webhooks.values import (
     WebhookRecord,
     WebhookState,
 )
-from holdfast.moves.event_ids import format_event_id
+from holdfast.moves.events import (
+    dead_letter_event,
+    format_event_id,
+    hook_event,
+    no_delivery,
+    no_webhook,
+)
 from holdfast.moves.rows import NewEvent
-from holdfast.moves.webhook_events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.store.memory.state import MemoryState
 from holdfast.store.port.webhooks import NewWebhook, WebhookChange, WebhookTarget
 

@@ -21,8 +21,8 @@ from holdfast.moves.checkpoints import (
     refuse_task,
     skipped_event,
 )
+from holdfast.moves.requests import no_job
 from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
-from holdfast.moves.submission import no_job
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.moves import write_events
 

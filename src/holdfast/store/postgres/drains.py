@@ -10,7 +10,7 @@ from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, sources, step
-from holdfast.moves import moves
+from holdfast.moves import drains
 from holdfast.store.port.store import DrainSnapshot
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import set_host_state
@@ -63,7 +63,7 @@ class DrainsPart:
             job = m.jobs.get(job_id)
             if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
                 return 0
-            forced = moves.force_drain(m, job)
+            forced = drains.force_drain(m, job)
             await write_moves(tx, m)
             return forced
 
@@ -90,7 +90,7 @@ class DrainsPart:
                 return False
             if any(task.state.holds_lease for task in m.ranks(job)):
                 return False
-            quarantined = moves.complete_drain(m, job, completion)
+            quarantined = drains.complete_drain(m, job, completion)
             await write_moves(tx, m)
             if quarantined is not None and quarantined == suspect:
                 await quarantine_host(tx, suspect, completion.decision.reason, at)

@@ -14,9 +14,9 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
-from holdfast.moves import moves, requests
+from holdfast.moves import drains, requests
 from holdfast.moves.quotas import sets_quota
-from holdfast.moves.submission import (
+from holdfast.moves.requests import (
     SUBMITTED,
     WAITS_FOR_START,
     check_revivable,
@@ -215,7 +215,7 @@ class JobsPart:
                 raise no_job(job_id)
             if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
                 return False
-            moves.begin_drain(m, job, cause, reason, hard=hard)
+            drains.begin_drain(m, job, cause, reason, hard=hard)
             await write_moves(tx, m)
             return True
 

@@ -13,8 +13,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.moves import members
+from holdfast.moves.requests import no_job, refuse_retry
 from holdfast.moves.room import RoomCheck
-from holdfast.moves.submission import no_job, refuse_retry
 from holdfast.moves.values import DueMember
 from holdfast.store.postgres.admission import read_capacity
 from holdfast.store.postgres.connection.session import Session, Tx

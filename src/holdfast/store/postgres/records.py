@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.records import EventRecord, TokenRecord
 from holdfast.errors import Conflict
-from holdfast.moves.event_ids import format_event_id, no_token, parse_event_id
+from holdfast.moves.events import format_event_id, no_token, parse_event_id
 from holdfast.store.postgres.connection.session import Session, Tx
 
 

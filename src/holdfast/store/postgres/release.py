@@ -8,7 +8,7 @@ from functools import partial
 
 from holdfast.core.settings.resolve import Value
 from holdfast.moves import dispatch
-from holdfast.moves.submission import DUE
+from holdfast.moves.requests import DUE
 from holdfast.store.port.store import Released
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.moves import load_moves, write_moves

@@ -20,8 +20,8 @@ from holdfast.core.webhooks.values import (
     WebhookRecord,
     WebhookState,
 )
+from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.moves.rows import NewEvent
-from holdfast.moves.webhook_events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.store.port.webhooks import NewWebhook, WebhookChange, WebhookTarget
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.moves import write_events

@@ -52,7 +52,7 @@ returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 
 -- name: finish_jobs
 -- The fast road of one-task jobs that succeeded: task, job, attempt and events in one statement. What it leaves
--- (gangs, drains, stale reports) the moves take. Must equal `moves.end_task`; the conformance suite compares them.
+-- (gangs, drains, stale reports) the moves take. Must equal `runs.end_task`; the conformance suite compares them.
 -- Rows are found through arrays and carried along rather than joined again: the planner knows no sizes of these sets,
 -- and its nested loops over them grew with the square of the batch.
 with given as (
@@ -145,7 +145,7 @@ returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnatio
 -- name: claim_tasks
 -- Places kept for ranks of gangs, and the gangs whose last rank has one now: only those are loaded, to open their barrier.
 -- A gang of thousands is claimed by hundreds of syncs, and none of them may cost what the whole gang does. Their jobs'
--- locks are held, so that of two last claims the second sees the first. Must equal `moves.claim_task`.
+-- locks are held, so that of two last claims the second sees the first. Must equal `runs.claim_task`.
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(ports)s::integer[])
