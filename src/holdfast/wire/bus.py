@@ -2,18 +2,16 @@
 
 A frame is one ZeroMQ message part: a fixed header, then (or nothing) a msgpack list of messages.
 
-    magic "HF" · version · flags · session (8 bytes) · sequence (8) · acknowledged (8) · list of
-    messages
+    magic "HF" · version · flags · session (8 bytes) · sequence (8) · acknowledged (8) · messages
 
-`session` names one meeting of a supervisor and a manager; it is dealt by the supervisor in
-`Welcome`, at random. `sequence` numbers the frames of one session and direction from 1; 0 is an
-unnumbered frame, which is acted upon
-whatever was heard before: a heartbeat (no messages), or `ManagerHello`, `Who`, `Welcome` and `End`, which
-carry the run instead. `acknowledged` is the last sequence taken from the peer, in order, nothing
-missing.
+`session` names one meeting of a supervisor and a manager; the supervisor deals it at random, in
+`Welcome`. `sequence` numbers the frames of one session and direction from 1. 0 is an unnumbered
+frame, which acts in any order: a heartbeat (no messages), or `ManagerHello`, `Who`, `Welcome` and
+`End`, which carry the run instead. `acknowledged` is the last sequence taken from the peer, in
+order, nothing missing.
 
-Times are wall-clock seconds where they are shown to people and never compared. A message longer
-than `MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
+Times are wall-clock seconds, shown to people and never compared. A message longer than
+`MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ PART_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_INLINE_BYTES + (1 << 20)
 MAX_MESSAGE_BYTES = 1 << 30
 FLAG_RESEND = 1  # a frame is missing: send again from `acknowledged` + 1
-FLAG_DOWN = 2  # from the supervisor: what it said can never be taken for a manager's word, nor the other way
+FLAG_DOWN = 2  # from the supervisor: a frame that is sent back to its sender is refused
 _MAGIC = b"HF"
 _HEADER = struct.Struct("<2sBBQQQ")
 HEADER_BYTES = _HEADER.size
@@ -46,15 +44,15 @@ Id = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class BusMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Root of the closed set. An array on the wire, its tag first. No cycle leads through one, so
-    the garbage collector need not look."""
+    """Root of the closed set: an array on the wire, its tag first. Instances are in no reference
+    cycle, so the garbage collector need not look at them."""
 
 
 # ---- manager → supervisor
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a host has. gpus: how many. address: what the other hosts reach it by."""
+    """What a machine has. gpus: how many. address: as the other hosts reach it."""
 
     hostname: Word
     address: Word = ""
@@ -65,8 +63,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProcessEnding(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How one process ended. Of exit_code and signal one is set; neither where it survived
-    SIGKILL."""
+    """How one process ended: one of exit_code and signal, or neither where it survived SIGKILL."""
 
     rank: Count
     exit_code: int | None
@@ -100,11 +97,11 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagerHello(BusMessage, frozen=True, tag=1):
-    """A manager presents itself; repeated until it is answered. `identity` of the socket is its
+    """A manager presents itself; repeated until it is answered. The socket's identity is its
     incarnation.
 
-    run: "" until a supervisor was met, then that one's run for ever. groups: everything it holds,
-    ended ones too.
+    run: "" until it met a supervisor, then that one's run for good. groups: all it knows, ended
+    ones too.
     """
 
     version: int
@@ -115,7 +112,7 @@ class ManagerHello(BusMessage, frozen=True, tag=1):
 
 
 class Launched(BusMessage, frozen=True, tag=2):
-    """Processes run."""
+    """Processes were started."""
 
     group: Id
     processes: list[Running]
@@ -136,7 +133,7 @@ class Exited(BusMessage, frozen=True, tag=4):
 
 
 class Signalled(BusMessage, frozen=True, tag=5):
-    """A `SignalProcesses` was carried out; `reached` of the processes meant were there to get it."""
+    """A `SignalProcesses` was carried out; `reached` processes were there to get it."""
 
     request: Id
     reached: Count
@@ -153,7 +150,7 @@ class Deliver(BusMessage, frozen=True, tag=6):
 
 
 class Dropped(BusMessage, frozen=True, tag=7):
-    """Messages for a process that never took them were dropped: its mailbox was full."""
+    """Messages for a process were dropped, because it did not read and its mailbox was full."""
 
     group: Id
     rank: Count
@@ -171,7 +168,7 @@ class ProcessUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostUsage(BusMessage, frozen=True, tag=8):
-    """A sample of the host: load over one minute, memory still free, and every process tree."""
+    """A sample of the host: load over one minute, free memory, and every process tree."""
 
     at: float
     load: float
@@ -206,17 +203,16 @@ class Welcome(BusMessage, frozen=True, tag=1):
 
 
 class Who(BusMessage, frozen=True, tag=2):
-    """This supervisor does not know the session: say `ManagerHello` again."""
+    """This supervisor does not know the session: send `ManagerHello` again."""
 
     run: Word
 
 
 class LaunchProcesses(BusMessage, frozen=True, tag=3):
-    """Start `count` processes with ranks from `first_rank` up. A rank already known is answered,
+    """Start `count` processes with ranks from `first_rank` up. A rank already known is reported,
     never started twice.
 
-    name, log: `{rank}` and, in log, `{name}` are filled in by the manager; log None is the
-    manager's own output.
+    name, log: the manager fills in `{rank}` and, in log, `{name}`; log None is its own output.
     """
 
     group: Id
@@ -233,8 +229,7 @@ class LaunchProcesses(BusMessage, frozen=True, tag=3):
 
 
 class SignalProcesses(BusMessage, frozen=True, tag=4):
-    """Send a signal to processes (None: all of the group on this host), or to their whole process
-    groups."""
+    """Send a signal to processes or their process groups. ranks None: the group's on this host."""
 
     request: Id
     group: Id
@@ -262,14 +257,14 @@ class Send(BusMessage, frozen=True, tag=6):
 
 
 class Forget(BusMessage, frozen=True, tag=7):
-    """Ended groups that the script has done with."""
+    """End and forget groups that the script does not need any more."""
 
     groups: list[Id]
 
 
 class End(BusMessage, frozen=True, tag=8):
-    """End every process (TERM, grace, KILL) and exit with `code`. Said again whenever a manager
-    given up speaks."""
+    """End every process (TERM, grace, KILL) and exit with `code`. Sent again whenever a manager
+    that was given up speaks."""
 
     run: Word
     code: int
@@ -306,12 +301,12 @@ class Header(NamedTuple):
 
 
 def encode_header(session: int, sequence: int, acknowledged: int, flags: int = 0) -> bytes:
-    """A header alone is a heartbeat."""
+    """Encode a header; alone it is a heartbeat."""
     return _pack(_MAGIC, VERSION, flags, session, sequence, acknowledged)
 
 
 def encode_body(messages: Sequence[bytes]) -> bytes:
-    """Messages that were encoded one by one, as one list; a message meant for thousands is encoded
+    """Join messages that were encoded one by one, so that one meant for thousands is encoded
     once."""
     count = len(messages)
     if count == 1:
@@ -330,7 +325,7 @@ def decode_header(frame: bytes, direction: int = 0) -> Header:
 
     Raises:
         TooLarge: the frame is over `MAX_FRAME_BYTES`.
-        ValidationError: no frame of ours, of another version, or of the other direction.
+        ValidationError: it is no frame, of another version, or of the other direction.
     """
     if len(frame) > MAX_FRAME_BYTES:
         raise TooLarge(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")
@@ -344,28 +339,28 @@ def decode_header(frame: bytes, direction: int = 0) -> Header:
             f"the frame speaks version {version} of the bus; this is version {VERSION}"
         )
     if flags & FLAG_DOWN != direction:
-        raise ValidationError("the frame came back to whoever sent it")
+        raise ValidationError("the frame came back to its sender")
     return Header(flags, session, sequence, acknowledged)
 
 
 def decode_up(frame: bytes) -> list[Up]:
-    """The messages of a manager's frame. Raises ValidationError for anything outside the set."""
+    """Decode the messages of a manager's frame. Raises ValidationError for any others."""
     if len(frame) == HEADER_BYTES:
         return []
     try:
         return _decode_up(memoryview(frame)[HEADER_BYTES:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValidationError(f"a frame holds what no manager says: {error}") from error
+        raise ValidationError(f"a frame holds what no manager sends: {error}") from error
 
 
 def decode_down(frame: bytes) -> list[Down]:
-    """The messages of a supervisor's frame. Raises ValidationError for anything outside the set."""
+    """Decode the messages of a supervisor's frame. Raises ValidationError for any others."""
     if len(frame) == HEADER_BYTES:
         return []
     try:
         return _decode_down(memoryview(frame)[HEADER_BYTES:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValidationError(f"a frame holds what no supervisor says: {error}") from error
+        raise ValidationError(f"a frame holds what no supervisor sends: {error}") from error
 
 
 class Cut(NamedTuple):
@@ -377,7 +372,7 @@ class Cut(NamedTuple):
 
 
 def cut_parts(data: bytes) -> list[Cut]:
-    """A message's bytes in one part up to `MAX_INLINE_BYTES`, else in parts of `PART_BYTES`.
+    """Cut a message's bytes: one part up to `MAX_INLINE_BYTES`, else parts of `PART_BYTES`.
 
     Raises TooLarge over `MAX_MESSAGE_BYTES`.
     """
@@ -388,16 +383,14 @@ def cut_parts(data: bytes) -> list[Cut]:
         raise TooLarge(
             f"a message of {size} bytes is over the limit of {MAX_MESSAGE_BYTES}; put it in a file"
         )
-    starts = range(0, size, PART_BYTES)
     return [
-        Cut(data[at : at + PART_BYTES], part, at + PART_BYTES >= size)
-        for part, at in enumerate(starts)
+        Cut(data[at : at + PART_BYTES], at // PART_BYTES, at + PART_BYTES >= size)
+        for at in range(0, size, PART_BYTES)
     ]
 
 
 class Assembler:
-    """Puts the parts of one sender's messages together again. A tail whose head was lost is
-    dropped."""
+    """Joins the parts of one sender's messages. A tail whose head was lost is dropped."""
 
     __slots__ = ("_parts", "_size")
 
@@ -409,13 +402,8 @@ class Assembler:
         """Take a part; return the whole message with its last one."""
         if part == 0:
             self._parts, self._size = [], 0
-            if last:
-                return data
-        elif part != len(self._parts):
-            self._parts, self._size = [], 0
-            return None
         self._size += len(data)
-        if self._size > MAX_MESSAGE_BYTES:
+        if part != len(self._parts) or self._size > MAX_MESSAGE_BYTES:
             self._parts, self._size = [], 0
             return None
         self._parts.append(data)

@@ -131,5 +131,5 @@ def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(
             assert not all(host.attached for host in hosts)
         assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
         assert [record.message.partition(":")[0] for record in caplog.records] == [
-            "managers wait outside"
+            "managers cannot connect"
         ]

@@ -1,11 +1,10 @@
 """The bus: every socket of the supervisor, in one thread.
 
-Other threads hand it work with `call`; it hands what comes in to the roster. What waits in the
-socket, in the queue of calls and in the outboxes of the sessions is taken in batches, so a turn's
-fixed price is paid once for many messages.
+Other threads hand it work with `call`; it hands incoming messages to the roster. It takes frames,
+calls and outgoing messages in batches, so a turn's fixed price is paid once for many of them.
 
-BUS-1  Nothing a peer can send ends the thread: what cannot be taken is refused and counted, what
-       raises is logged.
+BUS-1  Nothing a peer can send ends the thread: a bad frame is refused and counted, an exception is
+       logged.
 BUS-2  Silence is judged only after everything was read that came before the judgement: from the
        socket, and from what ZeroMQ's own thread has not handed to it yet (`lag`).
 """
@@ -42,16 +41,15 @@ _MAX_SOCKETS = 65_000
 _TCP_TIMEOUT_MS = 10_000
 _IDLE_SECONDS = 1.0
 _DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be judged
-# Where several frames a turn come in, more are on their way: a turn for each few would cost more
-# than the messages.
+# When a turn reads several frames, more are on their way: a turn for each few would cost more than
+# the messages.
 _GATHER_SECONDS = 0.0002
 _FEW_FRAMES, _MANY_FRAMES = 3, 128
 IDENTITY_BYTES = 16
 
 
 class Roster(Protocol):
-    """What the bus needs of whoever knows hosts and processes. All of it is called in the bus's
-    thread."""
+    """What the bus tells the rosters, in its thread."""
 
     def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
         """A manager was welcomed."""
@@ -67,22 +65,21 @@ class Roster(Protocol):
 
 
 class Load:
-    """What the thread had to do, since it began. The status line takes differences."""
+    """The work of the thread since it began. The status line takes differences."""
 
     __slots__ = (
         "busy_seconds",
         "frames_in",
         "frames_out",
         "messages_in",
-        "turns",
         "unreachable",
         "worst_seconds",
     )
 
     def __init__(self) -> None:
-        self.frames_in = self.frames_out = self.messages_in = self.turns = self.unreachable = 0
+        self.frames_in = self.frames_out = self.messages_in = self.unreachable = 0
         self.busy_seconds = 0.0
-        self.worst_seconds = 0.0  # of one turn, since the last look
+        self.worst_seconds = 0.0  # of one turn, since the last status line
 
 
 class Bus:
@@ -99,7 +96,7 @@ class Bus:
         self._stop_at: float | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
-        raise_descriptor_limit()  # each manager takes one, and a shell's limit is 1024
+        raise_descriptor_limit()  # each manager takes a descriptor, and a shell's limit is 1024
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         with preferred():  # the context's thread begins with its first socket
             self._router = self._context.socket(zmq.ROUTER)
@@ -126,38 +123,31 @@ class Bus:
         router.linger = _LINGER_MS
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a manager that reconnects takes its own place
-        router.setsockopt(
-            zmq.MAXMSGSIZE, MAX_FRAME_BYTES * 2
-        )  # what is between is counted by us, beyond by the socket
+        # The bus refuses and counts frames over the limit; the socket cuts off those over twice.
+        router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES * 2)
         router.setsockopt(zmq.BACKLOG, _BACKLOG)
         router.setsockopt(zmq.TCP_MAXRT, _TCP_TIMEOUT_MS)
         router.setsockopt(zmq.IPV6, int(":" in bind))
 
     def start(self) -> None:
-        """Begin to turn."""
+        """Start the thread."""
         self._thread.start()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have `function(*arguments)` run in the bus's thread, after everything that was asked
-        before."""
+        """Run `function(*arguments)` in the bus's thread, after all calls before it."""
         self._calls.append((function, arguments))
         if self._sleeping:
             self._sleeping = False
-            with contextlib.suppress(OSError):  # closed: the thread is gone, and so is the need
+            with contextlib.suppress(OSError):  # closed: the thread has ended
                 os.eventfd_write(self._wake_fd, 1)
 
-    @property
-    def running(self) -> bool:
-        """True while the thread turns."""
-        return self._thread.is_alive()
-
     def stop(self, timeout_seconds: float) -> None:
-        """End the thread, once what is queued was sent."""
+        """End the thread once everything queued was sent."""
         self.call(self._stop)
         self._thread.join(timeout_seconds)
 
     def close(self) -> None:
-        """Let go of the sockets of a bus whose thread never began."""
+        """Close the sockets of a bus whose thread never started."""
         if self._thread.ident is None:
             self._close()
 
@@ -200,7 +190,6 @@ class Bus:
     def _account(self, began: float) -> None:
         took = time.monotonic() - began
         load = self.load
-        load.turns += 1
         load.busy_seconds += took
         load.worst_seconds = max(load.worst_seconds, took)
 
@@ -221,15 +210,14 @@ class Bus:
             for peer in fleet.tick(now, probe.read_until(now)):
                 self._roster.take_silent(peer)
         silent_at = fleet.silent_at
-        judge_at = (
-            silent_at if silent_at > now else now + _DOUBT_SECONDS
-        )  # the probe that comes back wakes us before
-        next_at = min(self._roster.turn(now), fleet.speak_at, probe.next_at, judge_at)
+        if silent_at <= now:
+            silent_at = now + _DOUBT_SECONDS  # the probe that comes back wakes us before
+        next_at = min(self._roster.turn(now), fleet.speak_at, probe.next_at, silent_at)
         self._send(fleet.take_outgoing(now))
         return more or bool(self._calls) or fleet.has_more, next_at
 
     def _read(self) -> bool:
-        """Take what waits in the socket, up to a limit. True where more may wait."""
+        """Read frames from the socket, up to a limit. True where more may wait."""
         receive, fleet, roster, now = self._router.recv, self.fleet, self._roster, time.monotonic()
         take_beat, own = fleet.take_beat, self.probe.identity
         count = 0
@@ -237,8 +225,9 @@ class Bus:
             for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
                 identity = receive(zmq.NOBLOCK)
                 frame = receive(zmq.NOBLOCK)
+                # If it were the first of several parts, the next would be caught out of step below.
                 if len(frame) == HEADER_BYTES and take_beat(identity, frame, now):
-                    continue  # were it the first of several parts, the next would be caught out of step below
+                    continue
                 if self._router.get(zmq.RCVMORE):
                     self._skip_parts()
                     continue
@@ -262,8 +251,7 @@ class Bus:
         return True
 
     def _skip_parts(self) -> None:
-        """A message of ours is one part; the rest of another's is thrown away so that the next
-        begins at its start."""
+        """Throw away the further parts of a message, because ours have one part."""
         self.fleet.refused["malformed"] += 1
         while self._router.get(zmq.RCVMORE):
             self._router.recv(zmq.NOBLOCK)
@@ -285,10 +273,8 @@ class Bus:
             try:
                 send(identity, first)
                 send(frame, zmq.NOBLOCK)
-            except zmq.ZMQError:
-                self.load.unreachable += (
-                    1  # not connected, or its queue is full: the session sends it again
-                )
+            except zmq.ZMQError:  # not connected, or its queue is full: the session sends it again
+                self.load.unreachable += 1
         self.load.frames_out += len(outgoing)
 
     def _close(self) -> None:

@@ -1,5 +1,4 @@
-"""Who may come in: CURVE keys judged by ZAP, and a count of those who were turned away below our
-own frames."""
+"""Admission to the socket: CURVE keys judged by ZAP, and counts of refused connections."""
 
 from __future__ import annotations
 
@@ -49,29 +48,22 @@ class Gate:
         self.monitor = router.get_monitor_socket(_WATCHED)
 
     def answer_zap(self) -> None:
-        """Judge every handshake that waits."""
+        """Judge every waiting handshake."""
         assert self.zap is not None
         while True:
             try:
                 request = self.zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            version, number, mechanism = (
-                request[0],
-                request[1],
-                request[5] if len(request) > 5 else b"",
-            )
-            known = mechanism == b"CURVE" and len(request) > 6 and request[6] == self._allowed
+            # A request: version, number, domain, address, identity, mechanism, credentials.
+            known = len(request) > 6 and request[5] == b"CURVE" and request[6] == self._allowed
             if not known:
                 self.refused["unknown key"] += 1
-            status, text = (b"200", b"OK") if known else (b"400", b"unknown key")
-            self.zap.send_multipart(
-                [version, number, status, text, b"manager" if known else b"", b""]
-            )
+            answer = [b"200", b"OK", b"manager"] if known else [b"400", b"unknown key", b""]
+            self.zap.send_multipart([*request[:2], *answer, b""])
 
     def read_monitor(self) -> None:
-        """Count the handshakes that failed, the connections that went and those that could not be
-        taken."""
+        """Count failed handshakes, closed connections and connections that were not accepted."""
         for _ in range(_EVENTS_PER_TURN):
             try:
                 found = recv_monitor_message(self.monitor, zmq.NOBLOCK)
@@ -81,9 +73,7 @@ class Gate:
                 self.disconnects += 1
             elif found["event"] == zmq.EVENT_ACCEPT_FAILED:
                 self._count_unaccepted(found["value"])
-            elif (
-                found["event"] != zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            ):  # that one is ZAP's refusal, counted there
+            elif found["event"] != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # counted in `answer_zap`
                 self.refused["handshake"] += 1
 
     def _count_unaccepted(self, error: int) -> None:
@@ -91,14 +81,14 @@ class Gate:
         if why == "no descriptor" and not self.refused[why]:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             logger.error(
-                "managers wait outside: each takes a descriptor, and of the %d this process may "
-                "have (ulimit -n) none is left",
+                "managers cannot connect: each takes a descriptor, and all %d that this process may "
+                "have (ulimit -n) are in use",
                 limit,
             )
         self.refused[why] += 1
 
     def close(self, router: zmq.Socket[bytes]) -> None:
-        """Let go of both sockets."""
+        """Close both sockets."""
         router.disable_monitor()
         self.monitor.close(linger=0)
         if self.zap is not None:

@@ -1,8 +1,8 @@
 """The keys of one run: made afresh for it, handed to managers by file (0600) or environment.
 
 The supervisor has a key pair, all managers of the run share another. A manager's file holds no
-secret of the supervisor's.
-Under Holdfast nobody hands keys over: each rank of an attempt derives them from the job's seed.
+secret of the supervisor's. Under Holdfast no keys are handed over: each rank of an attempt derives
+them from the job's seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY_VARIABLE = "HOLDFAST_SUPERVISOR_KEY"
 
 
 class ManagerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a manager needs: whom to trust, and what to show. Without encryption the run alone."""
+    """The keys that a manager needs; without encryption only the run's name."""
 
     run: str
     server_public: str = ""
@@ -65,12 +65,11 @@ def make_keys(run: str, encrypt: bool) -> RunKeys:
 
 
 def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
-    """The keys of one attempt of a supervised job: the same for all who have the seed, others for
-    each attempt and job.
+    """Derive the keys of one attempt of a supervised job: equal wherever the seed is known,
+    different for each attempt and job.
 
-    HKDF (RFC 5869) with SHA-256; what it yields are Curve25519 secrets, which any 32 bytes are. The
-    run's name is derived as well, so that a manager of an earlier attempt is a stranger to this
-    one.
+    HKDF (RFC 5869) with SHA-256; any 32 bytes that it yields are a Curve25519 secret. The run's
+    name is derived as well, so that managers of an earlier attempt are refused.
     """
     import zmq
     from zmq.utils import z85
@@ -92,8 +91,7 @@ def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all, on disk before it has its
-    name."""
+    """Write a file for its owner alone: whole or not at all, synced before it gets its name."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -108,7 +106,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def write_manager_key(path: Path, keys: RunKeys) -> None:
-    """Write what managers need to `path`. Raises ValidationError where that cannot be written."""
+    """Write the managers' key to `path`. Raises ValidationError where that cannot be written."""
     try:
         write_private(path, msgspec.json.encode(keys.for_managers()) + b"\n")
     except OSError as error:
@@ -121,7 +119,7 @@ def parse_manager_key(text: str | bytes) -> ManagerKey:
     """Read what `write_manager_key` wrote, from a file or the environment.
 
     Raises:
-        ValidationError: it is no such key.
+        ValidationError: it is no manager key.
     """
     try:
         key = msgspec.json.decode(text, type=ManagerKey)

@@ -1,11 +1,10 @@
-"""How far behind the reading of the bus is: a frame to oneself, over the same road as everybody's.
+"""How far behind the reading of the bus is: measured by a frame that the bus sends to itself.
 
-What a host said may wait in the kernel while ZeroMQ's own thread waits for a core. The ROUTER then
-has nothing to give, and
-nothing to give looks like silence: of the whole fleet, all at once. So before somebody is called
-silent the bus sends itself a frame over the same port, the same encryption and the same thread.
-Once it is back, all that came before it was sent has been read, however long that took. An idle
-fleet pays for one such frame a second, which also tells the status how the reading fares.
+Frames of hosts may wait in the kernel while ZeroMQ's own thread waits for a core. The ROUTER then
+has nothing to read, which looks like silence of the whole fleet at once. So before a peer is judged
+silent, the bus sends itself a frame over the same port, the same encryption and the same thread.
+When that arrives, everything that came before it was sent has been read, however long that took. An
+idle fleet pays for one such frame a second, which also shows the lag in the status.
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ from holdfast.supervisor.line.keys import RunKeys
 
 _STAMP = struct.Struct("!Qd")
 _INTERVAL_SECONDS = 1.0
-# A frame that takes longer is lost, or its road is closed: it proves nothing any more, and losses
-# must still be seen.
+# A frame that takes longer is lost, or its way is closed: it proves nothing any more, and losses
+# must still be noticed.
 LONGEST_LAG_SECONDS = 30.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _INF = float("inf")
 
 
 class LagProbe:
-    """One DEALER that talks to the ROUTER of its own context. All of it belongs to the bus's
-    thread."""
+    """One DEALER that talks to the ROUTER of its own context, in the bus's thread."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys
     ) -> None:
         self.identity = os.urandom(16)
-        self.seconds = 0.0  # of the last one, or of the one on its way where that is longer already
+        self.seconds = 0.0  # of the last frame, or of the one on its way if that is longer already
         self._number = 0
         self._asked_at: float | None = None  # when the one on its way was sent
         self._read_until = -_INF
-        self._trusted = False  # one has come back, so the next will too
+        self._trusted = False  # a frame has come back, so the next will too
         self._next_at = 0.0
         self._dealer = context.socket(zmq.DEALER)
         self._dealer.routing_id = self.identity
@@ -53,17 +51,16 @@ class LagProbe:
         self._dealer.connect(f"tcp://[{where}]:{port}" if ":" in where else f"tcp://{where}:{port}")
 
     def ask(self, now: float) -> None:
-        """Send one, unless one is on its way."""
+        """Send a frame, unless one is on its way."""
         if self._asked_at is not None:
             return
         self._number += 1
-        with contextlib.suppress(zmq.Again):  # not even that can be sent: then nothing is learned
+        with contextlib.suppress(zmq.Again):  # the next turn tries again
             self._dealer.send(_STAMP.pack(self._number, now), zmq.NOBLOCK)
             self._asked_at = now
 
     def take(self, frame: bytes, now: float) -> None:
-        """One came back. Whoever knows the identity could send one too: only the one on its way
-        counts."""
+        """Take a frame that came back. Only the one on its way counts: others may be forged."""
         if self._asked_at is None or frame != _STAMP.pack(self._number, self._asked_at):
             return
         self.seconds = now - self._asked_at
@@ -72,7 +69,7 @@ class LagProbe:
         self._asked_at = None
 
     def turn(self, now: float, doubtful: bool) -> None:
-        """Send what is due; `doubtful` when somebody seems silent."""
+        """Send what is due; `doubtful` when a peer seems silent."""
         asked = self._asked_at
         if asked is not None:
             self.seconds = max(self.seconds, now - asked)
@@ -83,13 +80,8 @@ class LagProbe:
             self.ask(now)
 
     def read_until(self, now: float) -> float:
-        """Everything that came before this instant was read, as far as is known."""
+        """Return the instant before which everything that came was read, as far as is known."""
         return self._read_until if self._trusted else now
-
-    @property
-    def waiting(self) -> bool:
-        """True while one is on its way that will come back."""
-        return self._trusted and self._asked_at is not None
 
     @property
     def next_at(self) -> float:
@@ -97,5 +89,5 @@ class LagProbe:
         return self._next_at
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._dealer.close()

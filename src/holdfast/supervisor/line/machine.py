@@ -24,7 +24,7 @@ def read_facts(
     gpus: int | None,
     address: str | None = None,
 ) -> MachineFacts:
-    """What this machine tells of itself. No GPU library is loaded: device files are counted."""
+    """Read this machine's facts. Device files are counted, so that no GPU library is loaded."""
     return MachineFacts(
         hostname=name or read_machine_name(),
         address=address or find_address(url),
@@ -36,8 +36,8 @@ def read_facts(
 
 
 def read_machine_name() -> str:
-    """What this machine is called: by Slurm where Slurm started this process, so that the script,
-    `squeue` and `scontrol` speak of the same node; else by itself.
+    """Return Slurm's name of the node, if Slurm started this process, so that the script, `squeue`
+    and `scontrol` use one name; else the host name.
     """
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -54,11 +54,9 @@ def _count_gpus() -> int:
 
 
 def find_address(url: str) -> str:
-    """This machine's address on the way to `url`, or to the outside where `url` is empty; of IPv4
-    where there are both."""
-    for target in (
-        [url] if url else ["tcp://192.0.2.1:9", "tcp://[2001:db8::1]:9"]
-    ):  # documentation's addresses: nobody's
+    """Find this machine's address on the way to `url` (empty: to the outside), IPv4 first."""
+    # Addresses reserved for documentation (RFC 5737, RFC 3849) are never this machine's own.
+    for target in [url] if url else ["tcp://192.0.2.1:9", "tcp://[2001:db8::1]:9"]:
         for family, where in _resolve(target):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(where)  # sends nothing
@@ -74,7 +72,7 @@ def needs_ipv6(url: str) -> bool:
 
 
 def _resolve(url: str) -> list[tuple[int, Any]]:
-    """(family, address) of each, IPv4 first; none where the name is not known, or not yet."""
+    """Return (family, address) of each, IPv4 first; none where the name is not known (yet)."""
     try:
         parts = urlsplit(url)
         found = socket.getaddrinfo(parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM)
@@ -86,11 +84,12 @@ def _resolve(url: str) -> list[tuple[int, Any]]:
 
 
 def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, list[ProcessUse]]:
-    """(load over one minute, free bytes, use of each tree). `processes` are (group, rank, pid)."""
+    """Return (load over one minute, free bytes, use of each tree). `processes`: (group, rank,
+    pid)."""
     try:
         trees = _read_trees(processes) if processes else []
     except OSError:
-        trees = []  # out of descriptors: the next sample says it
+        trees = []  # out of descriptors: the next sample may have them
     return os.getloadavg()[0], _read_free_bytes(), trees
 
 

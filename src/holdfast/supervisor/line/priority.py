@@ -1,5 +1,4 @@
-"""A better place in the queue for a core, for the few threads whose lateness would be taken for
-death."""
+"""A better scheduling priority for the few threads whose delay would be mistaken for a loss."""
 
 from __future__ import annotations
 
@@ -7,15 +6,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-# A rank that burns every core has 0: ten steps are about ten times its weight, and no claim to more
-# than is used.
+# A rank that burns every core has 0: ten steps are about ten times its weight, and a thread that
+# sleeps takes none of it.
 NICE = -10
 
 
 @contextlib.contextmanager
 def preferred() -> Iterator[None]:
-    """Threads started within, ZeroMQ's among them, are preferred for good; the caller only
-    meanwhile.
+    """Prefer threads started within, ZeroMQ's among them, for good, and the caller meanwhile.
 
     Where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_NICE) nothing changes.
     Processes forked within would inherit it.
@@ -30,7 +28,7 @@ def preferred() -> Iterator[None]:
 
 
 def prefer_this_thread() -> None:
-    """The same for the calling thread alone; Linux keeps it by thread."""
+    """Prefer the calling thread alone; Linux keeps priorities by thread."""
     with contextlib.suppress(OSError):
         if os.getpriority(os.PRIO_PROCESS, 0) > NICE:
             os.setpriority(os.PRIO_PROCESS, 0, NICE)

@@ -2,13 +2,14 @@
 
 FLEET-1  A host is lost when nothing of it was heard for `loss_seconds`; it is given up for good,
          and told to end whenever it speaks again.
-FLEET-2  Expiry looks only at who was heard longest ago: all share one limit, so the order of
+FLEET-2  Expiry looks only at the peer heard longest ago: all share one limit, so the order of
          hearing is the order of expiry, and a healthy fleet costs nothing.
-FLEET-3  After a stall of the supervisor itself nobody is judged before they had time to be heard
+FLEET-3  After a stall of the supervisor itself no peer is judged before it had time to be heard
          again.
-FLEET-4  A frame of another run, an unknown session, or nobody's making changes nothing and is
+FLEET-4  A frame of another run, of an unknown session or of a stranger changes nothing and is
          counted.
-FLEET-5  Silence ends where the reading does: what may have come and was not read yet is no silence.
+FLEET-5  Silence is measured up to the instant up to which everything was read: frames that came but
+         were not read yet are no silence.
 """
 
 from __future__ import annotations
@@ -41,20 +42,19 @@ from holdfast.wire.bus import (
 
 HEARTBEAT_SECONDS = 1.0
 MISSES = 3
-# The last of the missed heartbeats is due exactly at the limit; a loop's jitter must not decide
-# between life and death.
+# The last missed heartbeat is due exactly at the limit; jitter of a loop must not decide about a
+# loss.
 SLACK_SECONDS = 0.25
 KILL_GRACE_SECONDS = 5.0
 _MAX_GIVEN_UP = 100_000
-# Managers spoken to in one turn: a word to all of a large fleet must not keep those waiting who
-# have something to say.
+# Managers spoken to in one turn: a message to all of a large fleet must not delay the reading.
 _BURST = 2048
 _INF = float("inf")
 _STALL_SECONDS = 2.0  # more than the loop ever sleeps
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The timing of one context. loss_seconds is what both sides call silence."""
+    """The timing of one context. loss_seconds is the limit of silence on both sides."""
 
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     loss_seconds: float = HEARTBEAT_SECONDS * MISSES + SLACK_SECONDS
@@ -63,7 +63,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagerPeer:
-    """One manager that was welcomed. `host` is the shell's: the handle it was given to."""
+    """One manager that was welcomed. `host` is the handle that the rosters gave it to."""
 
     __slots__ = (
         "beat",
@@ -103,16 +103,11 @@ class Fleet:
         self.epoch = epoch
         self.rules = rules
         self.refused: Counter[str] = Counter()
-        self.peers: OrderedDict[bytes, ManagerPeer] = (
-            OrderedDict()
-        )  # the one heard longest ago first
+        self.peers: OrderedDict[bytes, ManagerPeer] = OrderedDict()  # heard longest ago first
         self.out: list[tuple[bytes, bytes]] = []
-        self.came: list[
-            tuple[ManagerPeer, ManagerHello]
-        ] = []  # welcomed since the shell looked last
-        self.left: list[
-            bytes
-        ] = []  # given up, came back, and said goodbye since the shell looked last
+        # Since the roster looked last: welcomed; given up, came back, and said goodbye.
+        self.came: list[tuple[ManagerPeer, ManagerHello]] = []
+        self.left: list[bytes] = []
         self.resent = 0
         self._spoken: OrderedDict[bytes, ManagerPeer] = OrderedDict()
         self._given_up: OrderedDict[bytes, bytes] = OrderedDict()
@@ -124,8 +119,7 @@ class Fleet:
     # ---- what comes in
 
     def take_beat(self, identity: bytes, frame: bytes, now: float) -> bool:
-        """Take a heartbeat that is the same as the one before, at the price of a comparison. False
-        for all else."""
+        """Take a heartbeat equal to the one before, by one comparison. False for other frames."""
         peer = self.peers.get(identity)
         if peer is None or frame != peer.beat:
             return False
@@ -136,8 +130,8 @@ class Fleet:
     def receive(
         self, identity: bytes, frame: bytes, now: float
     ) -> tuple[ManagerPeer, list[Up]] | None:
-        """Take a frame; the messages to act on, each for the first and only time, and whose they
-        are."""
+        """Take a frame; return its peer and the messages to act on, each for the first and only
+        time."""
         try:
             header = decode_header(frame)
             peer = self.peers.get(identity)
@@ -188,13 +182,13 @@ class Fleet:
             session = self._make_session()
             rules = self.rules
             welcome = Welcome(
-                self.run,
-                self.epoch,
-                session,
-                rules.heartbeat_seconds,
-                rules.loss_seconds,
-                rules.orphan_grace_seconds,
-                rules.kill_grace_seconds,
+                run=self.run,
+                epoch=self.epoch,
+                session=session,
+                heartbeat_seconds=rules.heartbeat_seconds,
+                silence_seconds=rules.loss_seconds,
+                orphan_grace_seconds=rules.orphan_grace_seconds,
+                kill_grace_seconds=rules.kill_grace_seconds,
             )
             frame = self._seal_unnumbered(session, encode_message(welcome))
             peer = ManagerPeer(identity, Link(session, FLAG_DOWN), frame, hello, now)
@@ -209,13 +203,13 @@ class Fleet:
     # ---- what goes out
 
     def push(self, peer: ManagerPeer, message: bytes) -> None:
-        """Say something to one manager."""
+        """Queue a message for one manager."""
         peer.link.push(message)
         if not peer.dirty:
             self._mark(peer)
 
     def push_ordered(self, peer: ManagerPeer, message: bytes) -> None:
-        """Say something that must not overtake user messages."""
+        """Queue a message that must not overtake user messages."""
         peer.link.push_ordered(message)
         if not peer.dirty:
             self._mark(peer)
@@ -225,7 +219,8 @@ class Fleet:
         self._dirty.append(peer)
 
     def take_outgoing(self, now: float) -> list[tuple[bytes, bytes]]:
-        """What to send now, as (identity, frame); `has_more` tells whether that was all."""
+        """Hand over what to send now, as (identity, frame); `has_more` tells whether that is
+        all."""
         out, self.out = self.out, []
         dirty, self._dirty = self._dirty[:_BURST], self._dirty[_BURST:]
         spoken = self._spoken
@@ -242,15 +237,13 @@ class Fleet:
 
     @property
     def has_more(self) -> bool:
-        """True while somebody is to be spoken to."""
+        """True while messages are queued that `take_outgoing` left."""
         return bool(self._dirty)
 
     def give_up(self, peer: ManagerPeer, code: int, reason: str) -> None:
         """Forget a manager and tell it to end, now and whenever it speaks again."""
         self.bar(peer.identity, code, reason)
-        if self.peers.pop(peer.identity, None) is not None:
-            self._spoken.pop(peer.identity, None)
-            self.out.append((peer.identity, self._given_up[peer.identity]))
+        self._forget(peer, self._given_up[peer.identity])
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
         """Have a manager told to end should it ever speak."""
@@ -261,9 +254,12 @@ class Fleet:
 
     def dismiss(self, peer: ManagerPeer) -> None:
         """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
+        self._forget(peer, peer.link.make_heartbeat())
+
+    def _forget(self, peer: ManagerPeer, last_frame: bytes) -> None:
         if self.peers.pop(peer.identity, None) is not None:
             self._spoken.pop(peer.identity, None)
-            self.out.append((peer.identity, peer.link.make_heartbeat()))
+            self.out.append((peer.identity, last_frame))
 
     def _speak(self, peer: ManagerPeer, frame: bytes, now: float) -> None:
         self.out.append((peer.identity, frame))
@@ -276,8 +272,8 @@ class Fleet:
     # ---- time
 
     def tick(self, now: float, read_until: float | None = None) -> list[ManagerPeer]:
-        """Send what is due and return who fell silent (not given up yet). Read everything there is
-        to read first.
+        """Send what is due; return the peers that fell silent (not given up yet). Read everything
+        there is to read first.
 
         read_until: everything that had come by then was read; None is now.
         """
@@ -287,9 +283,8 @@ class Fleet:
         self._send_heartbeats(now)
         lost: list[ManagerPeer] = []
         if now >= self._judge_at:
-            limit = (
-                now if read_until is None else min(now, read_until)
-            ) - self.rules.loss_seconds  # FLEET-5
+            read_until = now if read_until is None else min(now, read_until)  # FLEET-5
+            limit = read_until - self.rules.loss_seconds
             for peer in self.peers.values():  # FLEET-2
                 if peer.heard_at > limit:
                     break
@@ -311,17 +306,16 @@ class Fleet:
 
     @property
     def speak_at(self) -> float:
-        """When `tick` has something to send at the latest; infinity when there is nobody."""
+        """When `tick` has something to send at the latest; infinity without peers."""
         if not self._spoken:
             return _INF
         return next(iter(self._spoken.values())).spoke_at + self.rules.heartbeat_seconds
 
     @property
     def silent_at(self) -> float:
-        """When the one heard longest ago has been silent for too long; infinity when there is
-        nobody."""
+        """When the peer heard longest ago will have been silent too long; infinity without
+        peers."""
         if not self.peers:
             return _INF
-        return max(
-            next(iter(self.peers.values())).heard_at + self.rules.loss_seconds, self._judge_at
-        )
+        heard_at = next(iter(self.peers.values())).heard_at
+        return max(heard_at + self.rules.loss_seconds, self._judge_at)

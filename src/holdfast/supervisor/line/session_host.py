@@ -1,18 +1,17 @@
-"""The host manager's side of the bus, sans I/O: finds its supervisor, keeps the session, notices
-its silence.
+"""The host manager's side of the bus, sans I/O: meeting its supervisor, the session, the silence.
 
 MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of
         any other are refused.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
 SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
            heard again.
-OUTBOX-1  What was not acknowledged is said again in the next session, so that a script that was
-          dead learns it.
+OUTBOX-1  Messages that were not acknowledged are sent again in the next session, so that a script
+          that was dead learns them.
 
 The shell hands in frames and the time, carries out the messages `receive` returns, sends what
-`take_frames` returns, and calls `tick` at `next_at` at the latest, having read all there is to read
-before: whoever was frozen must not take its own sleep for the other's silence. Once `ending` is set
-the shell ends its processes, calls `say_bye` and goes.
+`take_frames` returns, and calls `tick` at `next_at` at the latest. Before `tick` it reads all there
+is to read, so that a manager that was frozen does not take its own sleep for the other's silence.
+Once `ending` is set the shell ends its processes, calls `say_bye` and goes.
 """
 
 from __future__ import annotations
@@ -78,39 +77,37 @@ class HostSession:
         self._spoke_at = now - HELLO_SECONDS
         self._hello_at: float | None = now  # when to say it next; None while a session lasts
         self._hello_seconds = _FIRST_HELLO_SECONDS
-        self._beat: bytes | None = (
-            None  # the last heartbeat of this session: the next is most likely the same bytes
-        )
+        self._beat: bytes | None = None  # the last heartbeat: the next is most likely the same
         self._early: list[bytes] = []
         self._out: list[bytes] = []
 
     # ---- what goes out
 
     def push(self, message: bytes) -> None:
-        """Say something; kept until acknowledged."""
+        """Queue a message; it is kept until acknowledged."""
         if self.link is None:
             self._early.append(message)
         else:
             self.link.push(message)
 
     def push_ordered(self, message: bytes) -> None:
-        """Say something that must not overtake user messages."""
+        """Queue a message that must not overtake user messages."""
         if self.link is None:
             self._early.append(message)
         else:
             self.link.push_ordered(message)
 
     def say_bye(self, reason: str, code: int) -> None:
-        """The last word."""
+        """Queue the last message."""
         self.push_ordered(encode_message(Bye(reason, code)))
 
     @property
     def settled(self) -> bool:
-        """True when the supervisor has acknowledged everything said."""
+        """True when the supervisor has acknowledged every message."""
         return self.link is None or not self.link.unacknowledged
 
     def take_frames(self, now: float) -> list[bytes]:
-        """What to send now."""
+        """Hand over what to send now."""
         frames, self._out = self._out, []
         if self.link is not None and self.link.queued:
             frames += self.link.take_frames(now)
@@ -185,7 +182,7 @@ class HostSession:
     # ---- time
 
     def end(self, order: End) -> None:
-        """Begin the end; the first order stands."""
+        """Begin to end; the first order stands."""
         if self.ending is None:
             self.ending = order
 
@@ -202,17 +199,14 @@ class HostSession:
                 self.end(End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
             return
         gap, self._ticked_at = now - self._ticked_at, now
-        if (
-            gap > 2 * rules.heartbeat_seconds
-        ):  # SILENCE-2: what was sent meanwhile is not in our hands yet
+        if gap > 2 * rules.heartbeat_seconds:  # SILENCE-2
             self._judge_at = now + rules.heartbeat_seconds + _SLACK_SECONDS
-        if now >= self._judge_at and now - self._heard_at >= rules.silence_seconds:
+        silent = now - self._heard_at
+        if now >= self._judge_at and silent >= rules.silence_seconds:
             self.orphaned = True
-            if (
-                now - self._heard_at >= rules.silence_seconds + rules.orphan_grace_seconds
-            ):  # SILENCE-1
-                silence = f"the supervisor was silent for {now - self._heard_at:.1f} s"
-                self.end(End(self.run, EXIT_ORPHANED, silence, rules.kill_grace_seconds))
+            if silent >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
+                reason = f"the supervisor was silent for {silent:.1f} s"
+                self.end(End(self.run, EXIT_ORPHANED, reason, rules.kill_grace_seconds))
         if self.link is not None and now - self._spoke_at >= rules.heartbeat_seconds:
             self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
 
@@ -225,13 +219,12 @@ class HostSession:
         else:
             due = self._spoke_at + rules.heartbeat_seconds
             if self.ending is None:
-                silent_at = self._heard_at + rules.silence_seconds
-                due = min(
-                    due, max(self._judge_at, silent_at + rules.orphan_grace_seconds * self.orphaned)
-                )
+                grace = rules.orphan_grace_seconds if self.orphaned else 0.0
+                silent_at = self._heard_at + rules.silence_seconds + grace
+                due = min(due, max(self._judge_at, silent_at))
         return due if self._hello_at is None else min(due, self._hello_at)
 
     def may_be_silent(self, now: float) -> bool:
-        """True where it is worth reading the socket before `tick`."""
+        """True where the socket must be read before `tick`."""
         rules = self.rules
         return rules is not None and now - self._heard_at > rules.silence_seconds / 2

@@ -1,11 +1,10 @@
 """A reliable, ordered channel over frames that may be lost, doubled or swapped, sans I/O. Both ends
 use it.
 
-LINK-1  Every message pushed is taken by the peer once, in the order of its lane, as long as the
-        session lasts.
+LINK-1  The peer takes every message once, in the order of its queue, as long as the session lasts.
 LINK-2  No more than `WINDOW_BYTES` are on their way unacknowledged, so a heartbeat never waits
         behind more than that.
-LINK-3  What is short overtakes what is bulky, but user messages never overtake each other.
+LINK-3  Short messages overtake bulky ones, but user messages never overtake each other.
 
 Frames are numbered; the peer acknowledges the last one taken in order, on every frame it sends. A
 frame beyond a gap is not taken; the peer asks for the missing ones, or the sender sends them again
@@ -23,12 +22,9 @@ ACK_BYTES = WINDOW_BYTES // 8
 RESEND_SECONDS = 2.0
 _BULKY_BYTES = 64 << 10
 _ASK_SECONDS = 1.0
-
-
-# The messages of a frame: encoded one by one, or one by itself. What was sent and not acknowledged:
-# its number, bytes, messages.
+# The messages of a frame: encoded one by one, or one by itself.
 _Batch = bytes | tuple[bytes, ...]
-_Sent = tuple[int, int, _Batch]
+_Sent = tuple[int, int, _Batch]  # not acknowledged yet: number, bytes, messages
 
 
 def _encode_batch(batch: _Batch) -> bytes:
@@ -51,14 +47,12 @@ class Link:
         "_unacked",
         "_untold_bytes",
         "queued_bytes",
-        "resent",
         "session",
     )
 
     def __init__(self, session: int, direction: int = 0) -> None:
         self.session = session
         self._direction = direction  # the flag of what this end sends
-        self.resent = 0  # frames sent again, ever
         self.queued_bytes = 0  # not sent for the first time yet
         self._next = 1
         self._acked = 0
@@ -67,9 +61,8 @@ class Link:
         self._inflight = 0
         self._progress_at = 0.0
         self._asked_at = -1e9
-        # One by itself where it is one: there are thousands of links, most with one message in one
-        # frame on its way at most, and every list is one more thing that the garbage collector
-        # looks at.
+        # A single item stands without a list: there are thousands of links, most with at most one
+        # message on its way, and the garbage collector looks at every list.
         self._quick: bytes | list[bytes] | None = None
         self._bulk: list[bytes] | None = None
         self._unacked: _Sent | list[_Sent] | None = None
@@ -109,16 +102,15 @@ class Link:
         return self._unacked is not None or self.queued
 
     def take_frames(self, now: float) -> list[bytes]:
-        """The frames that may go out now (LINK-2)."""
+        """Make the frames that may go out now (LINK-2)."""
         frames: list[bytes] = []
         while (self._quick is not None or self._bulk is not None) and self._inflight < WINDOW_BYTES:
             batch = self._take_batch()
             body = _encode_batch(batch)
             size = len(body)
             sent = (self._next, size, batch)
-            self.queued_bytes = (
-                0 if self._quick is None and self._bulk is None else self.queued_bytes - size
-            )
+            empty = self._quick is None and self._bulk is None
+            self.queued_bytes = 0 if empty else self.queued_bytes - size
             unacked = self._unacked
             if unacked is None:
                 self._unacked = sent
@@ -129,9 +121,8 @@ class Link:
                 self._unacked = [unacked, sent]
             self._inflight += size
             self._untold_bytes = 0
-            frames.append(
-                encode_header(self.session, self._next, self._taken, self._direction) + body
-            )
+            header = encode_header(self.session, self._next, self._taken, self._direction)
+            frames.append(header + body)
             self._next += 1
         return frames
 
@@ -144,24 +135,23 @@ class Link:
             quick = [quick]
         batch: list[bytes] = []
         size = 0
-        for lane in (quick, bulk):
+        for queue in (quick, bulk):
             # LINK-3: a bulky one goes alone, and only when nothing quick waits.
-            if lane is None or (lane is bulk and batch):
+            if queue is None or (queue is bulk and batch):
                 continue
             count = 0
-            for message in lane[:BATCH_MESSAGES]:
+            for message in queue[:BATCH_MESSAGES]:
                 if count and size + len(message) > BATCH_BYTES:
                     break
                 size += len(message)
                 count += 1
-            batch = lane[:count]
-            del lane[:count]
+            batch = queue[:count]
+            del queue[:count]
         self._quick, self._bulk = quick or None, bulk or None
         return tuple(batch)
 
     def take_back(self) -> list[bytes]:
-        """Everything that was not acknowledged, in order, for the next session. This one is
-        over."""
+        """Hand over, for the next session, all messages that were not acknowledged, in order."""
         messages: list[bytes] = []
         for _, _, batch in self._list_unacked():
             messages += [batch] if isinstance(batch, bytes) else batch
@@ -172,12 +162,12 @@ class Link:
         return messages
 
     def make_heartbeat(self) -> bytes:
-        """A frame without messages: it says that this end lives, and what it has taken."""
+        """Make a frame without messages: this end lives, and has taken so many frames."""
         self._untold_bytes = 0
         return encode_header(self.session, 0, self._taken, self._direction)
 
     def take_resends(self, now: float) -> list[bytes]:
-        """Frames to send again, where acknowledgements have stood still for too long."""
+        """Make the frames to send again, if acknowledgements have stood still for too long."""
         if self._unacked is None or now - self._progress_at < RESEND_SECONDS:
             return []
         return self._resend(now)
@@ -185,7 +175,6 @@ class Link:
     def _resend(self, now: float) -> list[bytes]:
         unacked = self._list_unacked()
         self._progress_at = now
-        self.resent += len(unacked)
         return [self._seal(sequence, _encode_batch(batch)) for sequence, _, batch in unacked]
 
     def _list_unacked(self) -> list[_Sent]:
@@ -215,14 +204,13 @@ class Link:
             return True, replies
         if header.sequence > self._taken + 1 and now - self._asked_at >= _ASK_SECONDS:
             self._asked_at = now
-            replies.append(
-                encode_header(self.session, 0, self._taken, self._direction | FLAG_RESEND)
-            )
+            flags = self._direction | FLAG_RESEND
+            replies.append(encode_header(self.session, 0, self._taken, flags))
         return False, replies
 
     def _acknowledge(self, sequence: int, now: float) -> None:
         if sequence >= self._next or self._unacked is None:
-            return  # acknowledges what was never sent: no word of our peer
+            return  # an acknowledgement of frames never sent is not our peer's
         self._acked = sequence
         self._progress_at = now
         unacked = self._list_unacked()

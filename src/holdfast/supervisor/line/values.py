@@ -1,8 +1,7 @@
 """Values in messages: msgpack, a closed set. Nothing is unpickled, here or anywhere.
 
 None, booleans, whole numbers of 64 bits, floats, text, bytes, lists, maps, and numpy arrays of
-plain numbers, which travel as
-extension 1: a msgpack list of (dtype, shape, C-ordered bytes).
+plain numbers, which travel as extension 1: a msgpack list of (dtype, shape, C-ordered bytes).
 """
 
 from __future__ import annotations
@@ -16,20 +15,21 @@ from holdfast.errors import ValidationError
 
 ARRAY_EXTENSION = 1
 _PLAIN_KINDS = "biufc"
-_KNOWN = "None, booleans, 64-bit whole numbers, floats, text, bytes, lists, maps and numpy arrays of numbers"
+_KNOWN = (
+    "None, booleans, 64-bit whole numbers, floats, text, bytes, lists, maps and numpy arrays of "
+    "numbers"
+)
 _MAX_DEPTH = 64
 
 
 def _encode_other(value: Any) -> Any:
-    # An array exists only where numpy was imported already: no import is paid for here.
+    # An array exists only if numpy was imported already, so nothing is imported here.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(value, numpy.ndarray) and value.dtype.kind in _PLAIN_KINDS:
             flat = numpy.ascontiguousarray(value)
-            return msgspec.msgpack.Ext(
-                ARRAY_EXTENSION,
-                msgspec.msgpack.encode((flat.dtype.str, list(value.shape), flat.tobytes())),
-            )
+            data = msgspec.msgpack.encode((flat.dtype.str, list(value.shape), flat.tobytes()))
+            return msgspec.msgpack.Ext(ARRAY_EXTENSION, data)
         if isinstance(value, numpy.generic) and value.dtype.kind in _PLAIN_KINDS:
             return value.item()
     raise TypeError(f"a {type(value).__name__} cannot be sent; a message is made of {_KNOWN}")
@@ -59,11 +59,9 @@ def encode_value(value: Any) -> bytes:
     """Encode one message.
 
     Raises:
-        ValidationError: it holds something outside the set; says what.
+        ValidationError: it holds something outside the set, which the error names.
     """
-    if isinstance(value, dict | list | tuple) or not isinstance(
-        value, str | bytes | bytearray | memoryview | int | float | None
-    ):
+    if isinstance(value, dict | list | tuple) or not isinstance(value, _ATOM_TYPES):
         _check(value, _MAX_DEPTH)
     try:
         return _encoder.encode(value)
@@ -72,8 +70,7 @@ def encode_value(value: Any) -> bytes:
 
 
 def _check(value: Any, depth: int) -> None:
-    """msgspec would also take dates, sets, enums and dataclasses, and hand back something else:
-    refuse them."""
+    """Refuse dates, sets, enums and dataclasses, which msgspec would return as something else."""
     kind = type(value)
     if kind in _ATOMS:
         return
@@ -103,15 +100,9 @@ def decode_value(data: bytes) -> Any:
     """Decode one message. Tuples come back as lists.
 
     Raises:
-        ValidationError: no message of ours.
+        ValidationError: these bytes are no message.
     """
     try:
         return _decoder.decode(data)
-    except (
-        msgspec.MsgspecError,
-        UnicodeDecodeError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise ValidationError(f"a message cannot be read: {error}") from error

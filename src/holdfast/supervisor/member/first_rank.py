@@ -1,18 +1,16 @@
 """Rank 0 of a supervised job: the parent of the policy script and of the host manager of the
 script's own machine.
 
-FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n. Whatever the host
-         manager still runs is ended
-         before, and soon: the other managers take the script's silence for its death after a few
-         seconds, and an end that came later than theirs would look as if they had failed by
-         themselves.
+FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n. The host manager and
+         its processes are ended before that, and soon: after a few seconds of the script's silence
+         the other managers end too, and if rank 0 ended later, they would seem to have failed first.
 FIRST-2  While the script lives its own machine cannot be replaced, so its host manager is started
          again, however it ended, unless the script gave the host back (exit 0) or the job is being
          stopped.
-FIRST-3  A TERM is the drain's, whose sender has told every process here already: nothing is passed
+FIRST-3  A TERM comes from a drain, which has sent it to every process here already: it is not passed
          on, and the manager's processes have their whole grace.
-FIRST-4  Neither child outlives this process, not even where its guardian died with it and nobody is
-         left to clear the tree: a script that went on would meet the next attempt.
+FIRST-4  Neither child outlives this process, even if the guardian that would clear the tree died
+         with it, because a script that went on would meet the next attempt.
 """
 
 from __future__ import annotations
@@ -37,13 +35,14 @@ from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, write_
 
 AGAIN_SECONDS = 1.0
 LONGEST_AGAIN_SECONDS = 30.0
-_GOOD_SECONDS = 60.0  # a manager that lived this long starts the counting of the delays afresh
-_FAREWELL_SECONDS = 0.5  # a manager that the script told to end is about to
+_GOOD_SECONDS = 60.0  # after a manager that lived this long the delays begin anew
+_FAREWELL_SECONDS = 0.5  # for a manager that the script has told to end
 _TERM_SECONDS = 1.5
 _KILL_SECONDS = 2.0
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 LOG_FILE = "host-manager.jsonl"
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ENDINGS = {
     70: "the script was silent",
     72: "it was replaced",
@@ -60,7 +59,7 @@ def run_first_rank(
     gpus: int,
     metrics: str = "",
 ) -> int:
-    """Run the script and a host manager until the script has ended. Returns the exit code.
+    """Run the script and a host manager until the script has ended. Return the exit code.
 
     environ: what both inherit. metrics: where the script's context serves metrics, `PORT` or
     `ADDRESS:PORT`.
@@ -78,30 +77,11 @@ def run_first_rank(
             term_grace_seconds=member.term_grace_seconds or 0.0,
         )
         write_given(folder / "run.json", given)
-        manager = [
-            sys.executable,
-            "-P",
-            "-m",
-            "holdfast",
-            "host-manager",
-            member.url,
-            "--gpus",
-            str(gpus),
-            "--wait",
-            "inf",
-        ]
-        manager += ["--log-file", str((Path(work) if work else folder) / LOG_FILE)]
-        for option, word in (("--name", member.machine), ("--advertise", member.own_address)):
-            manager += [option, word] if word is not None else []
-        for name, value in member.labels.items():
-            manager += ["--label", f"{name}={value}"]
-        if member.term_grace_seconds is not None:
-            manager += ["--term-grace", str(member.term_grace_seconds)]
         first = _FirstRank(
             folder,
             command,
             {**environ, RUN_VARIABLE: str(folder / "run.json")},
-            manager,
+            _make_manager_command(member, gpus, (Path(work) if work else folder) / LOG_FILE),
             {**environ, KEY_VARIABLE: msgspec.json.encode(keys.for_managers()).decode()},
         )
         return first.run()
@@ -109,8 +89,20 @@ def run_first_rank(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _make_manager_command(member: MemberRank, gpus: int, log_file: Path) -> list[str]:
+    command = [sys.executable, "-P", "-m", "holdfast", "host-manager", member.url]
+    command += ["--gpus", str(gpus), "--wait", "inf", "--log-file", str(log_file)]
+    for option, word in (("--name", member.machine), ("--advertise", member.own_address)):
+        command += [option, word] if word is not None else []
+    for name, value in member.labels.items():
+        command += ["--label", f"{name}={value}"]
+    if member.term_grace_seconds is not None:
+        command += ["--term-grace", str(member.term_grace_seconds)]
+    return command
+
+
 class _FirstRank:
-    """The two children and what happens to them. `folder` is the script's."""
+    """The two children, script and host manager. `folder` is the script's."""
 
     def __init__(
         self,
@@ -127,17 +119,15 @@ class _FirstRank:
         self._manager_environ = manager_environ
         self._manager: subprocess.Popen[bytes] | None = None
         self._began = 0.0
-        self._again_at: float | None = (
-            0.0  # when to start the manager; None while it runs, or is not wanted
-        )
+        self._again_at: float | None = 0.0  # when to start the manager; None is not at all
         self._delay = AGAIN_SECONDS
         self._stopping = False
         self._wake_fd = self._take_signals()
 
     def run(self) -> int:
-        """Both, until the script has ended; the exit code."""
+        """Run both until the script has ended. Return the exit code."""
         self._wait(0.0)
-        if self._stopping:  # told before there was a script to be told
+        if self._stopping:  # the drain's TERM came before there was a script
             return 128 + signal.SIGTERM
         try:
             script = self._start(self._command, self._environ)
@@ -148,9 +138,8 @@ class _FirstRank:
             self._look_after_manager()
             waits = self._again_at is not None and not self._stopping
             self._wait((self._again_at or 0.0) - time.monotonic() if waits else None)
-        shutil.rmtree(
-            self._folder, ignore_errors=True
-        )  # at once: of the rest a drain's KILL may be the end
+        # Before anything else: a drain's KILL may come before the rest.
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._end_manager()
         code = script.returncode
         return code if code >= 0 else 128 - code
@@ -158,9 +147,8 @@ class _FirstRank:
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         parent = os.getpid()
 
-        def die_with_parent() -> (
-            None
-        ):  # FIRST-4; this process has one thread, so code may run between fork and exec
+        # FIRST-4. This process has one thread, so code may run between fork and exec.
+        def die_with_parent() -> None:
             set_parent_death_signal(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(EXIT_NOT_EXECUTABLE)
@@ -182,10 +170,9 @@ class _FirstRank:
                 self._again_at = now + self._delay
                 why = _ENDINGS.get(code, f"signal {-code}" if code < 0 else "")
                 _say(
-                    "the host manager of the script's own machine ended with "
-                    f"{code}{f' ({why})' if why else ''}; the "
-                    "script runs here, so the machine stays and another is started in "
-                    f"{self._delay:g} s"
+                    f"the host manager of the script's own machine ended with {code}"
+                    f"{f' ({why})' if why else ''}; the script runs here, so the machine stays and "
+                    f"another is started in {self._delay:g} s"
                 )
                 self._delay = min(self._delay * 2, LONGEST_AGAIN_SECONDS)
         if self._again_at is not None and now >= self._again_at and not self._stopping:
@@ -194,14 +181,13 @@ class _FirstRank:
             self._manager = self._start(self._manager_command, self._manager_environ)
 
     def _end_manager(self) -> None:
-        """FIRST-1. A drain's KILL comes from whoever drains. INT, not TERM: nobody has told the
-        processes (FIRST-3)."""
-        steps = (
+        """End the manager (FIRST-1); at a drain only wait, because the drain sends KILL. By INT,
+        since TERM would mean that its processes had one already (FIRST-3)."""
+        for number, seconds in (
             (None, _FAREWELL_SECONDS),
             (signal.SIGINT, _TERM_SECONDS),
             (signal.SIGKILL, _KILL_SECONDS),
-        )
-        for number, seconds in steps:
+        ):
             if self._manager is None or self._manager.poll() is not None:
                 return
             if number is not None:
@@ -215,20 +201,15 @@ class _FirstRank:
     def _take_signals(self) -> int:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        for number in (*_STOPS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         return read_fd
 
     def _wait(self, seconds: float | None) -> None:
-        """Until a child ended, a signal came, or the time is over."""
-        ready, _, _ = select.select(
-            [self._wake_fd], [], [], None if seconds is None else max(0.0, seconds)
-        )
-        if ready and set(os.read(self._wake_fd, 4096)) & {
-            signal.SIGTERM,
-            signal.SIGINT,
-            signal.SIGHUP,
-        }:
+        """Wait until a child ended, a signal came, or the time is over."""
+        limit = None if seconds is None else max(0.0, seconds)
+        ready, _, _ = select.select([self._wake_fd], [], [], limit)
+        if ready and not {*os.read(self._wake_fd, 4096)}.isdisjoint(_STOPS):
             self._stopping = True  # FIRST-3
 
 

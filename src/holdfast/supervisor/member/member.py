@@ -1,9 +1,8 @@
-"""One rank of a job that `holdfast supervise` submitted: what its agent tells it, and what it
-becomes.
+"""One rank of a job that `holdfast supervise` submitted: the settings that its agent gives it.
 
-SEED-1  Every rank derives the keys of its attempt from the job's seed; the seed, and the words
-          meant for the rank itself (its rank, the rendezvous, which is the supervisor's port), are
-          in no environment that anything below it inherits.
+SEED-1  Every rank derives the keys of its attempt from the job's seed. The processes below it
+        inherit neither the seed nor the variables meant for the rank itself (its rank, and the
+        rendezvous, which is the supervisor's port).
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from holdfast.errors import ValidationError
 from holdfast.supervisor.line.keys import RunKeys, derive_keys
 from holdfast.supervisor.script.run_config import is_loopback
 
-TERM_MARGIN_SECONDS = 2.0  # what a manager keeps of the job's grace to say how its processes ended
+TERM_MARGIN_SECONDS = 2.0  # of the job's grace, for the manager to report how its processes ended
 _FOR_THE_RANK = frozenset(
-    [
-        SEED_VARIABLE, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-        "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
-    ]
-)  # fmt: skip
+    (
+        f"{SEED_VARIABLE} RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE "
+        "ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT "
+        "TORCHELASTIC_RUN_ID"
+    ).split()
+)
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
@@ -38,7 +38,7 @@ class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one attempt.
 
     hosts: how many ranks there are. address, port: where rank 0's script listens. machine,
-    own_address, labels: the host's, as Holdfast knows it. grace_seconds: what the job has between
+    own_address, labels: the host's, as Holdfast knows it. grace_seconds: the job's time between
     TERM and KILL.
     """
 
@@ -56,9 +56,8 @@ class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """What its host manager dials: on rank 0's own machine loopback, since an advertised
-        address may lead here only from elsewhere.
-        """
+        """The URL that its host manager dials. On rank 0's own machine that is loopback, because an
+        advertised address may be reachable only from other machines."""
         where = self.address
         if self.rank == 0 and not is_loopback(where):
             where = "::1" if ":" in where else "127.0.0.1"
@@ -66,22 +65,20 @@ class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def term_grace_seconds(self) -> float | None:
-        """What processes have between TERM and KILL at a drain: nearly all of the job's grace, so
-        that they can save."""
+        """The time of processes between TERM and KILL at a drain: most of the job's grace."""
         grace = self.grace_seconds
         return None if grace is None else max(grace - TERM_MARGIN_SECONDS, grace / 2)
 
     def make_keys(self) -> RunKeys:
-        """The keys of this attempt."""
+        """Derive the keys of this attempt."""
         return derive_keys(self.seed, self.job_id, self.attempt)
 
 
 def read_member(environ: Mapping[str, str]) -> MemberRank:
-    """Read what the agent says.
-
-    Raises:
-        ValidationError: this is no rank of a supervised job.
-    """
+    """Read the agent's settings. Raises ValidationError in a process that is no rank of a
+    supervised job."""
+    grace = environ.get("HOLDFAST_GRACE")
+    labels = environ.get("HOLDFAST_HOST_LABELS") or "{}"
     try:
         return MemberRank(
             rank=int(environ["RANK"]),
@@ -93,30 +90,24 @@ def read_member(environ: Mapping[str, str]) -> MemberRank:
             port=int(environ["MASTER_PORT"]),
             machine=environ.get("HOLDFAST_HOST_NAME") or None,
             own_address=_find_address(environ),
-            labels=msgspec.convert(
-                json.loads(environ.get("HOLDFAST_HOST_LABELS") or "{}"), dict[str, str]
-            ),
-            grace_seconds=float(environ["HOLDFAST_GRACE"])
-            if environ.get("HOLDFAST_GRACE")
-            else None,
+            labels=msgspec.convert(json.loads(labels), dict[str, str]),
+            grace_seconds=float(grace) if grace else None,
         )
     except KeyError as error:
         raise ValidationError(
-            f"{error.args[0]} is not set: `supervised-member` is what the ranks of a job run that "
-            "was submitted by "
-            "`holdfast supervise`",
+            f"{error.args[0]} is not set: `supervised-member` runs only as a rank of a job that "
+            "`holdfast supervise` submitted",
             field=str(error.args[0]),
         ) from None
     except (ValueError, OSError, msgspec.MsgspecError) as error:
-        # The words of the error may hold the seed.
+        # Without the error's text, which may hold the seed.
         raise ValidationError(
             "the environment of this rank cannot be read; is its agent of another version?"
         ) from error
 
 
 def _find_address(environ: Mapping[str, str]) -> str | None:
-    """This rank's host as the others reach it: as its agent advertises it, which it cannot find out
-    by itself."""
+    """Find this rank's address as the other hosts reach it, which only its agent knows."""
     rank = int(environ["RANK"])
     if rank == 0:
         return environ["MASTER_ADDR"]
@@ -128,11 +119,11 @@ def _find_address(environ: Mapping[str, str]) -> str | None:
 
 
 def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """What the script, the host managers and their processes inherit (SEED-1). `gpus`: of each
+    """Make the environment of the script, host managers and processes (SEED-1). `gpus`: of each
     rank.
 
     A rank with one device sees those of all ranks on its host, for scripts that take device
-    LOCAL_RANK; its host manager offers its own alone.
+    LOCAL_RANK; its host manager offers only its own.
     """
     kept = {name: value for name, value in environ.items() if name not in _FOR_THE_RANK}
     for name in _DEVICES:

@@ -4,10 +4,10 @@
 
     queue = get_message_queue()
     queue.send({"step": 12})
-    order = queue.recv(timeout=60)          # or: order = await queue.recv_async()
+    order = queue.recv(timeout=60)  # or: order = await queue.recv_async()
 
-Values are those of `holdfast.supervisor.line.values`: msgpack, nothing unpickled. No key and no
-network are needed: the host manager beside the process passes everything on.
+Values are those of `line.values`: msgpack, nothing unpickled. No key and no network are needed: the
+host manager passes messages on.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _READ_BYTES = 1 << 20
 class MessageQueue:
     """The process's end. Any thread and any event loop may use it; a forked child makes its own.
 
-    Messages wait in memory here once they arrived, up to the limits of `inbox`; a warning tells of
-    those dropped beyond.
+    Messages that arrived wait in memory, up to the limits of `inbox`; beyond them the oldest are
+    dropped, with a warning.
     """
 
     def __init__(self, path: str, token: str) -> None:
-        """Dial the host manager. Raises Unavailable where there is none."""
+        """Dial the host manager. Raises Unavailable where it cannot be reached."""
         self._talk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._talk.connect(path)
@@ -64,8 +64,8 @@ class MessageQueue:
         self._thread.start()
 
     def send(self, message: Any) -> None:
-        """Send a value to the script, where `Process.recv` takes it. Waits while the manager cannot
-        take more.
+        """Send a value to the script, where `Process.recv` takes it. Waits while the manager's
+        buffer is full.
 
         Raises:
             ValidationError: the value holds something that cannot be sent.
@@ -80,12 +80,12 @@ class MessageQueue:
             raise Unavailable(f"the host manager is gone: {error.strerror}") from error
 
     def recv_future(self, filter: Filter | None = None) -> Future[Any]:
-        """A future for the next message that `filter` takes; others wait for another call."""
+        """Return a future for the next message that `filter` takes; others wait for another
+        call."""
         return receive_one(self._inbox, filter, "a message", "the script")
 
     def recv(self, filter: Filter | None = None, timeout: float | None = None) -> Any:
-        """Wait for the next message. Raises TimeoutError, and ProcessEnded when the manager is
-        gone."""
+        """Wait for the next message. Raises TimeoutError; ProcessEnded without a manager."""
         future = self.recv_future(filter)
         try:
             return future.result(timeout)
@@ -95,11 +95,11 @@ class MessageQueue:
             return future.result()  # it came in the last instant
 
     async def recv_async(self, filter: Filter | None = None) -> Any:
-        """The same for asyncio. A wait that is cancelled takes no message with it."""
+        """Await the next message. A wait that is cancelled takes no message with it."""
         return await self.recv_future(filter)
 
     def close(self) -> None:
-        """Hang up. What was sent is still delivered."""
+        """Hang up. Messages that were sent are still delivered."""
         with contextlib.suppress(OSError):
             self._talk.shutdown(socket.SHUT_RDWR)
         self._talk.close()
@@ -131,7 +131,7 @@ _making = threading.Lock()
 
 
 def _begin_anew() -> None:
-    """In a forked child: a thread that it does not have may have held the lock."""
+    """Make the lock anew in a forked child: a thread that it does not have may have held it."""
     global _making
     _making = threading.Lock()
 
@@ -140,10 +140,8 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def get_message_queue() -> MessageQueue:
-    """This process's queue; the same one at every call.
-
-    Raises Unavailable outside a process that a host manager started.
-    """
+    """Return this process's queue, the same one at every call. Raises Unavailable in a process that
+    no host manager started."""
     global _queue, _queue_pid
     with _making:
         if _queue is None or _queue_pid != os.getpid():
@@ -151,8 +149,7 @@ def get_message_queue() -> MessageQueue:
             if not path or not token:
                 raise Unavailable(
                     "this process was not started by a host manager: there is no script to talk "
-                    "to. "
-                    "Start it with Context.create_process_group"
+                    "to. Start it with Context.create_process_group"
                 )
             _queue, _queue_pid = MessageQueue(path, token), os.getpid()
         return _queue

@@ -239,7 +239,7 @@ def test_a_script_that_cannot_be_started(start: Start, tmp_path: Path) -> None:
     [
         ("hosts = ctx.replace_hosts([host])", "ended with 72 (it was replaced)"),
         (
-            "os.kill(host._peer.pid, signal.SIGKILL); hosts = ctx.request_hosts(1)",
+            "os.kill(host.peer.pid, signal.SIGKILL); hosts = ctx.request_hosts(1)",
             "ended with -9 (signal 9)",
         ),
     ],
