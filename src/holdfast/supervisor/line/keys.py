@@ -53,14 +53,18 @@ def make_keys(run: str, encrypt: bool) -> RunKeys:
         return RunKeys(run=run)
     import zmq
 
-    server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
-    client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
+    return _complete_keys(run, zmq.curve_keypair()[1], zmq.curve_keypair()[1])
+
+
+def _complete_keys(run: str, server_secret: bytes, client_secret: bytes) -> RunKeys:
+    import zmq
+
     return RunKeys(
         run=run,
-        server_public=server_public,
-        server_secret=server_secret,
-        client_public=client_public,
-        client_secret=client_secret,
+        server_public=zmq.curve_public(server_secret).decode(),
+        server_secret=server_secret.decode(),
+        client_public=zmq.curve_public(client_secret).decode(),
+        client_secret=client_secret.decode(),
     )
 
 
@@ -71,7 +75,6 @@ def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
     HKDF (RFC 5869) with SHA-256; any 32 bytes that it yields are a Curve25519 secret. The run's
     name is derived as well, so that managers of an earlier attempt are refused.
     """
-    import zmq
     from zmq.utils import z85
 
     root = hmac.digest(b"holdfast supervise 1", seed, hashlib.sha256)
@@ -80,14 +83,8 @@ def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
         info = b"\0".join(word.encode() for word in (what, job_id, str(attempt)))
         return hmac.digest(root, info + b"\1", hashlib.sha256)
 
-    server_secret, client_secret = z85.encode(derive("supervisor")), z85.encode(derive("manager"))
-    return RunKeys(
-        run=derive("run")[:16].hex(),
-        server_public=zmq.curve_public(server_secret).decode(),
-        server_secret=server_secret.decode(),
-        client_public=zmq.curve_public(client_secret).decode(),
-        client_secret=client_secret.decode(),
-    )
+    secrets = (z85.encode(derive(whose)) for whose in ("supervisor", "manager"))
+    return _complete_keys(derive("run")[:16].hex(), *secrets)
 
 
 def write_private(path: Path, data: bytes) -> None:

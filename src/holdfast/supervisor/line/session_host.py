@@ -21,25 +21,7 @@ from collections.abc import Callable
 
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor.line.session_link import Link
-from holdfast.wire.bus import (
-    FLAG_DOWN,
-    FLAG_RESEND,
-    HEADER_BYTES,
-    VERSION,
-    Bye,
-    Down,
-    End,
-    GroupReport,
-    MachineFacts,
-    ManagerHello,
-    Welcome,
-    Who,
-    decode_down,
-    decode_header,
-    encode_body,
-    encode_header,
-    encode_message,
-)
+from holdfast.wire import bus as wire
 
 HELLO_SECONDS = 1.0
 _SLACK_SECONDS = 0.25
@@ -53,19 +35,19 @@ class HostSession:
 
     def __init__(
         self,
-        facts: MachineFacts,
+        facts: wire.MachineFacts,
         pid: int,
         *,
         now: float,
         patience_seconds: float,
         run: str = "",
-        report: Callable[[], list[GroupReport]] = list,
+        report: Callable[[], list[wire.GroupReport]] = list,
     ) -> None:
         self.facts = facts
         self.run = run
         self.link: Link | None = None
-        self.rules: Welcome | None = None
-        self.ending: End | None = None
+        self.rules: wire.Welcome | None = None
+        self.ending: wire.End | None = None
         self.orphaned = False
         self.refused: Counter[str] = Counter()
         self._pid = pid
@@ -99,7 +81,7 @@ class HostSession:
 
     def say_bye(self, reason: str, code: int) -> None:
         """Queue the last message."""
-        self.push_ordered(encode_message(Bye(reason, code)))
+        self.push_ordered(wire.encode_message(wire.Bye(reason, code)))
 
     @property
     def settled(self) -> bool:
@@ -117,48 +99,48 @@ class HostSession:
 
     # ---- what comes in
 
-    def receive(self, frame: bytes, now: float) -> list[Down]:
+    def receive(self, frame: bytes, now: float) -> list[wire.Down]:
         """Take a frame; return the messages to carry out, each for the first and only time."""
         if frame == self._beat:
             self._hear(now)
             return []
         try:
-            header = decode_header(frame, FLAG_DOWN)
+            header = wire.decode_header(frame, wire.FLAG_DOWN)
             link = self.link
-            if header.sequence == 0 and len(frame) > HEADER_BYTES:
-                for message in decode_down(frame):
+            if header.sequence == 0 and len(frame) > wire.HEADER_BYTES:
+                for message in wire.decode_down(frame):
                     self._take_unnumbered(message, now)
                 return []
             if link is None or header.session != link.session:
                 self.refused["session"] += 1
                 return []
             self._hear(now)
-            if len(frame) == HEADER_BYTES and not header.flags & FLAG_RESEND:
+            if len(frame) == wire.HEADER_BYTES and not header.flags & wire.FLAG_RESEND:
                 self._beat = frame
             act, replies = link.take_header(header, len(frame), now)
             self._out += replies
-            return decode_down(frame) if act else []
+            return wire.decode_down(frame) if act else []
         except TooLarge:
             self.refused["oversized"] += 1
         except ValidationError:
             self.refused["malformed"] += 1
         return []
 
-    def _take_unnumbered(self, message: Down, now: float) -> None:
-        if not isinstance(message, Welcome | Who | End):
+    def _take_unnumbered(self, message: wire.Down, now: float) -> None:
+        if not isinstance(message, wire.Welcome | wire.Who | wire.End):
             self.refused["malformed"] += 1
         elif self.run and message.run != self.run:  # MEET-1
             self.refused["run"] += 1
-        elif isinstance(message, Welcome):
+        elif isinstance(message, wire.Welcome):
             self._welcome(message, now)
-        elif isinstance(message, Who):
+        elif isinstance(message, wire.Who):
             self._hear(now)
             self._hello_at = min(self._hello_at or now, now)
         else:
             self._hear(now)
             self.end(message)
 
-    def _welcome(self, welcome: Welcome, now: float) -> None:
+    def _welcome(self, welcome: wire.Welcome, now: float) -> None:
         self.run = welcome.run
         self._hear(now)
         if self.link is not None and self.link.session == welcome.session:
@@ -181,7 +163,7 @@ class HostSession:
 
     # ---- time
 
-    def end(self, order: End) -> None:
+    def end(self, order: wire.End) -> None:
         """Begin to end; the first order stands."""
         if self.ending is None:
             self.ending = order
@@ -189,14 +171,16 @@ class HostSession:
     def tick(self, now: float) -> None:
         """Do what is due. Read everything there is to read first."""
         if self._hello_at is not None and now >= self._hello_at:
-            hello = ManagerHello(VERSION, self.run, self.facts, self._pid, self._report())
-            self._out.append(encode_header(0, 0, 0) + encode_body([encode_message(hello)]))
+            hello = wire.ManagerHello(wire.VERSION, self.run, self.facts, self._pid, self._report())
+            self._out.append(
+                wire.encode_header(0, 0, 0) + wire.encode_body([wire.encode_message(hello)])
+            )
             self._hello_at = now + self._hello_seconds
             self._hello_seconds = min(HELLO_SECONDS, self._hello_seconds * 2)
         rules = self.rules
         if rules is None:
             if now >= self._give_up_at:
-                self.end(End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
+                self.end(wire.End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
             return
         gap, self._ticked_at = now - self._ticked_at, now
         if gap > 2 * rules.heartbeat_seconds:  # SILENCE-2
@@ -206,7 +190,7 @@ class HostSession:
             self.orphaned = True
             if silent >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
                 reason = f"the supervisor was silent for {silent:.1f} s"
-                self.end(End(self.run, EXIT_ORPHANED, reason, rules.kill_grace_seconds))
+                self.end(wire.End(self.run, EXIT_ORPHANED, reason, rules.kill_grace_seconds))
         if self.link is not None and now - self._spoke_at >= rules.heartbeat_seconds:
             self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
 

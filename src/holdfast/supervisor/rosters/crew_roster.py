@@ -22,23 +22,7 @@ from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed, ProcessEnded, ProcessFailedToStart
 from holdfast.supervisor.rosters.groups import GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.rosters.hosts import Host
-from holdfast.wire.bus import (
-    Cut,
-    Deliver,
-    Dropped,
-    Exited,
-    Forget,
-    GroupReport,
-    HostUsage,
-    Launched,
-    LaunchFailed,
-    LaunchProcesses,
-    Send,
-    Signalled,
-    SignalProcesses,
-    StopProcesses,
-    encode_message,
-)
+from holdfast.wire import bus as wire
 
 MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
 # Of one host, by group number: the group, and the host's index in it.
@@ -76,13 +60,13 @@ class CrewRoster:
         self._requests: dict[int, tuple[_Request, Host]] = {}
         self._request_number = first_number
         self.actions: dict[type, Callable[[Any, Any], None]] = {  # of a manager's messages, by kind
-            Launched: self._take_launched,
-            LaunchFailed: self._take_launch_failed,
-            Exited: self._take_exited,
-            Signalled: self._take_signalled,
-            Deliver: self._take_delivery,
-            Dropped: self._take_dropped,
-            HostUsage: Host.note_usage,
+            wire.Launched: self._take_launched,
+            wire.LaunchFailed: self._take_launch_failed,
+            wire.Exited: self._take_exited,
+            wire.Signalled: self._take_signalled,
+            wire.Deliver: self._take_delivery,
+            wire.Dropped: self._take_dropped,
+            wire.HostUsage: Host.note_usage,
         }
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -95,17 +79,17 @@ class CrewRoster:
         """True where a group was started on the host, or will be."""
         return bool(self._parts.get(host))
 
-    def take_reports(self, host: Host, reports: list[GroupReport]) -> None:
+    def take_reports(self, host: Host, reports: list[wire.GroupReport]) -> None:
         """Take in what happened on a host while no script was there."""
         parts = self._parts.get(host, _NOTHING)
         known = {report.group for report in reports}
         for report in reports:
             if report.group not in parts:  # the script has forgotten it
-                self._say(host, encode_message(Forget([report.group])))
+                self._say(host, wire.encode_message(wire.Forget([report.group])))
                 continue
-            self._take_launched(host, Launched(report.group, report.running))
-            self._take_launch_failed(host, LaunchFailed(report.group, report.unstarted))
-            self._take_exited(host, Exited(report.group, report.ended))
+            self._take_launched(host, wire.Launched(report.group, report.running))
+            self._take_launch_failed(host, wire.LaunchFailed(report.group, report.unstarted))
+            self._take_exited(host, wire.Exited(report.group, report.ended))
         for number, (group, index) in parts.items():
             # The order died with the script that gave it.
             if number not in known and not _is_over(group, index):
@@ -184,16 +168,16 @@ class CrewRoster:
         else:
             host.hold(message)
 
-    def post_send(self, process: Process, cuts: list[Cut]) -> None:
+    def post_send(self, process: Process, cuts: list[wire.Cut]) -> None:
         """Send a message that was cut into parts."""
         number, rank = process.group.number, process.rank
         # One call: parts of two messages that two threads send must not mix.
-        messages = [encode_message(Send(number, rank, *cut)) for cut in cuts]
+        messages = [wire.encode_message(wire.Send(number, rank, *cut)) for cut in cuts]
         self.ask(self._say_all, process.host, messages)
 
-    def post_broadcast(self, group: ProcessGroup, cuts: list[Cut]) -> None:
+    def post_broadcast(self, group: ProcessGroup, cuts: list[wire.Cut]) -> None:
         """Send a message to all processes of a group."""
-        messages = [encode_message(Send(group.number, None, *cut)) for cut in cuts]
+        messages = [wire.encode_message(wire.Send(group.number, None, *cut)) for cut in cuts]
         self.ask(self._broadcast, group, messages)
 
     def _broadcast(self, group: ProcessGroup, messages: list[bytes]) -> None:
@@ -226,8 +210,8 @@ class CrewRoster:
         for host, group, ranks in living:
             self._request_number += 1
             self._requests[self._request_number] = (request, host)
-            order = SignalProcesses(self._request_number, group, ranks, number, whole_group)
-            self._say(host, encode_message(order))
+            order = wire.SignalProcesses(self._request_number, group, ranks, number, whole_group)
+            self._say(host, wire.encode_message(order))
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
         """TERM, grace, KILL for many at once."""
@@ -235,7 +219,7 @@ class CrewRoster:
 
     def _stop(self, processes: list[Process], grace_seconds: float) -> None:
         for host, group, ranks in _batch(processes):
-            self._say(host, encode_message(StopProcesses(group, ranks, grace_seconds)))
+            self._say(host, wire.encode_message(wire.StopProcesses(group, ranks, grace_seconds)))
 
     def forget(self, group: ProcessGroup) -> None:
         """Let go of a group."""
@@ -258,7 +242,7 @@ class CrewRoster:
         for index, host in enumerate(group.hosts):
             if self._parts.get(host, _NOTHING).pop(group.number, None) is not None:
                 self._fail_all(group, index, error)
-                self._say(host, encode_message(Forget([group.number])))
+                self._say(host, wire.encode_message(wire.Forget([group.number])))
         self.changed()
 
     def close(self, error: ContextClosed) -> None:
@@ -285,11 +269,11 @@ class CrewRoster:
             else:
                 self.refused["foreign rank"] += 1
 
-    def _take_launched(self, host: Host, message: Launched) -> None:
+    def _take_launched(self, host: Host, message: wire.Launched) -> None:
         for process, entry in self._find(host, message.group, message.processes):
             process.pid().set_result(entry.pid)
 
-    def _take_launch_failed(self, host: Host, message: LaunchFailed) -> None:
+    def _take_launch_failed(self, host: Host, message: wire.LaunchFailed) -> None:
         for process, entry in self._find(host, message.group, message.processes):
             if process.returncode().done():
                 continue
@@ -299,7 +283,7 @@ class CrewRoster:
                 "process failed to start", process=process.name, host=str(host), reason=entry.reason
             )
 
-    def _take_exited(self, host: Host, message: Exited) -> None:
+    def _take_exited(self, host: Host, message: wire.Exited) -> None:
         for process, entry in self._find(host, message.group, message.processes):
             if process.returncode().done():  # CREW-2
                 continue
@@ -312,7 +296,7 @@ class CrewRoster:
                 )
         self.changed()
 
-    def _take_signalled(self, host: Host, message: Signalled) -> None:
+    def _take_signalled(self, host: Host, message: wire.Signalled) -> None:
         request, whose = self._requests.get(message.request, (None, None))
         if request is not None and whose is host:
             request.reached += message.reached
@@ -328,7 +312,7 @@ class CrewRoster:
         else:
             request.future.set_result(request.reached)
 
-    def _take_delivery(self, host: Host, message: Deliver) -> None:
+    def _take_delivery(self, host: Host, message: wire.Deliver) -> None:
         part = self._parts.get(host, _NOTHING).get(message.group)
         process = None
         if part is not None and message.rank < part[0].world_size:
@@ -347,7 +331,7 @@ class CrewRoster:
                 "messages dropped", process=process.name, host=str(host), reason=reason
             )
 
-    def _take_dropped(self, host: Host, message: Dropped) -> None:
+    def _take_dropped(self, host: Host, message: wire.Dropped) -> None:
         self.dropped += message.count
         reason = f"{message.count} messages for rank {message.rank} were never taken by the process"
         self._events.say("messages dropped", host=str(host), reason=reason)
@@ -360,7 +344,7 @@ def _is_over(group: ProcessGroup, index: int) -> bool:
 def _make_launch(group: ProcessGroup, index: int) -> bytes:
     spec = group.spec
     per_host = spec.processes_per_host
-    launch = LaunchProcesses(
+    launch = wire.LaunchProcesses(
         group=group.number,
         name=spec.name,
         world_size=group.world_size,
@@ -373,7 +357,7 @@ def _make_launch(group: ProcessGroup, index: int) -> bytes:
         log=spec.log,
         simulate=spec.simulate,
     )
-    return encode_message(launch)
+    return wire.encode_message(launch)
 
 
 def _check_launch(group: ProcessGroup) -> None:

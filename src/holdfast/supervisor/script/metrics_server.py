@@ -17,37 +17,19 @@ _TRIES = 3
 
 
 class MetricsServer:
-    """Serves what `render` returns until `close`. Bound when it is made.
+    """Serves the text that `render` returns until `close`. Bound when it is made.
 
     Raises:
         Unavailable: the port cannot be had.
     """
 
     def __init__(self, address: str, port: int, render: Callable[[], str]) -> None:
-        class Handler(_MetricsRequest):
-            """A request to this server."""
-
-            text = staticmethod(render)
-
-        class Server(http.server.ThreadingHTTPServer):
-            """A server of that address family."""
-
-            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            daemon_threads = True
-
-            def server_bind(self) -> None:
-                """Bind without looking up this machine's name, which may take seconds."""
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                self.socket.bind((address, port))
-                self.server_address = self.socket.getsockname()
-
         try:
-            self._server = Server((address, port), Handler)
+            self._server = _Listener(address, port, render)
         except OSError as error:
             raise Unavailable(
                 f"metrics cannot be served on {address} port {port}: {error.strerror or error}"
             ) from error
-        self.address: str = address
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="holdfast-metrics", daemon=True
@@ -61,31 +43,47 @@ class MetricsServer:
         self._thread.join(_CLIENT_SECONDS)
 
 
+class _Listener(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: str, port: int, render: Callable[[], str]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._render = render
+        super().__init__((address, port), _MetricsRequest)
+
+    def server_bind(self) -> None:
+        """Bind without looking up this machine's name, which may take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def render(self) -> str:
+        """Render; again if a counter got its first entry while it was read."""
+        for _ in range(_TRIES):
+            try:
+                return self._render()
+            except RuntimeError:
+                continue
+        return self._render()
+
+
 class _MetricsRequest(http.server.BaseHTTPRequestHandler):
     timeout = _CLIENT_SECONDS
+    server: _Listener
     server_version = "holdfast"
     sys_version = ""
-    text: Callable[[], str]
 
     def do_GET(self) -> None:
         """Answer."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "only /metrics is here")
             return
-        body = self._render().encode()
+        body = self.server.render().encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def _render(self) -> str:
-        for _ in range(_TRIES):
-            try:
-                return self.text()
-            except RuntimeError:  # a counter got its first entry while it was read
-                continue
-        return self.text()
 
     def log_message(self, format: str, *args: object) -> None:
         """Log scrapes at debug level only."""
