@@ -44,8 +44,7 @@ Id = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class BusMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Root of the closed set: an array on the wire, its tag first. Instances are in no reference
-    cycle, so the garbage collector need not look at them."""
+    """Root of the closed set: an array, tag first. Never in a cycle, so not garbage-collected."""
 
 
 # ---- manager → supervisor
@@ -263,8 +262,7 @@ class Forget(BusMessage, frozen=True, tag=7):
 
 
 class End(BusMessage, frozen=True, tag=8):
-    """End every process (TERM, grace, KILL) and exit with `code`. Sent again whenever a manager
-    that was given up speaks."""
+    """End every process and exit with `code`. Repeated when a manager given up speaks."""
 
     run: Word
     code: int
@@ -306,8 +304,7 @@ def encode_header(session: int, sequence: int, acknowledged: int, flags: int = 0
 
 
 def encode_body(messages: Sequence[bytes]) -> bytes:
-    """Join messages that were encoded one by one, so that one meant for thousands is encoded
-    once."""
+    """Join encoded messages, so that one meant for thousands of hosts is encoded once."""
     count = len(messages)
     if count == 1:
         return b"\x91" + messages[0]

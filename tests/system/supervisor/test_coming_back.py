@@ -134,7 +134,7 @@ def test_the_state_never_tells_of_an_end_on_a_host_that_waits(scripts: Any) -> N
             return super().__iter__()
 
     group.processes = Meanwhile(group.processes)
-    state = SavedRun.begin(ctx._run.state.keys, ctx.port)
+    state = SavedRun(run="", keys=ctx._run.state.keys, port=ctx.port)
     state.update(ctx._run.roster, ctx._run.crew)
     assert state.groups[0].returncodes == {0: 0}
     assert state.hosts[0].identity

@@ -39,8 +39,7 @@ class Callbacks:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread if it does not run yet. RuntimeError where Python starts none any
-        more."""
+        """Start the thread if it does not run yet. RuntimeError if Python is ending."""
         with self._wake:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True)
@@ -82,8 +81,7 @@ class Source(Protocol):
         """Forget the wait of this future."""
 
     def give_back(self, value: Any, turn: int = 0) -> None:
-        """Take back a value that came just after its waiter had stopped. turn: its place among
-        others that go back."""
+        """Take back a value whose waiter has stopped. turn: its place among others."""
 
 
 # Pending futures that have both a source and a hook. The set keeps them alive, because a source
@@ -160,8 +158,7 @@ class Future(Generic[T]):
         raise error.with_traceback(None)  # else its traceback would grow with every raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return what went wrong, or None. Raises as `result` does for a timeout and a
-        cancel."""
+        """Wait; return what went wrong, or None. Timeout and cancel raise as in `result`."""
         self._wait(timeout)
         if self._state == _CANCELLED:
             raise CancelledError
@@ -169,8 +166,7 @@ class Future(Generic[T]):
         return error
 
     def add_done_callback(self, function: Callable[[Future[T]], Any]) -> None:
-        """Call `function(self)` once it is done: in the library's callback thread, in order. Errors
-        are logged."""
+        """Call `function(self)` when done: in the callback thread, in order, errors logged."""
         _callbacks.begin()
         self.add_hook(lambda future: _callbacks.run_soon(function, future))
 
@@ -256,8 +252,7 @@ class Future(Generic[T]):
             self._give_back()
 
     def add_hook(self, hook: Callable[[Future[T]], Any]) -> None:
-        """Call `hook(self)` when it is done, in the thread that settles it: short, and never
-        raising."""
+        """Call `hook(self)` when done, in the thread that settles it: short, never raising."""
         with settle_lock:
             if self._state == _PENDING:
                 if self._source is not None:
@@ -307,8 +302,7 @@ class Future(Generic[T]):
 
 
 def _begin_anew() -> None:
-    """Make lock and callbacks anew in a forked child: a thread that it does not have may have held
-    the lock, and another was to run the callbacks."""
+    """Make lock and callbacks anew in a forked child, which lacks the threads that used them."""
     global settle_lock, _callbacks
     settle_lock = threading.Lock()
     _callbacks = Callbacks()

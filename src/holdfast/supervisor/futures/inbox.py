@@ -38,8 +38,7 @@ class MessageWait(Protocol):
         """True once the script has dropped the future, or it is done."""
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take the message of the process with that index; False when it is not wanted any more.
-        turn: of one that had come back."""
+        """Take a message of that process. False when unwanted. turn: of one that came back."""
 
     def fail(self, error: BaseException) -> None:
         """Say that no message will come."""
@@ -101,8 +100,7 @@ class Gather:
         return future
 
     def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
-        """Register with each inbox. Most have neither a message nor another wait, which `wait_alone`
-        settles quickly."""
+        """Register with each inbox: quickly with those that have no message and no other wait."""
         alone = (self,)
         with _lock:
             others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]
@@ -122,9 +120,8 @@ class Gather:
             return False
         self._values[index] = value
         self._left -= 1
-        if self._left == 0 and future.set_result(
-            [self._values[at] for at in range(len(self._inboxes))]
-        ):
+        values = self._values
+        if self._left == 0 and future.set_result([values[at] for at in range(len(values))]):
             self._values = {}
         return True
 
@@ -191,8 +188,7 @@ class Inbox:
         return len(self._messages) if self._messages is not None else 0
 
     def wait(self, target: MessageWait) -> None:
-        """Give `target` the first message that it accepts: of the buffer, or else the next to
-        come."""
+        """Give `target` the first message that it accepts, from the buffer or later."""
         take_returns()
         with _lock:
             if self._messages is not None and self._take_waiting(target, self._messages):
@@ -207,8 +203,7 @@ class Inbox:
         target.fail(end)
 
     def wait_alone(self, alone: tuple[MessageWait]) -> bool:
-        """Register the wait if there are no messages and no other waits. The caller has the
-        lock."""
+        """Register the wait, unless there are messages or other waits. The caller has the lock."""
         if self._messages is not None or self._waits or self._end is not None:
             return False
         self._waits = alone
@@ -237,33 +232,27 @@ class Inbox:
                 return True
         return False
 
-    def add_part(self, data: bytes, part: int, last: bool) -> bool:
-        """Take a part of a message. False when other messages were dropped for it."""
+    def add_part(self, data: bytes, part: int, last: bool) -> None:
+        """Take a part of a message."""
         if part or not last:
             if self._assembler is None:
                 self._assembler = Assembler()
             whole = self._assembler.add(data, part, last)
             if whole is None:
-                return True
+                return
             data, self._assembler = whole, None
-        return self._add(data)
-
-    def _add(self, data: bytes) -> bool:
         with _lock:
             if self._waits and self._match(data):
-                return True
+                return
             if self._messages is None:
                 self._messages = deque()
             self._messages.append(data)
             self._bytes += len(data)
-            fits = True
             while len(self._messages) > MAX_WAITING_MESSAGES or (
                 self._bytes > MAX_WAITING_BYTES and len(self._messages) > 1
             ):
-                self._remove(0)
+                self._remove(0)  # INBOX-2
                 self.dropped += 1
-                fits = False
-        return fits
 
     def _match(self, data: bytes) -> bool:
         """Hand a message to the oldest wait that takes it (INBOX-1). False where there is none."""
@@ -346,8 +335,7 @@ class Inbox:
 
 
 def has_doubled(before: int, now: int) -> bool:
-    """Say whether a growing count is to be reported again: it reached or passed 1, 2, 4 and so
-    on."""
+    """True if a growing count reached or passed 1, 2, 4 and so on: it is reported again."""
     return now.bit_length() > before.bit_length()
 
 

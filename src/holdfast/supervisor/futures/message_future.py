@@ -19,8 +19,7 @@ _returning = threading.Lock()
 
 
 def return_soon(function: Callable[..., Any], *arguments: Any) -> None:
-    """Have `function(*arguments)` put something back before the next message is read. Never blocks
-    and never raises."""
+    """Put something back before the next message is read. Never blocks and never raises."""
     _returns.append((function, arguments))
     # Python is ending and starts no thread any more: there are no readers either.
     with contextlib.suppress(RuntimeError):

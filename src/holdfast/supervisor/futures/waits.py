@@ -153,8 +153,7 @@ class as_completed:
                 loop.call_soon_threadsafe(event.set)
 
     def _check_time(self) -> float | None:
-        """Return how long to sleep at most; log when that is due. Raises TimeoutError past the
-        deadline."""
+        """Return how long to sleep at most; log when due. TimeoutError past the deadline."""
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
             raise TimeoutError(f"after {self._timeout:g} s: {self._describe()}")

@@ -181,17 +181,13 @@ class Bus:
                     more, next_at = self._turn(ready)
                 except Exception:
                     logger.exception("a turn of the bus failed; it goes on")  # BUS-1
-                self._account(began)
+                took = time.monotonic() - began
+                self.load.busy_seconds += took
+                self.load.worst_seconds = max(self.load.worst_seconds, took)
             while self.fleet.has_more:
                 self._send(self.fleet.take_outgoing(time.monotonic()))
         finally:
             self._close()
-
-    def _account(self, began: float) -> None:
-        took = time.monotonic() - began
-        load = self.load
-        load.busy_seconds += took
-        load.worst_seconds = max(load.worst_seconds, took)
 
     def _turn(self, ready: dict[Any, int]) -> tuple[bool, float]:
         if self._wake_fd in ready:

@@ -84,8 +84,7 @@ def _resolve(url: str) -> list[tuple[int, Any]]:
 
 
 def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, list[ProcessUse]]:
-    """Return (load over one minute, free bytes, use of each tree). `processes`: (group, rank,
-    pid)."""
+    """Return (load over 1 min, free bytes, use of each tree). `processes`: (group, rank, pid)."""
     try:
         trees = _read_trees(processes) if processes else []
     except OSError:

@@ -130,8 +130,7 @@ class Fleet:
     def receive(
         self, identity: bytes, frame: bytes, now: float
     ) -> tuple[ManagerPeer, list[Up]] | None:
-        """Take a frame; return its peer and the messages to act on, each for the first and only
-        time."""
+        """Take a frame; return its peer and the messages to act on, each only once."""
         try:
             header = decode_header(frame)
             peer = self.peers.get(identity)
@@ -219,8 +218,7 @@ class Fleet:
         self._dirty.append(peer)
 
     def take_outgoing(self, now: float) -> list[tuple[bytes, bytes]]:
-        """Hand over what to send now, as (identity, frame); `has_more` tells whether that is
-        all."""
+        """Hand over what to send now, as (identity, frame); more may be left (`has_more`)."""
         out, self.out = self.out, []
         dirty, self._dirty = self._dirty[:_BURST], self._dirty[_BURST:]
         spoken = self._spoken
@@ -313,8 +311,7 @@ class Fleet:
 
     @property
     def silent_at(self) -> float:
-        """When the peer heard longest ago will have been silent too long; infinity without
-        peers."""
+        """When the peer heard longest ago is silent too long; infinity without peers."""
         if not self.peers:
             return _INF
         heard_at = next(iter(self.peers.values())).heard_at

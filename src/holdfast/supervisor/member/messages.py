@@ -80,8 +80,7 @@ class MessageQueue:
             raise Unavailable(f"the host manager is gone: {error.strerror}") from error
 
     def recv_future(self, filter: Filter | None = None) -> Future[Any]:
-        """Return a future for the next message that `filter` takes; others wait for another
-        call."""
+        """Return a future for the next message that `filter` takes."""
         return receive_one(self._inbox, filter, "a message", "the script")
 
     def recv(self, filter: Filter | None = None, timeout: float | None = None) -> Any:

@@ -91,9 +91,9 @@ class CrewRoster:
             self._take_launch_failed(host, wire.LaunchFailed(report.group, report.unstarted))
             self._take_exited(host, wire.Exited(report.group, report.ended))
         for number, (group, index) in parts.items():
-            # The order died with the script that gave it.
-            if number not in known and not _is_over(group, index):
-                self._say(host, _make_launch(group, index))
+            processes = group.find_processes(index)
+            if number not in known and not all(one.returncode().done() for one in processes):
+                self._say(host, _make_launch(group, index))  # its order died with that script
 
     def take_loss(self, host: Host, error: HoldfastError) -> None:
         """ROSTER-2: fail every future that was pending on the host."""
@@ -134,8 +134,7 @@ class CrewRoster:
         return group.processes[rank].host
 
     def adopt_group(self, group: ProcessGroup, returncodes: Mapping[int, int]) -> None:
-        """Take a group over from an earlier script, with the ends that it knew. Before the bus
-        starts."""
+        """Take over an earlier script's group, with the ends it knew. Before the bus starts."""
         self.groups[group.number] = group
         self.running += group.world_size - len(returncodes)
         for index, host in enumerate(group.hosts):
@@ -200,12 +199,10 @@ class CrewRoster:
     ) -> None:
         batches = _batch(processes)
         living = [batch for batch in batches if not batch[0].connection_lost()]
-        if not living:
-            if batches:
-                future.set_exception(batches[0][0].make_error())
-            else:
-                future.set_result(0)
-            return
+        if not batches:
+            future.set_result(0)
+        elif not living:
+            future.set_exception(batches[0][0].make_error())
         request = _Request(future, len(living))
         for host, group, ranks in living:
             self._request_number += 1
@@ -326,7 +323,7 @@ class CrewRoster:
         count = inbox.dropped
         self.dropped += count - before
         if has_doubled(before, count):
-            reason = f"nobody receives them; {count} so far"
+            reason = f"they are not received; {count} so far"
             self._events.say(
                 "messages dropped", process=process.name, host=str(host), reason=reason
             )
@@ -335,10 +332,6 @@ class CrewRoster:
         self.dropped += message.count
         reason = f"{message.count} messages for rank {message.rank} were never taken by the process"
         self._events.say("messages dropped", host=str(host), reason=reason)
-
-
-def _is_over(group: ProcessGroup, index: int) -> bool:
-    return all(process.returncode().done() for process in group.find_processes(index))
 
 
 def _make_launch(group: ProcessGroup, index: int) -> bytes:
@@ -361,8 +354,7 @@ def _make_launch(group: ProcessGroup, index: int) -> bytes:
 
 
 def _check_launch(group: ProcessGroup) -> None:
-    """Refuse a launch that cannot be sent, in the script's thread: errors of the bus's thread do
-    not reach the script."""
+    """Refuse a launch that cannot be sent, while the error can still reach the script."""
     try:
         size = len(_make_launch(group, 0))
     except UnicodeEncodeError as error:

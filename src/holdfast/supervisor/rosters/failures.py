@@ -17,8 +17,7 @@ class HostLost(Unavailable):
 
 
 class ProcessFailedToStart(HoldfastError):
-    """The program never ran. `reason` is the kernel's, in words: no such program, permission
-    denied, no such folder."""
+    """The program never ran. `reason` is the kernel's in words, such as "permission denied"."""
 
     code = "process_failed_to_start"
 

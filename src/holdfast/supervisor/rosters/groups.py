@@ -19,8 +19,7 @@ DEFAULT_GRACE_SECONDS = 5.0
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group runs: saved with the run, so that a script that comes back can start the same
-    again."""
+    """What a group runs; saved with the run, for a script that comes back."""
 
     args: list[str]
     processes_per_host: int = 1
@@ -114,8 +113,7 @@ class Process:
         return f"<Process {self.name} rank {self.rank}/{self.world_size} {self._returncode!r}>"
 
     def pid(self) -> Future[int]:
-        """Its pid on its host. Fails with `ProcessFailedToStart` where the program could not be
-        run."""
+        """Its pid on its host. Fails with `ProcessFailedToStart` if the program never ran."""
         return self._pid
 
     def returncode(self) -> Future[int]:
@@ -230,8 +228,7 @@ class ProcessGroup(Sequence[Process]):
         return [process.returncode() for process in self.processes]
 
     def broadcast(self, message: Any) -> None:
-        """Send a value to every process: encoded once, one message per host. Hosts that are lost
-        are passed over."""
+        """Send a value to every process, by one message per host. Lost hosts are passed over."""
         self.orders.post_broadcast(self, cut_parts(encode_value(message)))
 
     def gather(self, filter: Filter | None = None) -> Future[list[Any]]:

@@ -155,8 +155,7 @@ class HostRoster:
         self.changed()
 
     def _exclude(self, host: Host, name: str, reason: str) -> None:
-        """Bar the host's machine (ROSTER-3), unless its name is shared: by several managers on one
-        machine, or with the script's own."""
+        """Bar the machine (ROSTER-3), unless other managers or the script share its name."""
         others = any(
             peer.facts.hostname == name
             and peer is not host.peer
@@ -202,8 +201,7 @@ class HostRoster:
             self._tell_end(peer, code, reason)
 
     def when_closed(self, future: Future[None]) -> None:
-        """Settle `future` once every manager told to end has said goodbye or fallen silent. In the
-        bus's thread."""
+        """Settle `future` once every manager told to end has gone. In the bus's thread."""
         self._when_closed.append(future)
         self._check_closed()
 
@@ -214,8 +212,7 @@ class HostRoster:
                 future.set_result(None)
 
     def adopt(self, host: Host) -> None:
-        """Take a handle over from an earlier script, its groups before it. Before the bus
-        starts."""
+        """Take over an earlier script's handle, after its groups. Before the bus starts."""
         self.hosts[host.number] = host
         if host.connection_lost():
             self._await_clearing(host)
@@ -229,8 +226,7 @@ class HostRoster:
     # ---- what the bus says
 
     def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
-        """A manager checked in: give it back the handle that it served for an earlier script, or
-        offer it to those that wait."""
+        """Give a manager the handle that it served for an earlier script, or offer it to others."""
         if self.ending:
             self._tell_end(peer, EXIT_RETURNED, "the script is done")
             return
@@ -251,8 +247,7 @@ class HostRoster:
         self._say_held(host, peer)  # after the launches that died with the earlier script
 
     def _find_by_processes(self, hello: ManagerHello) -> Host | None:
-        """Find, by its processes, the handle of a manager that was attached in the instant before
-        the script died (ROSTER-5)."""
+        """Find the handle of a manager that reports its processes (ROSTER-5)."""
         for report in hello.groups:
             ranks = [entry.rank for entry in report.running]
             ranks += [entry.rank for entry in report.ended]
@@ -292,8 +287,7 @@ class HostRoster:
                 self.crew.refused["out of place"] += 1
 
     def _drop_peer(self, peer: ManagerPeer, reason: str) -> Host | None:
-        """A manager is gone. Return the handle that it served, or had served when that was given
-        back."""
+        """Forget a manager that is gone. Return the handle that it serves, or served."""
         self.idle.pop(peer.identity, None)
         if self.closing.pop(peer.identity, None) is not None:
             self._check_closed()
@@ -359,6 +353,5 @@ class HostRoster:
 
 
 def _make_sayable(reason: str) -> str:
-    """Cut a script's reason and replace odd bytes in it: it may be an error's text with paths, or a
-    whole log, and the order must get through."""
+    """Shorten a script's reason and replace odd bytes, so that the order can be sent."""
     return reason[:_MAX_REASON].encode(errors="backslashreplace").decode()

@@ -85,8 +85,7 @@ class Host:
         return self._cleared
 
     def connection_lost(self) -> bool:
-        """True once the host is lost, was given back or was replaced. It never comes back; ask for
-        another."""
+        """True once the host is lost, given back or replaced. It never comes back."""
         return self._reason is not None
 
     @property

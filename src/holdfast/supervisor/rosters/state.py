@@ -71,11 +71,6 @@ class SavedRun(msgspec.Struct, kw_only=True):
     groups: list[SavedGroup] = []
     excluded: dict[str, str] = {}
 
-    @staticmethod
-    def begin(keys: RunKeys, port: int) -> SavedRun:
-        """Begin a run."""
-        return SavedRun(run=keys.run, keys=keys, port=port)
-
     def check(self) -> None:
         """Raise LookupError or ValueError where it contradicts itself, as an edited file may."""
         numbers = set()
@@ -177,8 +172,7 @@ class StateFolder:
         self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
 
     def load(self) -> SavedRun | None:
-        """Read the run that was left here; None where there is none. Raises ValidationError where
-        it cannot be read."""
+        """Read the run that was left here, if any. Raises ValidationError if it is unreadable."""
         try:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
@@ -259,6 +253,5 @@ class StateFolder:
             os.close(self._lock_fd)
 
     def disown(self) -> None:
-        """Close a forked child's copy of the lock (FORK-1), which would keep it locked after the
-        parent's end."""
+        """Close a forked child's copy of the lock, which would outlive the parent (FORK-1)."""
         os.close(self._lock_fd)

@@ -162,8 +162,7 @@ class Context:
         self._run.roster.forgive(hostname)
 
     def hosts(self) -> list[Host]:
-        """Every handle that is not lost, those of an earlier script with the same state folder
-        included."""
+        """Every handle that is not lost, an earlier script's included."""
         return [
             host for host in list(self._run.roster.hosts.values()) if not host.connection_lost()
         ]
@@ -214,13 +213,11 @@ class Context:
         return self._run.crew.create_group(next(self._run.group_numbers), chosen, spec)
 
     def groups(self) -> list[ProcessGroup]:
-        """Every group not forgotten, those of an earlier script with the same state folder
-        included."""
+        """Every group that was not forgotten, an earlier script's included."""
         return list(self._run.crew.groups.values())
 
     def signal(self, processes: Iterable[Process], sig: int, group: bool = True) -> Future[int]:
-        """Send a signal to any processes in one call; the value is how many were there to get
-        it."""
+        """Send a signal to processes in one call; the value is how many were there to get it."""
         return self._run.crew.signal(list(processes), int(sig), group)
 
     def end(
@@ -262,16 +259,14 @@ class Context:
     def start_local_managers(
         self, n: int, *, gpus: int = 0, labels: Mapping[str, str] | None = None
     ) -> list[int]:
-        """Start `n` managers on this machine, named local-0 and so on, for laptops and tests.
-        Returns their pids."""
+        """Start `n` managers (local-0 and so on) on this machine, for tests. Returns their pids."""
         more = ["--gpus", str(gpus)]
         for key, value in (labels or {}).items():
             more += ["--label", f"{key}={value}"]
         return self._run.local.start(self.manager_command(self._loopback()) + more, n)
 
     def start_simulated_hosts(self, n: int, processes: int = 1) -> list[int]:
-        """Start `n` simulated hosts, in `processes` processes on this machine, for tests of
-        scale."""
+        """Start `n` simulated hosts in so many processes here, for tests of scale."""
         return self._run.local.start_simulated(self.manager_command(self._loopback()), n, processes)
 
     def _loopback(self) -> str:
@@ -335,8 +330,7 @@ class Context:
 def _take_given(
     given: GivenRun, port: int, bind: str, advertise: str | None, encrypt: bool
 ) -> tuple[int, str, str, bool]:
-    """Return (port, bind, advertise, encrypt) as Holdfast gives them; log a warning where the
-    script says otherwise."""
+    """Return (port, bind, advertise, encrypt) as given; warn where the script says otherwise."""
     chosen = given.choose_bind(bind)
     changed = [f"port {given.port}"] if port not in (0, given.port) else []
     changed += [f"address {given.address}"] if advertise not in (None, given.address) else []
@@ -351,15 +345,14 @@ def _take_given(
 
 
 def _check_asked(homeless: bool, private: bool, bind: str, heartbeat: float) -> None:
-    """Refuse impossible settings before anything is made. homeless: orphans without a state folder
-    that a later script could find."""
+    """Refuse impossible settings. homeless: orphans that no later script could find."""
     if homeless:
         raise ValidationError(
             "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"
         )
     if not private and bind not in _LOOPBACK:
         raise ValidationError(
-            f"plain TCP on {bind} would let anybody on the network run programs: keep "
+            f"plain TCP on {bind} would let any machine on the network run programs: keep "
             "encrypt=True, bind to 127.0.0.1, or say allow_plain_network=True",
             field="encrypt",
         )

@@ -13,8 +13,7 @@ _PATIENCE = ("--wait", "120")
 
 
 class LocalManagers:
-    """Managers that are children of this process, with the descriptor limit that it had when this
-    was made."""
+    """Managers as children of this process, with the descriptor limit that it began with."""
 
     def __init__(self) -> None:
         self.running: list[subprocess.Popen[bytes]] = []

@@ -117,7 +117,7 @@ class OpenRun:
 
     def _begin_state(self, encrypt: bool, port: int) -> SavedRun:
         keys = self._given.keys if self._given else make_keys(secrets.token_hex(16), encrypt)
-        return SavedRun.begin(keys, port)
+        return SavedRun(run=keys.run, keys=keys, port=port)
 
     def _make_rosters(self, rules: Rules) -> None:
         fleet = Fleet(self.state.run, self.state.epoch, rules, _make_session, time.monotonic())
@@ -147,8 +147,8 @@ class OpenRun:
         folder.save()
 
     def serve_metrics(self, address: str, port: int | None) -> None:
-        """Serve metrics where the script asked for it, or else where `holdfast supervise` did; only
-        for the script a taken port is an error."""
+        """Serve metrics where the script, or else `holdfast supervise`, asked for it. A taken port is
+        an error only if the script named it."""
         asked = port is not None
         if not asked and self._given is not None and self._given.metrics:
             address, port = parse_listen(self._given.metrics)
@@ -174,8 +174,7 @@ class OpenRun:
     # ---- the end
 
     def shutdown(self, timeout: float | None) -> bool:
-        """End every process and every manager. True if all said goodbye in time, or the run was
-        closed before."""
+        """End all processes and managers. True if all said goodbye in time, or earlier."""
         if self._closed:
             return True
         kill_grace_seconds = self.roster.fleet.rules.kill_grace_seconds

@@ -1,5 +1,4 @@
-"""The status of a run: as a value, as a line in the log at an interval, and as Prometheus
-metrics."""
+"""The status of a run: as a value, as a line in the log, and as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             f"reading {self.lag_seconds * 1000:.0f} ms behind"
         )
         if self.messages_dropped:
-            text += f"; dropped {self.messages_dropped} messages that nobody received"
+            text += f"; dropped {self.messages_dropped} messages that were never received"
         if self.disconnects:
             text += f"; {self.disconnects} disconnects"
         if self.refused:
@@ -62,8 +61,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusLine:
-    """Reads the status, and logs it at an interval in a thread of its own; `interval` None is
-    never."""
+    """Reads the status, and logs it from a thread every `interval` seconds (None: never)."""
 
     def __init__(
         self, roster: HostRoster, crew: CrewRoster, bus: Bus, interval: float | None

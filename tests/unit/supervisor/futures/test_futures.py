@@ -227,13 +227,8 @@ def test_the_inbox_is_bounded_and_says_what_it_dropped(monkeypatch: pytest.Monke
     """INBOX-2."""
     monkeypatch.setattr(inbox_module, "MAX_WAITING_MESSAGES", 3)
     inbox = Inbox()
-    assert [inbox.add_part(encode_value(n), 0, True) for n in range(5)] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
+    for n in range(5):
+        inbox.add_part(encode_value(n), 0, True)
     assert inbox.dropped == 2
     assert [receive_one(inbox, None, "", "").result(0) for _ in range(3)] == [2, 3, 4]
 
