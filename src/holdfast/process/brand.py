@@ -3,41 +3,39 @@ any more.
 
 A limit is handed down by fork and exec, survives a cleared environment, a new session and a dead
 parent, and is shown in /proc/<pid>/limits until the process is reaped, also while it exits. So a
-runaway is known for what it is where no control group
-can be made: in most containers, and so on most rented machines.
+runaway is recognised even where no control group can be made: in most containers, and so on most
+rented machines.
 
 BRAND-1  The hard limit is the host's number, made from its mark; the soft limit the task's, given
          out by its guardian. Both must match (TREE-1): the numbers of two guardians on one machine
          differ by their hosts.
 BRAND-2  It only ever adds evidence. Where it cannot be set (a guardian inside another's task,
          without root's rights, and a lower number already there) or read, everything is as without
-         it. Who sets the limit anew is no longer branded.
+         it. A process that sets the limit anew is no longer branded.
 """
 
 from __future__ import annotations
 
 import hashlib
 
-# Far above what anybody would set as a limit, and below 2^63, which some programs take for
-# "unlimited".
+# Far above any limit in use, and below 2^63, which some programs take for "unlimited".
 _LOWEST_HOST = 1 << 52
 _TASKS = 1 << 40
 
 
 def make_host_brand(host: str) -> int:
-    """The number of a host: the same for every guardian of it."""
+    """Return the number of a host: the same for every guardian of it."""
     digest = hashlib.sha256(b"holdfast host " + host.encode()).digest()
     return _LOWEST_HOST + int.from_bytes(digest[:6], "big")
 
 
 def make_task_brand(serial: int) -> int:
-    """The number of a guardian's `serial`-th task; never above a host's, as a soft limit must not
-    be."""
+    """Return the number of a guardian's `serial`-th task, below every host's as a soft limit is."""
     return _TASKS + serial % _TASKS
 
 
 def find_brand(limits: bytes) -> tuple[int, int] | None:
-    """The (task, host) numbers in the text of a limits file; None where it has none."""
+    """Find the (task, host) numbers in the text of a limits file; None where it has none."""
     start = limits.find(b"Max file locks")
     if start < 0:
         return None

@@ -1,4 +1,4 @@
-"""One tree being ended: TERM, a grace, KILL. Who is of it and when it is gone, `process.tree` knows
+"""One tree being ended: TERM, a grace, KILL. Its members and its end are found by `process.tree`
 (TREE-1 to TREE-6)."""
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ _BLIND_POLL_SECONDS = 0.1
 
 
 class Signaller:
-    """How processes are signalled.
-
-    Tests hand in one that spares some, which is what an unkillable process looks like.
-    """
+    """How processes are signalled. Tests hand in one that spares some, as if they were unkillable."""
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
         """Signal one process; False when it was gone."""
@@ -32,8 +29,7 @@ class Signaller:
         return group.kill()
 
     def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
-        """Signal the first process's group, or it alone, where nothing can be read or opened
-        (TREE-6).
+        """Signal the first process's group, or it alone, where nothing can be read (TREE-6).
 
         The number is the group's for as long as its leader, our child, was not reaped.
         """
@@ -45,13 +41,12 @@ class Signaller:
 
 
 class TreeEnding:
-    """One tree being ended: TERM to all of it, a grace, then KILL until nothing is left or a limit
-    passed.
+    """TERM to a whole tree, a grace, then KILL until nothing is left or a limit passed.
 
     A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner
     (when something exited) until it returns True. Then `survivors` are the pids that SIGKILL did
-    not end: none, in a healthy world. All times are of one clock, the caller's. Whoever ends many
-    trees makes all the endings first and steps them afterwards (TREE-5).
+    not end. All times are of one clock, the caller's. A caller that ends many trees makes all the
+    endings first and steps them afterwards (TREE-5).
     """
 
     def __init__(
@@ -88,12 +83,12 @@ class TreeEnding:
             self.next_at = min(self.next_at, kill_at)
 
     def take_first_exit(self) -> None:
-        """The tree's first process was reaped: step at once, for nothing else may be left."""
+        """Note that the tree's first process was reaped; the next step is due at once."""
         self.first_exited = True
         self.next_at = 0.0
 
     def step(self, now: float) -> bool:
-        """Do what is due. True when it is over: the tree is gone, or its survivors are given up."""
+        """Do what is due; return True when the tree is gone, or its survivors are given up."""
         try:
             over = self._kill(now) if now >= self.kill_at else self._wait(now)
         except OSError as error:
@@ -130,11 +125,9 @@ class TreeEnding:
         if group is not None:
             self._signaller.kill_group(group)
         found = self._forest.find_living(self.tree)
-        if (
-            now - self._kill_began - self._blind_seconds >= self._kill_limit_seconds
-            and not found.gone
-        ):
-            self._forest.want_new_scan(self.tree)  # nobody is called a survivor who has died since
+        killing_seconds = now - self._kill_began - self._blind_seconds
+        if killing_seconds >= self._kill_limit_seconds and not found.gone:
+            self._forest.want_new_scan(self.tree)  # some may have died since the last
             found = self._forest.find_living(self.tree)
             self.survivors = sorted(entry.pid for entry in found.members) or found.unclear
             self.tree.shoot = None
@@ -156,8 +149,7 @@ class TreeEnding:
         self._signalled.add(entry.identity)
 
     def _go_on_blindly(self, now: float, error: OSError) -> None:
-        """TREE-6. Time in which nothing could be read is none in which anybody survived a
-        SIGKILL."""
+        """TREE-6. Time in which nothing could be read does not count towards the kill limit."""
         self.obstacle = str(error)
         if now >= self.kill_at:
             self._signaller.send_blindly(self.tree, signal.SIGKILL, alone=False)

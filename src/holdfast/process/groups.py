@@ -1,9 +1,9 @@
 """One control group per task, where one can be made: its members, its memory limit, its OOM count.
 
-Two layouts of the kernel are served, chosen once by `open_group_home`, best first: the unified
-hierarchy (v2) with the memory controller, the v1 memory hierarchy, and v2 without controllers
-(members and `cgroup.kill` only). Where none can be written, `None`: trees are then found by
-parentage, session and environment alone, and memory by rusage.
+`open_group_home` chooses the layout, best first: the unified hierarchy (v2) with the memory
+controller, the v1 memory hierarchy, and v2 without controllers (members and `cgroup.kill` only).
+Where none can be written, trees are found by parentage, session and environment alone, and memory
+by rusage.
 
 GROUP-1  A process can leave its environment and its parent, but not its group: membership is the
          strongest evidence.
@@ -19,6 +19,7 @@ import re
 import zlib
 from pathlib import Path
 
+from holdfast.process.syscalls import write_file
 from holdfast.process.table import raise_if_ours
 
 _LEAF = "holdfast-guardian"
@@ -35,7 +36,7 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """The group's own name below its home."""
+        """The group's name below its home."""
         return self.path.rsplit("/", 1)[1]
 
     @property
@@ -44,32 +45,26 @@ class TaskGroup:
         return f"{self.path}/cgroup.procs"
 
     def read_pids(self) -> list[int]:
-        """Pids of the living members, those in groups made below included, and those that exit but
-        are no zombies yet.
-
-        Raises OSError (TABLE-1): unread is not empty.
-        """
+        """Read the pids of the members, those in groups made below and those that exit but are no
+        zombies yet included. Raises OSError (TABLE-1): unread is not empty."""
         return _read_pids(self.path)
 
     def set_limit(self, memory_bytes: int) -> None:
-        """Limit the memory of the members, swap included. Raises OSError when the system
-        refuses."""
+        """Limit the memory of the members, swap included. Raises OSError where that is refused."""
         if self.unified:
-            _write(f"{self.path}/memory.max", str(memory_bytes))
+            write_file(f"{self.path}/memory.max", str(memory_bytes))
             _try_write(f"{self.path}/memory.swap.max", "0")
         else:
-            _write(f"{self.path}/memory.limit_in_bytes", str(memory_bytes))
+            write_file(f"{self.path}/memory.limit_in_bytes", str(memory_bytes))
             _try_write(f"{self.path}/memory.memsw.limit_in_bytes", str(memory_bytes))
 
     def count_oom_kills(self) -> int:
-        """How many members the kernel killed for want of memory, whether at this limit or the whole
-        host's."""
+        """Count the members that the kernel killed for want of memory, the group's or the host's."""
         name = "memory.events" if self.unified else "memory.oom_control"
         return _read_field(f"{self.path}/{name}", "oom_kill")
 
     def read_peak_bytes(self) -> int:
-        """The most memory the members held at once, their file cache included; 0 where it is not
-        counted."""
+        """Read the most memory the members held at once, file cache included; 0 if not counted."""
         name = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
         try:
             return int(Path(f"{self.path}/{name}").read_text())
@@ -77,8 +72,7 @@ class TaskGroup:
             return 0
 
     def kill(self) -> bool:
-        """Kill all members in one stroke, which no fork can outrun. False where the kernel
-        cannot."""
+        """Kill all members at once, which no fork can outrun. False where the kernel cannot."""
         if not os.path.exists(f"{self.path}/cgroup.kill"):
             return False
         return _try_write(f"{self.path}/cgroup.kill", "1")
@@ -114,17 +108,13 @@ class GroupHome:
 
 
 def name_group_folder(host: str) -> str:
-    """The folder name of a host's groups: readable, and its own even when two identities read
-    alike."""
+    """Make the folder name of a host's groups: readable, and unique where two hosts read alike."""
     readable = re.sub(r"[^A-Za-z0-9-]", "-", host)[:40]
     return f"holdfast-{readable}-{zlib.crc32(host.encode()):08x}"
 
 
 def open_group_home(host: str) -> GroupHome | None:
-    """Find the best hierarchy in which groups can be made, joined and removed by this process;
-
-    None if there is none.
-    """
+    """Find the best hierarchy in which this process can make, join and remove groups, if any."""
     name = name_group_folder(host)
     mounts = _find_mounts()
     for unified, memory in ((True, True), (False, True), (True, False)):
@@ -140,9 +130,8 @@ def open_group_home(host: str) -> GroupHome | None:
 def step_aside() -> None:
     """Make room for limits in the v2 group that a service manager gave us, if we are alone in it.
 
-    For whoever starts a guardian among other processes, before it starts the first: later the group
-    has many members, and a group with members may not pass controllers on. Does nothing where that
-    cannot be.
+    To be called before a guardian is started beside other processes, because a group with members
+    may not pass controllers on. Does nothing where that cannot be.
     """
     own = _find_mounts().get("")
     if own is not None:
@@ -156,7 +145,7 @@ def _try_home(path: str, own: str, *, unified: bool, memory: bool) -> GroupHome 
             return None
         os.makedirs(path, mode=0o755, exist_ok=True)
         if unified and memory:
-            _write(f"{path}/cgroup.subtree_control", "+memory")
+            write_file(f"{path}/cgroup.subtree_control", "+memory")
         home = GroupHome(path, unified=unified, memory=memory)
         probe = home.make_group()
         try:
@@ -178,7 +167,7 @@ def _can_join(group: TaskGroup) -> bool:
     if pid == 0:
         status = 1
         try:
-            _write(group.procs_path, "0")
+            write_file(group.procs_path, "0")
             status = 0
         finally:
             os._exit(status)
@@ -186,8 +175,7 @@ def _can_join(group: TaskGroup) -> bool:
 
 
 def _delegate_memory(own: str) -> bool:
-    """Hand the memory controller of our own v2 group down to the groups below it. False where that
-    cannot be.
+    """Hand the memory controller of our own v2 group down; False where that cannot be.
 
     A v2 group with members of its own may not pass controllers on; when we are its only member (a
     service with `Delegate=yes`) we step aside into a leaf.
@@ -202,7 +190,7 @@ def _delegate_memory(own: str) -> bool:
         return False
     leaf = f"{own}/{_LEAF}"
     os.makedirs(leaf, exist_ok=True)
-    _write(f"{leaf}/cgroup.procs", str(os.getpid()))
+    write_file(f"{leaf}/cgroup.procs", str(os.getpid()))
     if _try_write(f"{own}/cgroup.subtree_control", "+memory"):
         return True
     _try_write(f"{own}/cgroup.procs", str(os.getpid()))
@@ -210,7 +198,7 @@ def _delegate_memory(own: str) -> bool:
 
 
 def _find_mounts() -> dict[str, str]:
-    """Our own group's folder by hierarchy: "" for v2, "memory" for v1's."""
+    """Find our own group's folder by hierarchy: "" for v2, "memory" for v1's."""
     try:
         groups = Path("/proc/self/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -225,8 +213,7 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            # Whoever stepped aside is in the leaf, and so is all it starts; the group that was
-            # given is the one above.
+            # After `step_aside` the group that was given is the one above the leaf.
             own[""] = path.removesuffix(f"/{_LEAF}") or "/"
         elif "memory" in controllers.split(","):
             own["memory"] = path
@@ -249,7 +236,7 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
 
 
 def list_groups(home: str) -> list[TaskGroup]:
-    """The groups that lie in the folder `home`, whoever made them. Raises OSError (TABLE-1)."""
+    """List all groups in the folder `home`. Raises OSError (TABLE-1)."""
     try:
         names = [entry.name for entry in os.scandir(home) if entry.is_dir()]
     except OSError as error:
@@ -289,14 +276,8 @@ def _remove_group(path: str) -> bool:
 
 
 def _read_words(path: str) -> list[str]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(fd, 65536):
-            parts.append(part)
-        return b"".join(parts).decode().split()
-    finally:
-        os.close(fd)
+    with open(path, "rb", buffering=0) as file:
+        return file.readall().decode().split()
 
 
 def _read_field(path: str, name: str) -> int:
@@ -307,31 +288,14 @@ def _read_field(path: str, name: str) -> int:
         return 0
 
 
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-
-
 def _try_write(path: str, text: str) -> bool:
     try:
-        _write(path, text)
+        write_file(path, text)
     except OSError:
         return False
     return True
 
 
 def count_oom_kills_of_host() -> int:
-    """How many processes the kernel has killed for memory since boot, in any group (0 where it does
-    not say)."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as lines:
-            for line in lines:
-                name, _, count = line.partition(" ")
-                if name == "oom_kill":
-                    return int(count)
-    except OSError:
-        pass
-    return 0
+    """Count the processes that the kernel has killed for memory since boot; 0 if not counted."""
+    return _read_field("/proc/vmstat", "oom_kill")

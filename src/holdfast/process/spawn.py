@@ -2,20 +2,21 @@
 
 The start is finished in two steps so that the caller never waits for a disk: `spawn` returns as
 soon as the child exists, and `Child.error_fd` becomes readable when the exec happened or failed
-(`read_start`). A child stuck in `chdir` on a dead network folder therefore stops nobody else.
+(`read_start`). A child stuck in `chdir` on a dead network folder therefore holds up nothing else.
 
 SPAWN-1  Between fork and exec the child is blocked from every signal until its handlers are reset:
          a handler of the parent that ran there would write into the parent's wake-up pipe.
 SPAWN-2  The parent-death signal is set before anything that may block, and the parent is checked
          after it, so no child survives a parent that died in between.
-SPAWN-3  A child that was forked is always returned. Whatever else fails after the fork fails
-         without it: a child nobody knows of would run beside the one that is started in its place.
+SPAWN-3  A child that was forked is always returned, whatever else fails after the fork: a child
+         that is not known would run beside the one that is started in its place.
 SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able to look for, signal
          and reap what it has started. A start that would use them up fails as if there were none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -34,37 +35,22 @@ _CHILD_FAILED = 127
 _PIPE_BYTES = 4096
 SPARE_DESCRIPTORS = 16
 # What the machine lacks, whichever program it was.
-_SHORTAGES = frozenset(
-    {
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ENOBUFS,
-        errno.EAGAIN,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EIO,
-        errno.EROFS,
-    }
-)
-_OWN_STAGES = frozenset(
-    {"prepare", "group", "stdin", "stdout", "stderr"}
-)  # of these the program has no part
+_SHORTAGE_NAMES = "EMFILE ENFILE ENOMEM ENOBUFS EAGAIN ENOSPC EDQUOT EIO EROFS"
+_SHORTAGES = frozenset(getattr(errno, name) for name in _SHORTAGE_NAMES.split())
+# In these the program has no part.
+_OWN_STAGES = frozenset({"prepare", "group", "stdin", "stdout", "stderr"})
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to start.
 
-    argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`,
-    not ours.
+    argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
     env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made
-    0600; None inherits.
-    group_procs: path of the `cgroup.procs` to join before the exec. oom_score_adj: written when not
-    None.
-    pass_fds: descriptors to inherit under the same numbers. Everything else is closed.
-    parent_death_signal: sent to the child when the caller dies; 0 for a child that outlives it.
-    descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for the caller's.
-    brand: the task's number and the host's, which all its descendants keep (`process.brand`).
+    0600; None inherits. group_procs: path of the `cgroup.procs` to join before the exec.
+    oom_score_adj: written when not None. pass_fds: descriptors to inherit under the same numbers;
+    all others are closed. parent_death_signal: sent to the child when the caller dies; 0 for a
+    child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for
+    the caller's. brand: the task's number and the host's, which its descendants keep.
     """
 
     argv: tuple[str, ...]
@@ -81,12 +67,11 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Child:
-    """A child that was forked. `pidfd` stays valid, whatever happens to the number, until it is
-    closed.
+    """A child that was forked.
 
-    pidfd is -1 where none could be had (SPAWN-3). hosts_fault: `read_start` found that the machine,
-    not the program, is why it did not start. Whoever watches the child (`process.watch`) closes
-    `pidfd`; `read_start` closes `error_fd`.
+    pidfd: -1 where none could be had (SPAWN-3); its watcher (`process.watch`) closes it. error_fd:
+    closed by `read_start`. hosts_fault: `read_start` found that the machine, not the program, is
+    why it did not start. started_at: CLOCK_BOOTTIME seconds.
     """
 
     __slots__ = ("error_fd", "hosts_fault", "pid", "pidfd", "started_at")
@@ -95,7 +80,7 @@ class Child:
         self.pid = pid
         self.pidfd = pidfd
         self.error_fd = error_fd
-        self.started_at = started_at  # CLOCK_BOOTTIME seconds
+        self.started_at = started_at
         self.hosts_fault = False
 
 
@@ -126,16 +111,14 @@ def check_request(request: SpawnRequest) -> None:
         or has a `=`.
     """
     if not request.argv or not request.argv[0]:
-        raise ValidationError(
-            "the program's name, the first word of the command, is empty", field="argv"
-        )
+        sentence = "the program's name, the first word of the command, is empty"
+        raise ValidationError(sentence, field="argv")
     for word in request.argv:
         _check_word(word, "argv")
     for name, value in request.env.items():
         if not name or "=" in name:
-            raise ValidationError(
-                f"{name!r} cannot be the name of an environment variable", field="env"
-            )
+            sentence = f"{name!r} cannot be the name of an environment variable"
+            raise ValidationError(sentence, field="env")
         _check_word(name, "env")
         _check_word(value, "env")
 
@@ -146,19 +129,17 @@ def _check_word(word: str, field: str) -> None:
     try:
         os.fsencode(word)
     except UnicodeEncodeError:
-        raise ValidationError(
-            "half of a surrogate pair cannot be passed to a program", field=field
-        ) from None
+        sentence = "half of a surrogate pair cannot be passed to a program"
+        raise ValidationError(sentence, field=field) from None
 
 
 def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) -> Child:
-    """Fork a child that becomes `request`'s program, leader of its own session and process group
-    (SPAWN-4).
+    """Fork a child that becomes `request`'s program, leader of its own session and process group.
 
-    Raises:
+    Raises, when nothing was started:
         ValidationError: see `check_request`.
-        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE,
-        SPAWN-4). Nothing was started.
+        OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE;
+        SPAWN-4).
     """
     check_request(request)
     plan = _SpawnPlan(request)
@@ -184,8 +165,8 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
 
 
 def _open_pipe(spare: int) -> tuple[int, int]:
-    """The pipe of a start. The kernel gives the lowest free numbers, so they tell how many are left
-    (SPAWN-4)."""
+    """Open the pipe of a start. The kernel gives the lowest free numbers, so they tell how many
+    are left (SPAWN-4)."""
     error_fd, child_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY or max(error_fd, child_fd) + spare < limit:
@@ -198,10 +179,9 @@ def _open_pipe(spare: int) -> tuple[int, int]:
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process have as many descriptors as it may; return the limit it had, for its
-    children.
+    """Let this process have as many descriptors as it may; return the limit it had.
 
-    Those keep it: a program that uses `select` breaks above 1024.
+    Its children keep that, because a program that uses `select` breaks above 1024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -213,10 +193,8 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 
 def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
-    """The child's whole life before exec.
-
-    Never returns and never raises: it is still a copy of its parent.
-    """
+    """Be the child until the exec; never return and never raise, because it is a copy of its
+    parent."""
     request = plan.request
     stage = "prepare"
     try:
@@ -225,8 +203,7 @@ def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
             if os.getppid() != parent:
                 os._exit(_CHILD_FAILED)
         os.setsid()
-        # Closed now rather than at exec: a child stuck before its exec must not hold its parent's
-        # locks.
+        # Not left to the exec: a child that is stuck before it must not hold its parent's locks.
         syscalls.close_descriptors_from(3, (error_fd, *request.pass_fds))
         for fd in request.pass_fds:
             os.set_inheritable(fd, True)
@@ -235,12 +212,16 @@ def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
         if request.descriptor_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, request.descriptor_limit)
         if request.brand is not None:
-            _brand(request.brand)
+            # Only root may raise a lower brand; the other evidence must do then.
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(syscalls.RLIMIT_LOCKS, request.brand)
         if request.oom_score_adj is not None:
-            _write_oom_score(request.oom_score_adj)
+            # An ordinary user may not lower it; the task is then only killed sooner.
+            with contextlib.suppress(OSError):
+                syscalls.write_file("/proc/self/oom_score_adj", str(request.oom_score_adj))
         if request.group_procs is not None:
             stage = "group"
-            _write_file(request.group_procs, b"0")
+            syscalls.write_file(request.group_procs, "0")
         stage = "cwd"
         if request.cwd is not None:
             os.chdir(request.cwd)
@@ -269,8 +250,7 @@ def _exec_first(plan: _SpawnPlan) -> tuple[int, bool]:
         if code == errno.ENOENT and os.path.lexists(path):
             return code, True
         if code == errno.EACCES:
-            # A folder of PATH that we may not look into is no reason to say that the program is
-            # forbidden.
+            # A folder of PATH that may not be looked into does not make the program forbidden.
             if len(plan.candidates) == 1 or os.path.lexists(path):
                 remembered = code
         elif code not in (errno.ENOENT, errno.ENOTDIR):
@@ -285,28 +265,6 @@ def _open_log(path: str | None, number: int) -> None:
         os.dup2(os.open(path, _LOG_FLAGS, 0o600), number)
 
 
-def _write_file(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
-
-
-def _brand(brand: tuple[int, int]) -> None:
-    try:
-        resource.setrlimit(syscalls.RLIMIT_LOCKS, brand)
-    except (OSError, ValueError):
-        pass  # under a brand that is lower, which only root may raise: it is then found by the other evidence
-
-
-def _write_oom_score(score: int) -> None:
-    try:
-        _write_file("/proc/self/oom_score_adj", str(score).encode())
-    except OSError:
-        pass  # an ordinary user may not lower it; the task is then only killed sooner
-
-
 def _report(error_fd: int, stage: str, code: int) -> None:
     os.write(error_fd, f"{stage}\0{code}".encode(errors="replace")[:_PIPE_BYTES])
 
@@ -314,7 +272,7 @@ def _report(error_fd: int, stage: str, code: int) -> None:
 def read_start(child: Child, request: SpawnRequest) -> str | None:
     """Say how the start went: None is undecided, "" is running, else a sentence that says why not.
 
-    Closes `child.error_fd` (and sets it to -1) once decided.
+    Once that is decided, `child.error_fd` is closed and -1.
     """
     if child.error_fd < 0:
         return ""
@@ -326,9 +284,10 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
     child.error_fd = -1
     if not data:
         return ""
-    stage, _, code = data.decode(errors="replace").partition("\0")
-    child.hosts_fault = int(code or 0) in _SHORTAGES or stage in _OWN_STAGES
-    return _describe(stage, int(code or 0), request)
+    stage, _, number = data.decode(errors="replace").partition("\0")
+    code = int(number or 0)
+    child.hosts_fault = code in _SHORTAGES or stage in _OWN_STAGES
+    return _describe(stage, code, request)
 
 
 def _describe(stage: str, code: int, request: SpawnRequest) -> str:

@@ -7,9 +7,8 @@ host's environment mark and brand, by the control groups, and by parentage.
 SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as
          survivors. Where the process table cannot be read to the end (TABLE-1) that is not known,
          and the sweep fails instead of saying it.
-SWEEP-2  Only a folder with the host's own name is taken for the home of its groups. Where it lies
-         was read from a file, and of a
-         path that broke off the rest names a folder above: what is in that is everybody else's.
+SWEEP-2  Only a folder with the host's own name is taken for the home of its groups: its path was
+         read from a file, and one that broke off names a folder above, which holds other groups.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from holdfast.process.table import ProcessEntry
 from holdfast.process.urgent import urgent
 
 # One scan can miss a child that was forked while it was made and whose parent died meanwhile. The
-# orphans of a dead guardian are nobody's here, so several scans stand for the proof that a guardian
-# has.
+# orphans of a dead guardian are not ours, so several scans stand for the proof that a guardian has.
 _EMPTY_SCANS = 3
 
 
@@ -41,22 +39,18 @@ def sweep(
     signaller: Signaller | None = None,
 ) -> list[int]:
     """Kill every process that carries `host` in its environment or as its brand, or is in a group
-    under `group_homes`, or descends from one.
+    under `group_homes`, or descends from one; the caller and its ancestors are spared.
 
-    The caller and its ancestors are spared. Waits until all are gone, `kill_limit_seconds` at most,
-    and removes the emptied groups. Returns the pids that survived SIGKILL, normally none.
-
-    Raises OSError: the process table cannot be read.
+    Waits until all are gone, `kill_limit_seconds` at most, and removes the emptied groups. Returns
+    the pids that survived SIGKILL, normally none. Raises OSError: the table cannot be read.
     """
     signaller = signaller or Signaller()
     folder = name_group_folder(host)
-    group_homes = [
-        home for home in group_homes if home.startswith("/") and home.endswith(f"/{folder}")
-    ]  # SWEEP-2
+    ours = [home for home in group_homes if home[:1] == "/" and home.endswith(f"/{folder}")]
+    group_homes = ours  # SWEEP-2
     with urgent():
-        survivors = _end_leftovers(
-            _Leftovers(host, group_homes, folder), group_homes, kill_limit_seconds, signaller
-        )
+        leftovers = _Leftovers(host, group_homes, folder)
+        survivors = _end_leftovers(leftovers, group_homes, kill_limit_seconds, signaller)
     for home in group_homes:
         for group in list_groups(home):
             group.remove()
@@ -106,43 +100,28 @@ class _Leftovers:
         self._exiting: set[tuple[int, int]] = set()
 
     def find(self) -> tuple[list[ProcessEntry], bool]:
-        """Scan once. Returns the living leftovers, and whether nobody may have hidden a child from
+        """Scan once. Returns the living leftovers, and whether none may have hidden a child from
         this scan (TREE-4)."""
         table = process_table.read_table()
-        in_groups = {
-            pid
-            for home in self._group_homes
-            for group in list_groups(home)
-            for pid in group.read_pids()
-        }
-        found = {
-            entry.pid for entry in table.values() if entry.pid in in_groups or self._is_ours(entry)
-        }
-        found -= self._spared
-        grew = True
-        while grew:
-            below = (
-                {entry.pid for entry in table.values() if entry.ppid in found}
-                - found
-                - self._spared
-            )
-            grew = bool(below)
+        groups = [group for home in self._group_homes for group in list_groups(home)]
+        in_groups = {pid for group in groups for pid in group.read_pids()}
+        found = {pid for pid, entry in table.items() if pid in in_groups or self._is_ours(entry)}
+        below = found = found - self._spared
+        while below:
+            children = {pid for pid, entry in table.items() if entry.ppid in below}
+            below = children - found - self._spared
             found |= below
         self._seen.update(table[pid].identity for pid in found)
         # Only what was seen to exit before a scan has all its children in that scan. On a busy host
-        # somebody always exits: what an earlier guardian left behind has become a child of somebody
-        # above us, or its parent is as young.
+        # some process always exits; of those only the ones that an earlier guardian left matter,
+        # which have become children of an ancestor of ours, or have a parent as young.
         before, self._exiting = self._exiting, set()
         for entry in table.values():
-            if (
-                entry.exiting
-                and entry.alive
-                and (entry.ppid in self._spared or entry.ppid not in table)
-            ):
+            orphaned = entry.ppid in self._spared or entry.ppid not in table
+            if entry.exiting and entry.alive and orphaned:
                 self._exiting.add(entry.identity)
-        return [
-            table[pid] for pid in found if table[pid].alive
-        ], self._exiting <= before | self._unmarked
+        living = [table[pid] for pid in found if table[pid].alive]
+        return living, self._exiting <= before | self._unmarked
 
     def _is_ours(self, entry: ProcessEntry) -> bool:
         if entry.identity in self._seen:

@@ -1,5 +1,4 @@
-"""The few Linux calls Python has no name for, bound once at import so that nothing is looked up
-between fork and exec."""
+"""Linux calls that Python has no name for, bound at import: nothing is looked up after a fork."""
 
 from __future__ import annotations
 
@@ -11,12 +10,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 MAX_FD = 0xFFFFFFFF
-# "Max file locks". The kernel keeps it for every process, hands it down and has not looked at it
-# since 2.4.25 (getrlimit(2)).
-RLIMIT_LOCKS = 10
+RLIMIT_LOCKS = 10  # "Max file locks", which the kernel has not enforced since 2.4.25 (getrlimit(2))
 
-# PyDLL keeps the interpreter lock: these calls never block, and a forked child must not fight for a
-# lock.
+# PyDLL keeps the interpreter lock: these calls never block, and a fork must not wait for a lock.
 _quick = ctypes.PyDLL(None, use_errno=True)
 _slow = ctypes.CDLL(None, use_errno=True)
 
@@ -38,9 +34,7 @@ _timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
 _timerfd_settime = _quick.timerfd_settime
 _timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 _TFD_TIMER_ABSTIME = 1
-_NEVER_SECONDS = (
-    2.0**33
-)  # about KTIME_SEC_MAX, where the kernel's own nanoseconds end: 272 years after the boot
+_NEVER_SECONDS = 2.0**33  # about KTIME_SEC_MAX, where the kernel's nanoseconds end: 272 years
 _fallocate = _slow.fallocate
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 # glibc has close_range since 2.34; an older libc is served by Python's own close-on-exec default.
@@ -59,15 +53,14 @@ def _check(result: int, what: str) -> None:
 
 
 def read_boottime() -> float:
-    """Seconds of CLOCK_BOOTTIME: one clock for all processes of the host, which counts suspension
-    too."""
+    """Seconds of CLOCK_BOOTTIME: one clock for all processes of the host; it counts suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class BootTimer:
-    """A timer of CLOCK_BOOTTIME: unlike the time-out of a poll it runs on while the host is
-    suspended, and is due at once when it wakes. Readable when due; nest it in any poll. Raises
-    OSError.
+    """A timer of CLOCK_BOOTTIME, readable when due; nest it in any poll. Raises OSError.
+
+    Unlike a poll's time-out it runs on while the host is suspended, and is due when it wakes.
     """
 
     def __init__(self) -> None:
@@ -81,8 +74,8 @@ class BootTimer:
         return self._fd
 
     def set(self, due: float) -> None:
-        """Be readable from `due` on, seconds of CLOCK_BOOTTIME; never, for infinity and what is as
-        good as that."""
+        """Be readable from `due` on, in seconds of CLOCK_BOOTTIME; never, where that is infinity
+        or centuries away."""
         if due == self._due:
             return
         self._due = due
@@ -105,20 +98,17 @@ class BootTimer:
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Ask the kernel for signal `number` when the thread that forked this process dies. 0 switches
-    it off."""
+    """Ask for signal `number` when the thread that forked this process dies; 0 switches it off."""
     _check(_prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def become_subreaper() -> None:
-    """Become the process that orphaned descendants are re-parented to, in place of the system's
-    init."""
+    """Have orphaned descendants re-parented to this process, not to the system's init."""
     _check(_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def reset_signal_handlers() -> None:
-    """Set every ordinary signal to its default, ignored ones too (Python ignores SIGPIPE, `nohup`
-    SIGHUP)."""
+    """Set every ordinary signal to its default, also those that Python or `nohup` ignores."""
     for number in _RESETTABLE_SIGNALS:
         _signal(number, None)
 
@@ -152,8 +142,7 @@ def close_descriptors_from(low: int, keep: tuple[int, ...]) -> None:
 
 
 class WordArray:
-    """A NULL-terminated `char **` built before the fork, so that the child only passes a
-    pointer."""
+    """A NULL-terminated `char **`, built before the fork: the child only passes a pointer."""
 
     __slots__ = ("_words", "address")
 
@@ -163,14 +152,20 @@ class WordArray:
 
 
 def execve(path: bytes, argv: WordArray, env: WordArray) -> int:
-    """Replace this process. Returns the errno if that failed; does not return otherwise."""
+    """Replace this process; return the errno if that failed."""
     _execve(path, argv.address, env.address)
     return ctypes.get_errno()
 
 
-def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Give back the disk blocks of [offset, offset + length) without changing the file's size.
+def write_file(path: str, text: str) -> None:
+    """Write to a file that is there, in one call. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
-    Raises OSError.
-    """
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Give back the blocks of [offset, offset + length); the size stays. Raises OSError."""
     _check(_fallocate(fd, FALLOC_KEEP_SIZE_PUNCH_HOLE, offset, length), "fallocate")

@@ -1,9 +1,8 @@
-"""The process table as /proc tells it: whose child each one is, since when, and which mark it
-carries.
+"""The process table as /proc tells it: each one's parent, start and mark.
 
 TABLE-1  What cannot be read for want of descriptors or memory is unknown, never absent: the read
-         raises OSError then, and whoever asked concludes nothing. None and an empty answer mean
-         that /proc itself said so.
+         raises OSError then, and the caller concludes nothing. None and an empty answer mean that
+         /proc itself said so.
 """
 
 from __future__ import annotations
@@ -29,12 +28,16 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
 class ProcessEntry:
-    """One process. (pid, start_ticks) names it for ever on this boot; the pid alone may be used
-    again.
+    """One process. (pid, start_ticks) names it on this boot; the pid alone may be used again.
 
     A process that exits gives up its environment and (under v1) its control group well before it is
     a zombie and its children are orphans; one that execs has no environment for a moment. That it
     shows no mark says nothing then.
+
+    start_ticks: clock ticks since boot. alive: False for a zombie that only waits for its parent.
+    exiting: it runs no more code of its own, so it makes no child any more. bare: its environment
+    is empty, or it is the kernel's and has none. witness: the thread to ask for environment and
+    group: the first, unless that left the others behind.
     """
 
     __slots__ = ("alive", "bare", "exiting", "pid", "ppid", "session", "start_ticks", "witness")
@@ -43,15 +46,11 @@ class ProcessEntry:
         self.pid = pid
         self.ppid = ppid
         self.session = session
-        self.start_ticks = start_ticks  # clock ticks since boot
-        self.alive = alive  # False for a zombie that only waits for its parent
-        self.exiting = (
-            False  # on its way out: it runs no more code of its own, so it makes no child any more
-        )
-        self.bare = (
-            False  # it has an environment and nothing is in it, or it is the kernel's and has none
-        )
-        self.witness = pid  # the thread to ask for environment and group: the first, unless it left the others behind
+        self.start_ticks = start_ticks
+        self.alive = alive
+        self.exiting = False
+        self.bare = False
+        self.witness = pid
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -60,8 +59,7 @@ class ProcessEntry:
 
 
 class ProcessReader(Protocol):
-    """Where processes are read: this module, or a kernel made up by a test. Every read may raise
-    OSError (TABLE-1)."""
+    """Where processes are read: this module, or a test's kernel. Reads raise OSError (TABLE-1)."""
 
     def read_table(self) -> dict[int, ProcessEntry]:
         """Every process there is."""
@@ -83,8 +81,7 @@ class ProcessReader(Protocol):
 
 
 def raise_if_ours(error: OSError) -> None:
-    """TABLE-1: raise `error` again if it says that *we* lack something, and so nothing of what was
-    to be read."""
+    """Raise `error` again if it speaks of the reader, not of what was to be read (TABLE-1)."""
     if error.errno in _OURS:
         raise error
 
@@ -115,9 +112,8 @@ def read_entry(pid: int) -> ProcessEntry | None:
         return None
     ended, threads = fields[0] in _ENDED, int(fields[17])
     # A leader that left its threads behind is shown as a zombie while the process still runs.
-    entry = ProcessEntry(
-        pid, int(fields[1]), int(fields[3]), int(fields[19]), not ended or threads > 1
-    )
+    alive = not ended or threads > 1
+    entry = ProcessEntry(pid, int(fields[1]), int(fields[3]), int(fields[19]), alive)
     entry.exiting = bool(int(fields[6]) & _EXITING_BIT)
     if entry.exiting and threads > 1:
         fields = _find_witness(entry) or fields
@@ -129,14 +125,12 @@ def read_entry(pid: int) -> ProcessEntry | None:
 
 
 def _split_stat(stat: bytes) -> list[bytes]:
-    """The fields from the third on. The name may hold spaces and parentheses; after the last ")"
-    all is plain."""
+    """Return the fields from the third on: the second, a name, may hold spaces and parentheses."""
     return stat[stat.rfind(b")") + 2 :].split()
 
 
 def _find_witness(entry: ProcessEntry) -> list[bytes]:
-    """Find a thread that still runs beside a leader that is gone, and return its fields; none if
-    all are on their way."""
+    """Find a thread that still runs beside a leader that is gone; return its fields, or none."""
     try:
         threads = os.listdir(f"/proc/{entry.pid}/task")
     except OSError as error:
@@ -155,8 +149,7 @@ def _find_witness(entry: ProcessEntry) -> list[bytes]:
 
 
 def read_table() -> dict[int, ProcessEntry]:
-    """Read every process that this one may see. Raises OSError: none was read, or not all
-    (TABLE-1)."""
+    """Read every process that this one may see. Raises OSError where not all can be (TABLE-1)."""
     table: dict[int, ProcessEntry] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -167,11 +160,7 @@ def read_table() -> dict[int, ProcessEntry]:
 
 
 def read_environ(pid: int) -> bytes | None:
-    """The environment a process was started with; empty where there is none (now), None where it
-    may not be read.
-
-    Raises OSError (TABLE-1).
-    """
+    """See `ProcessReader`: what the process was started with."""
     try:
         return _read_file(f"/proc/{pid}/environ", _MAX_ENVIRON_BYTES)
     except PermissionError:
@@ -182,8 +171,7 @@ def read_environ(pid: int) -> bytes | None:
 
 
 def read_brand(pid: int) -> tuple[int, int] | None:
-    """The numbers of its task and its host (`process.brand`); None where it has none. Raises
-    OSError (TABLE-1)."""
+    """See `ProcessReader` and `process.brand`."""
     try:
         return find_brand(_read_file(f"/proc/{pid}/limits"))
     except OSError as error:
@@ -192,13 +180,12 @@ def read_brand(pid: int) -> tuple[int, int] | None:
 
 
 def read_marks(pid: int) -> tuple[str | None, str | None]:
-    """The (task, host) that the process's environment names; None where it names none or may not be
-    read."""
+    """Find the (task, host) that a process's environment names; None where it names none."""
     return find_marks(read_environ(pid) or b"")
 
 
 def find_marks(environ: bytes) -> tuple[str | None, str | None]:
-    """The (task, host) that an environment names."""
+    """Find the (task, host) that an environment names."""
     task = host = None
     if _HOST_PREFIX not in environ:
         return None, None
@@ -211,11 +198,10 @@ def find_marks(environ: bytes) -> tuple[str | None, str | None]:
 
 
 def read_group(pid: int, folder: str) -> str | None:
-    """The group below `folder` (a name such as "holdfast-host") that the process is in, in
-    whichever hierarchy.
+    """Find the group below `folder` (a name such as "holdfast-host") that the process is in.
 
     Under v1 one that exits shows the root as its group, though the group still counts it among its
-    members. Raises OSError (TABLE-1).
+    members.
     """
     try:
         lines = _read_file(f"/proc/{pid}/cgroup", 1 << 16)
@@ -227,20 +213,19 @@ def read_group(pid: int, folder: str) -> str | None:
 
 
 def read_children(pid: int) -> list[int] | None:
-    """Children of a single-threaded process, zombies included;
+    """Return the children of a single-threaded process, zombies included.
 
     None where the kernel was built without the list, or it cannot be read.
     """
     try:
-        return [
-            int(word) for word in _read_file(f"/proc/{pid}/task/{pid}/children", 1 << 20).split()
-        ]
+        words = _read_file(f"/proc/{pid}/task/{pid}/children", 1 << 20).split()
     except OSError:
         return None
+    return [int(word) for word in words]
 
 
 def read_ancestors(pid: int) -> set[int]:
-    """`pid` and all processes above it."""
+    """Return `pid` and all processes above it."""
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
@@ -250,8 +235,7 @@ def read_ancestors(pid: int) -> set[int]:
 
 
 def send_signal(entry: ProcessEntry, number: int) -> bool:
-    """Signal exactly this process, never a later one with its pid. True when it was there to be
-    signalled.
+    """Signal exactly this process, never a later one with its pid; False where that cannot be.
 
     A process of another user (a set-uid program) cannot be signalled; it then counts as a survivor.
     """
@@ -260,8 +244,7 @@ def send_signal(entry: ProcessEntry, number: int) -> bool:
     except OSError:
         return False
     try:
-        # The pidfd pins whoever has the number now; the start time says whether that is still the
-        # one meant.
+        # The pidfd pins the number's present process; its start time says whether it is the one.
         now = read_entry(entry.pid)
         if now is None or now.start_ticks != entry.start_ticks:
             return False

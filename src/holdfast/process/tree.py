@@ -2,10 +2,10 @@
 
 Evidence that a process belongs to a task, strongest first: it is in the task's control group; it
 was seen in the tree before (pid and start time); it is in the session the task leads; it has the
-task's brand; its environment carries both of the task's marks; its parent belongs to the task. What
-still escapes (a limit set anew, a cleared environment, a new session, a dead parent, no control
-group, never seen before) has become the sub-reaper's child; it is counted to a task when no other
-living task could have made it. It is never taken from a task that still runs.
+task's brand; its environment carries both of the task's marks; its parent belongs to the task. A
+process that escapes all of these (a limit set anew, a cleared environment, a new session, a dead
+parent, no control group, never seen before) has become the sub-reaper's child; it is counted to a
+task when no other living task could have made it.
 
 TREE-1  Both marks must match, task *and* host: keys of two clusters may coincide on one machine.
 TREE-2  A task is over when no process of its tree lives, not when its first process exits.
@@ -13,26 +13,26 @@ TREE-3  SIGKILL is repeated over fresh scans until nothing is left, so that a fo
         scan is found by the next. Between scans, what the family makes is killed as soon as it is
         read (`Forest.chase`): a process that forks on every few milliseconds is gone by the time a
         list of them is complete.
-TREE-4  A tree is gone when a scan finds nobody of it *and* nobody can have hidden from that scan. A
-        scan is no instant: a process may fork after the listing and die before it is read. The dead
-        one's child has then become ours, so a child of ours that no look has seen calls for another
-        look. And one that is just exiting or in an exec shows neither mark nor (v1) group, and
-        keeps its children to itself until it is a zombie: the group itself knows those children;
-        without one, nobody is gone while somebody cannot be asked who may be of the tree.
-TREE-5  Trees that are ended together share every scan and every look, and whoever is found is
-        killed for whichever of them
-        owns it: the work of a round grows with the processes there are, not with the trees. A tree
-        takes part in a scan that began after its ending did and after the one it used before; what
-        looks found since then is added to it.
+TREE-4  A tree is gone when a scan finds no process of it *and* none can have hidden from that scan.
+        A scan is no instant: a process may fork after the listing and die before it is read. Its
+        child has then become ours, so a child of ours that no look has seen calls for another look.
+        And a process that is just exiting or in an exec shows neither mark nor (v1) group, and
+        keeps its children until it is a zombie: the group itself knows those children; without a
+        group, a tree is not gone while a process that may be of it cannot be asked.
+TREE-5  Trees that are ended together share every scan and every look, and each process found is
+        killed for the tree that owns it: the work of a round grows with the processes there are,
+        not with the trees. A tree takes part in a scan that began after its ending did and after
+        the one it used before; what looks found since then is added to it.
 TREE-6  What cannot be read is unknown (TABLE-1): no tree is said to be gone on it and none is given
         up; its first process's group, whose number needs no look-up, still gets its signals.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -40,12 +40,10 @@ import msgspec
 from holdfast.process import table as process_table
 from holdfast.process.brand import make_host_brand, make_task_brand
 from holdfast.process.groups import TaskGroup, name_group_folder
-from holdfast.process.kinship import inherit_owner, may_be_below
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry, ProcessReader
 
-# Other tasks may make orphans all the time, and must not keep the caller from its other work: what
-# is not clear by then is asked again at the next step.
+# Tasks may make orphans all the time; what is unclear after so many looks is asked at the next step.
 _MAX_LOOKS = 50
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -62,8 +60,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Finding(NamedTuple):
-    """What is left of a tree. `unclear`: pids of processes that may be of it, or may hide one; ask
-    again."""
+    """What is left of a tree. unclear: pids that may be of it, or may hide one; ask again."""
 
     members: list[ProcessEntry]
     unclear: list[int]
@@ -75,20 +72,12 @@ class Finding(NamedTuple):
 
 
 class Tree:
-    """A task's processes: the first one, its group, and how far the search for the others is."""
+    """A task's processes: the first one, its group, and how far the search for the others is.
 
-    __slots__ = (
-        "brand",
-        "first_reaped",
-        "group",
-        "leads",
-        "mark",
-        "pid",
-        "scanned",
-        "shoot",
-        "start_ticks",
-        "trusted",
-    )
+    trusted: our own program, which never hides a process. leads: its first process passes a TERM
+    on by itself. first_reaped: the first pid may be another process's by now. scanned: the last
+    scan the tree took part in. shoot: set while the tree is killed; called with each one found.
+    """
 
     def __init__(
         self,
@@ -106,13 +95,11 @@ class Tree:
         # Read just before the fork, so no descendant is older.
         self.start_ticks = int(child.started_at * _TICKS_PER_SECOND)
         self.group = group
-        self.trusted = trusted  # our own program: it never hides a process, so it is no suspect
-        self.leads = leads  # its first process passes TERM on by itself
-        self.first_reaped = False  # until then the first pid cannot be anybody else's
-        self.scanned = 0  # the last scan it took part in
-        self.shoot: Callable[[ProcessEntry], None] | None = (
-            None  # set while it is killed: called with whoever is found
-        )
+        self.trusted = trusted
+        self.leads = leads
+        self.first_reaped = False
+        self.scanned = 0
+        self.shoot: Callable[[ProcessEntry], None] | None = None
 
 
 class Forest:
@@ -133,9 +120,7 @@ class Forest:
         self._group_folder = name_group_folder(host)
         self._reaper = reaper or os.getpid()
         self._unmarked: set[tuple[int, int]] = set()
-        self._seen: dict[
-            tuple[int, int], str
-        ] = {}  # everyone ever seen to belong, and to which task
+        self._seen: dict[tuple[int, int], str] = {}  # every process ever seen to belong → its task
         self._first_pids: dict[int, str] = {}
         self._groups: dict[str, str] = {}  # name of a control group → its task
         self._brands: dict[tuple[int, int], str] = {}
@@ -145,16 +130,13 @@ class Forest:
         self._serial = 0
         self._whole = False  # the last scan came to its end
         self._found: dict[str, dict[tuple[int, int], ProcessEntry]] = {}  # living members, by task
-        self._adopted: dict[
-            int, str
-        ] = {}  # pid of an orphan of ours → its task, "" where nothing tells
+        self._adopted: dict[int, str] = {}  # pid of an orphan → its task, "" where nothing tells
         self._orphans: dict[int, ProcessEntry] = {}  # those where nothing tells
         self._veiled: dict[int, ProcessEntry] = {}  # those that could not be asked, by pid
         self._shots = 0
         self._fewer_suspects = False
         self._turn_ends_at = float("inf")
-        # As init of a container we inherit strangers too (`docker exec`), so guilt by elimination
-        # does not hold.
+        # The init of a container inherits strangers too (`docker exec`), which no task has made.
         self._judge_by_elimination = self._reaper != 1
         self._innocent = set(self._proc.read_children(self._reaper) or [])
 
@@ -185,12 +167,12 @@ class Forest:
         tree.shoot = None
 
     def make_brand(self) -> tuple[int, int]:
-        """A brand for the next tree, to be given to its first process and to `Tree` (BRAND-1)."""
+        """Return a brand for the next tree and its first process (BRAND-1)."""
         self._next_brand += 1
         return make_task_brand(self._next_brand), self._host_brand
 
     def note_exit(self, pid: int) -> None:
-        """A child was reaped: its number may come back as somebody else's."""
+        """Note that a child was reaped: its number may come back as another's."""
         task = self._first_pids.pop(pid, None)
         if task is not None:
             self.trees[task].first_reaped = True
@@ -200,8 +182,7 @@ class Forest:
         self._innocent.discard(pid)
 
     def begin_turn(self, seconds: float) -> None:
-        """From now on a search that has not come to an end after `seconds` says that it is to be
-        asked again."""
+        """Have searches that take longer than `seconds` from now say that they are unclear."""
         self._turn_ends_at = self._clock() + seconds
 
     @property
@@ -210,12 +191,11 @@ class Forest:
         return self._clock() >= self._turn_ends_at
 
     def want_new_scan(self, tree: Tree) -> None:
-        """What is asked about the tree next is answered from a scan that begins after now."""
+        """Answer what is asked about the tree next from a scan that begins after now."""
         tree.scanned = self._serial
 
     def is_surely_empty(self, tree: Tree) -> bool:
-        """A cheap answer once the first process was reaped: True only if nothing of the tree can be
-        left.
+        """Return True only if nothing of the tree can be left, once its first process was reaped.
 
         When a process dies its children become the sub-reaper's at once. So if the sub-reaper has
         no child that it does not know, and the group is empty, the tree is gone; no scan of the
@@ -238,8 +218,7 @@ class Forest:
         return True
 
     def find_living(self, tree: Tree) -> Finding:
-        """The living members of one tree; nothing found at all proves that the tree is gone
-        (TREE-4).
+        """Find the living members of one tree; nothing found proves that it is gone (TREE-4).
 
         Raises OSError: unknown (TREE-6).
         """
@@ -261,14 +240,14 @@ class Forest:
             return Finding([], passing)
         if tree.group is not None:
             return Finding([], [])
-        return Finding(
-            [],
-            sorted(p for p, entry in self._veiled.items() if entry.start_ticks >= tree.start_ticks),
-        )
+        veiled = self._veiled.items()
+        return Finding([], sorted(p for p, e in veiled if e.start_ticks >= tree.start_ticks))
 
     def find_members(self) -> dict[str, list[ProcessEntry]]:
-        """Scan the process table once and return the living members of every tree, by task. Raises
-        OSError: unknown."""
+        """Scan the process table once; return the living members of every tree, by task.
+
+        Raises OSError: unknown (TREE-6).
+        """
         self._whole = False
         table = self._proc.read_table()
         table.pop(self._reaper, None)
@@ -282,8 +261,7 @@ class Forest:
         self._sessions = {}
         for task, tree in self.trees.items():
             if not (tree.first_reaped and tree.pid in table):
-                # The number of a session is not given out again while it has members; if it was, it
-                # has none.
+                # The number of a session is given out again only when it has no members.
                 self._sessions[tree.pid] = task
         self._found, self._adopted, self._orphans, self._veiled = {}, {}, {}, {}
         self._assign(table)
@@ -292,27 +270,21 @@ class Forest:
         return {task: list(self._found.get(task, {}).values()) for task in self.trees}
 
     def chase(self, tree: Tree) -> None:
-        """Look again and again while anything comes to light that is shot, or may have left a child
-        behind (TREE-3)."""
+        """Look again while anything comes to light that is shot, or may have left a child (TREE-3)."""
         for _ in range(_MAX_LOOKS):
             before = self._shots
             if (not self._look(tree) and self._shots == before) or self.turn_is_over:
                 break
 
     def _look(self, tree: Tree) -> list[int]:
-        """Read only what can have come since the last scan: children of ours that it did not see,
-        and the tree's group.
+        """Read only what can have come since the last scan: new children of ours, and the group.
 
         Much quicker than a scan, so that it can catch up with a family that forks without a rest.
         Returns the pids of those that died meanwhile and may have left children.
         """
         known = {pid for pid, _ in self._found.get(tree.mark.task, ())}
         in_group = set(tree.group.read_pids()) - known if tree.group is not None else set()
-        new = {
-            pid
-            for pid in self._read_children()
-            if pid not in self._first_pids and pid not in self._innocent
-        }
+        new = set(self._read_children()) - self._first_pids.keys() - self._innocent
         passing = []
         for pid in in_group | (new - self._adopted.keys()):
             entry = self._proc.read_entry(pid)
@@ -333,19 +305,16 @@ class Forest:
         return children
 
     def _assign(self, table: dict[int, ProcessEntry]) -> None:
-        """Say whose the processes of a table are, whole or in part, and remember it."""
+        """Find the owners of the processes of a table, whole or in part, and remember them."""
         owner = self._find_owned(table)
-        inherit_owner(table, owner)
+        _inherit_owner(table, owner)
         for entry in table.values():
-            if (
-                entry.ppid == self._reaper
-                and entry.pid not in owner
-                and entry.pid not in self._innocent
-            ):
+            unknown = entry.pid not in owner and entry.pid not in self._innocent
+            if entry.ppid == self._reaper and unknown:
                 only = self._find_only_suspect(entry)
                 if only is not None:
                     owner[entry.pid] = only
-        inherit_owner(table, owner)
+        _inherit_owner(table, owner)
         for entry in table.values():
             task = owner.get(entry.pid)
             if task is not None:
@@ -358,17 +327,16 @@ class Forest:
                     self._orphans[entry.pid] = entry
 
     def _claim(self, entry: ProcessEntry, task: str) -> None:
-        """Set a process down as the task's."""
+        """Note that a process is the task's."""
         self._seen[entry.identity] = task
         if entry.alive:
             self._found.setdefault(task, {})[entry.identity] = entry
             shoot = self.trees[task].shoot
             if shoot is not None:
                 self._shots += 1
-                try:
+                # Its own ending shoots again and says what fails; other trees need this scan, too.
+                with contextlib.suppress(Exception):
                     shoot(entry)
-                except Exception:
-                    pass  # its own ending shoots again and says so; other trees are found by this same scan
 
     def _find_owned(self, table: dict[int, ProcessEntry]) -> dict[int, str]:
         owner: dict[int, str] = {}
@@ -396,14 +364,13 @@ class Forest:
         return self._brands.get(brand) if brand is not None else None
 
     def _ask_environ(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> str | None:
-        """Whose it is by its environment. One that has none and can have one next time is not set
-        down as unmarked."""
+        """Find its task by its environment. One that may only have none now is asked again."""
         environ = self._proc.read_environ(entry.witness)
         if environ:
             task, host = process_table.find_marks(environ)
             if host == self.host and task in self.trees:  # TREE-1
                 return task
-        elif environ is not None and not entry.bare and may_be_below(entry, table):
+        elif environ is not None and not entry.bare and _may_be_below(entry, table):
             now = self._proc.read_entry(entry.pid)
             if now is None or now.start_ticks != entry.start_ticks:
                 entry.alive = False
@@ -414,8 +381,7 @@ class Forest:
         return None
 
     def _find_only_suspect(self, entry: ProcessEntry) -> str | None:
-        """The one task that can have made an orphan without any evidence; None if it is not only
-        one."""
+        """Find the one task that can have made an orphan; None if several can."""
         if not self._judge_by_elimination:
             return None
         only = None
@@ -427,7 +393,7 @@ class Forest:
         return only
 
     def _judge_again(self) -> None:
-        """A suspect went: an orphan that could have been its may now have only one left."""
+        """Judge orphans anew once a tree went: some may have only one suspect left now."""
         if not self._fewer_suspects:
             return
         self._fewer_suspects = False
@@ -437,3 +403,30 @@ class Forest:
                 del self._orphans[pid]
                 self._adopted[pid] = only
                 self._claim(entry, only)
+
+
+def _inherit_owner(table: Mapping[int, ProcessEntry], owner: dict[int, str]) -> None:
+    """Give every process without an owner that of its nearest ancestor that has one."""
+    orphans: set[int] = set()
+    for pid in list(table):
+        path = []
+        while pid in table and pid not in owner and pid not in orphans:
+            path.append(pid)
+            pid = table[pid].ppid
+            if pid in path:
+                break  # read while pids changed hands
+        found = owner.get(pid)
+        if found is None:
+            orphans.update(path)
+        else:
+            owner.update((step, found) for step in path)
+
+
+def _may_be_below(entry: ProcessEntry, table: Mapping[int, ProcessEntry]) -> bool:
+    """Whether a process may descend from one that is not in the table, such as us."""
+    steps = 0
+    pid = entry.ppid
+    while pid in table and steps < len(table):
+        pid = table[pid].ppid
+        steps += 1
+    return pid != 0

@@ -1,4 +1,4 @@
-"""A core at once for whoever ends processes that fork without a rest.
+"""Real-time priority for the processes that kill task trees, so that forks cannot outpace them.
 
 URGENT-1  The scheduler divides the cores among sessions (`autogroup`), so that forty families with
           a session each leave their guardian the forty-first part: they fork faster than it reads
@@ -20,15 +20,14 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def urgent() -> Iterator[None]:
-    """The calling thread goes before every ordinary one meanwhile.
+    """Run the calling thread before every ordinary one meanwhile.
 
-    Where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_RTPRIO), or where somebody else
-    has made it a real-time one before, nothing changes.
+    Nothing changes where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_RTPRIO), or
+    where the thread is a real-time one already.
     """
     policy, share = os.sched_getscheduler(0), os.sched_getparam(0)
-    raised = share.sched_priority == 0 and _set(
-        os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)
-    )
+    first = os.sched_param(1)
+    raised = share.sched_priority == 0 and _set(os.SCHED_RR | os.SCHED_RESET_ON_FORK, first)
     try:
         yield
     finally:

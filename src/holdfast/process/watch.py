@@ -1,11 +1,9 @@
-"""See children end. One epoll over pidfds: readable at once when a process is gone, whoever's child
-it is.
+"""See children end. One epoll over pidfds, each of which is readable at once when its process ends.
 
 WATCH-1  No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
          zombie.
-WATCH-2  Orphans re-parented to a sub-reaper are reaped by the same `collect`; they are returned
-         too. They have no
-         pidfd here, so nothing wakes for them: whoever is a sub-reaper calls `collect` from time to
+WATCH-2  Orphans re-parented to a sub-reaper are reaped and returned by the same `collect`. They
+         have no pidfd here, so nothing wakes for them: a sub-reaper calls `collect` from time to
          time as well.
 WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits faster than it is
          reaped must not hold up its reaper for ever. What is left comes with the next call.
@@ -61,8 +59,7 @@ class Watcher:
             self._children[pid] = pidfd
 
     def collect(self) -> list[Exit]:
-        """Reap children that have ended, without waiting, `MAX_EXITS` at most (WATCH-3), and return
-        how they ended."""
+        """Reap children that have ended, without waiting (WATCH-3), and return how they ended."""
         exits: list[Exit] = []
         while len(exits) < MAX_EXITS:
             try:
@@ -73,7 +70,8 @@ class Watcher:
                 break
             pidfd = self._children.pop(pid, None)
             if pidfd is not None:
-                self._forget(pidfd)
+                self._epoll.unregister(pidfd)
+                os.close(pidfd)
             exits.append(_read_exit(pid, status, usage.ru_maxrss * 1024))
         return exits
 
@@ -84,13 +82,12 @@ class Watcher:
         self._children.clear()
         self._epoll.close()
 
-    def _forget(self, pidfd: int) -> None:
-        self._epoll.unregister(pidfd)
-        os.close(pidfd)
-
 
 def _read_exit(pid: int, status: int, max_rss_bytes: int) -> Exit:
     code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return Exit(pid=pid, exit_code=None, signal=-code, max_rss_bytes=max_rss_bytes)
-    return Exit(pid=pid, exit_code=code, signal=None, max_rss_bytes=max_rss_bytes)
+    return Exit(
+        pid=pid,
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        max_rss_bytes=max_rss_bytes,
+    )
