@@ -46,7 +46,7 @@ class Cluster:
         takes."""
         from holdfast.wire.agent import HostFacts
 
-        await self.store.write_cluster_settings(
+        await self.store.settings.write_cluster_settings(
             {"sync_interval_seconds": 60.0, "dead_host_seconds": 3600.0}
         )
         for n in range(count):
@@ -57,7 +57,7 @@ class Cluster:
                 memory_bytes=1 << 40,
                 address=f"10.0.{n // 250}.{n % 250}",
             )
-            await self.store.register_host(
+            await self.store.hosts.register_host(
                 host_id, host_id.encode().ljust(32, b"."), "incarnation-1", facts
             )
             self.hosts.append(host_id)
@@ -65,10 +65,10 @@ class Cluster:
     async def submit(self, sizes: Sequence[int]) -> None:
         """Queue jobs of these sizes over all lanes."""
         from holdfast.core.spec import JobSpec
-        from holdfast.store.port.store import NewJob
+        from holdfast.moves.values import NewJob
 
         for n in range(QUEUES):
-            await self.store.put_queue(f"lane-{n}", {})
+            await self.store.settings.put_queue(f"lane-{n}", {})
         for start in range(0, len(sizes), SUBMIT):
             jobs = [
                 NewJob(
@@ -78,7 +78,7 @@ class Cluster:
                 )
                 for k, size in enumerate(sizes[start : start + SUBMIT])
             ]
-            await self.store.submit_jobs(jobs)
+            await self.store.jobs.submit_jobs(jobs)
 
     async def admit(self, jobs: int) -> float:
         """Seconds of the loop until all jobs are reserved."""
@@ -99,7 +99,7 @@ class Cluster:
         sync by itself as the server takes them."""
         from holdfast.controller.sync.batch import SyncBatcher
         from holdfast.controller.sync.orders import make_orders
-        from holdfast.store.port.store import HostSync
+        from holdfast.moves.values import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 
         batcher = SyncBatcher(

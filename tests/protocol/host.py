@@ -18,8 +18,7 @@ from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs.verdicts import make_trip
-from holdfast.moves.values import ClaimRow
-from holdfast.store.port.store import HostSynced, PreemptRow, TaskOffer
+from holdfast.moves.values import ClaimRow, HostSynced, PreemptRow, TaskOffer
 from holdfast.wire.guardian import TaskEnded
 
 MAX_KILL_SECONDS = 1.5

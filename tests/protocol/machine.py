@@ -16,7 +16,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import HostState, JobState
 from holdfast.errors import Conflict
-from holdfast.store.port.store import HostSync
+from holdfast.moves.values import HostSync
 from holdfast.wire.guardian import TaskEnded
 from tests.protocol.host import Host, Request
 from tests.protocol.world import Plan, World, run
@@ -452,9 +452,9 @@ class Protocol(RuleBasedStateMachine):
             w.call(w.hosts[(i + step) % len(w.hosts)])
         host = w.hosts[(i + steps) % len(w.hosts)]
         if what == "cancel":
-            run(w.store.cancel_job(job_id, "not needed", hard=False, now=w.now()))
+            run(w.store.jobs.cancel_job(job_id, "not needed", hard=False, now=w.now()))
         elif what == "preempt":
-            run(w.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=w.now()))
+            run(w.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=w.now()))
         elif what in ("crash", "reboot") and host.up:
             host.crash()
             if what == "reboot":
@@ -515,13 +515,17 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX, hard=st.booleans())
     def cancel(self, i: int, hard: bool) -> None:
-        run(self.w.store.cancel_job(self.pick_job(i), "not needed", hard=hard, now=self.w.now()))
+        run(
+            self.w.store.jobs.cancel_job(
+                self.pick_job(i), "not needed", hard=hard, now=self.w.now()
+            )
+        )
         self.w.check()
 
     @rule(i=INDEX)
     def preempt(self, i: int) -> None:
         run(
-            self.w.store.drain_job(
+            self.w.store.jobs.drain_job(
                 self.pick_job(i), Cause.PREEMPTED, "room is needed", now=self.w.now()
             )
         )
@@ -530,7 +534,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(i=INDEX)
     def revive(self, i: int) -> None:
         try:
-            run(self.w.store.revive_job(self.pick_job(i), "again", now=self.w.now()))
+            run(self.w.store.jobs.revive_job(self.pick_job(i), "again", now=self.w.now()))
         except Conflict:
             return
         self.w.check()
@@ -538,9 +542,9 @@ class Protocol(RuleBasedStateMachine):
     @rule(pause=st.booleans(), hard=st.booleans())
     def pause(self, pause: bool, hard: bool) -> None:
         if pause:
-            run(self.w.store.pause_queue("cpu", "asked", hard=hard, now=self.w.now()))
+            run(self.w.store.settings.pause_queue("cpu", "asked", hard=hard, now=self.w.now()))
         else:
-            run(self.w.store.resume_queue("cpu", now=self.w.now()))
+            run(self.w.store.settings.resume_queue("cpu", now=self.w.now()))
         self.w.check()
 
     @rule(
@@ -558,7 +562,7 @@ class Protocol(RuleBasedStateMachine):
         try:
             seconds = deadline if event == "drain" and not hard else None
             run(
-                self.w.store.move_host(
+                self.w.store.hosts.move_host(
                     host.id, event, "asked", hard=hard, deadline_seconds=seconds, now=self.w.now()
                 )
             )
@@ -588,7 +592,7 @@ class Protocol(RuleBasedStateMachine):
             for t in ts
             if t.state.holds_lease
         }
-        row = run(w.store.get_host(who.id))
+        row = run(w.store.hosts.get_host(who.id))
         if (key, who.id, row.incarnation) in held:
             return
         before = self.view_of(key.job_id)
@@ -601,7 +605,7 @@ class Protocol(RuleBasedStateMachine):
             ended=((key, facts),) if what == "ended" else (),
             claimed=((key, 4711),) if what == "claimed" else (),
         )
-        found = run(w.store.sync_hosts([sync], now=w.now()))[0]
+        found = run(w.store.leases.sync_hosts([sync], now=w.now()))[0]
         assert self.view_of(key.job_id) == before, (
             f"FENCE-1: a stale report of {key} changed the job"
         )
@@ -616,9 +620,10 @@ class Protocol(RuleBasedStateMachine):
         """A job, its attempts and its tasks, but for the offers any sync may make."""
         s = self.w.store
         tasks = [
-            (t.key, t.state, t.facts, t.started_at, t.ended_at) for t in run(s.list_tasks(job_id))
+            (t.key, t.state, t.facts, t.started_at, t.ended_at)
+            for t in run(s.jobs.list_tasks(job_id))
         ]
-        return run(s.get_job(job_id)), run(s.list_attempts(job_id)), tasks
+        return run(s.jobs.get_job(job_id)), run(s.jobs.list_attempts(job_id)), tasks
 
     # ---- the end
 
@@ -643,16 +648,16 @@ class Protocol(RuleBasedStateMachine):
         for everywhere in (True, False):
             w.switch_retries(True, everywhere=everywhere)
         gone = {h.id for h in w.hosts[1:] if not h.up and w.random.random() < 0.5}
-        run(w.store.resume_queue("cpu", now=w.now()))
+        run(w.store.settings.resume_queue("cpu", now=w.now()))
         for host in w.hosts:
             w.links[host.id] = "ok"
             if host.up and not host.agent_up:
                 host.start_agent()
         lift = {HostState.DRAINING: "undrain", HostState.QUARANTINED: "release"}
         for _ in range(90):
-            for row in run(w.store.list_hosts()):
+            for row in run(w.store.hosts.list_hosts()):
                 if row.state in lift:
-                    run(w.store.move_host(row.id, lift[row.state], "let go", now=w.now()))
+                    run(w.store.hosts.move_host(row.id, lift[row.state], "let go", now=w.now()))
             for host in w.hosts:
                 if not host.up and host.id not in gone:
                     host.boot()
@@ -666,7 +671,7 @@ class Protocol(RuleBasedStateMachine):
         self.check_ended(w, gone)
 
     def has_room(self, w: World, job_id: str, gone: set[str]) -> bool:
-        job = run(w.store.get_job(job_id))
+        job = run(w.store.jobs.get_job(job_id))
         hosts = [h for h in w.hosts if h.id not in gone]
         per_host = [min(h.slots, h.gpus // job.gpus if job.gpus else h.slots) for h in hosts]
         return sum(per_host) >= job.tasks
@@ -677,7 +682,7 @@ class Protocol(RuleBasedStateMachine):
         left = [j for j in w.jobs() if not j.state.terminal and self.has_room(w, j.id, gone)]
         for job in left:
             if job.wait_cause == "parked":
-                run(w.store.revive_job(job.id, "let go", now=w.now()))
+                run(w.store.jobs.revive_job(job.id, "let go", now=w.now()))
         dues = [job.wait_until for job in left if job.state is JobState.WAITING]
         if not dues or len(dues) < len(left):
             return 1.0
@@ -696,9 +701,9 @@ class Protocol(RuleBasedStateMachine):
                 assert job.state.terminal, (
                     f"liveness: {job.id} is {job.state} ({job.reason}), {gone} are "
                     f"gone\n{w.truth.explain(job.id)}\n"
-                    f"{run(w.store.list_tasks(job.id))}"
+                    f"{run(w.store.jobs.list_tasks(job.id))}"
                 )
-                assert not run(w.store.list_tasks(job.id)), "liveness: a task row is left"
+                assert not run(w.store.jobs.list_tasks(job.id)), "liveness: a task row is left"
             else:
                 assert job.state in (
                     JobState.QUEUED,

@@ -35,12 +35,12 @@ async def test_a_registration_that_comes_late_frees_nothing(rig: Rig) -> None:
     await rig.host("h1")
     job_id, key = await rig.running()
     with pytest.raises(Stale) as refused:
-        await rig.store.register_host(
+        await rig.store.hosts.register_host(
             "h1", None, "inc-00001", HostFacts(name="name-h1"), now=rig.tick(1)
         )
     assert refused.value.code == "stale_incarnation"
-    assert [t.key for t in await rig.store.list_tasks(job_id)] == [key]
-    assert (await rig.store.get_host("h1")).incarnation == "inc-00002"
+    assert [t.key for t in await rig.store.jobs.list_tasks(job_id)] == [key]
+    assert (await rig.store.hosts.get_host("h1")).incarnation == "inc-00002"
     await rig.host("h1", new=False)  # the present one may say so again
     assert (await rig.sync("h1", ended=[(key, OK)])).succeeded == (job_id,)
 
@@ -55,12 +55,12 @@ async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(
     (claim,) = (await rig.sync("h1")).claims
     assert (await rig.sync("h1", claimed=[(claim.key, 4711)])).offers == ()
     rig.tick(29)
-    assert await rig.store.expire_reservations(30, now=rig.now) == []
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == []
     rig.tick(2)
-    assert await rig.store.expire_reservations(30, now=rig.now) == [job_id]
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [job_id]
     job = await rig.job(job_id)
     assert (job.state, job.drain_cause) == ("draining", Cause.START_TIMEOUT)
-    assert await rig.store.expire_reservations(30, now=rig.now) == []
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == []
     assert (await rig.sync("h1", claimed=[(claim.key, 4711)])).lost == (claim.key,)
     assert await rig.complete() == [job_id]
     job = await rig.job(job_id)

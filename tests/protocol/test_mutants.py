@@ -27,11 +27,13 @@ from holdfast.errors import InvalidTransition
 from holdfast.moves import dispatch, drains, members, moves, requests, runs
 from holdfast.moves.reports import Draft
 from holdfast.moves.room import RoomCheck
-from holdfast.store.memory import hosts
+from holdfast.store.memory import hosts, leases
 from holdfast.store.memory.admission import MemoryAdmission
+from holdfast.store.memory.drains import MemoryDrains
 from holdfast.store.memory.hosts import MemoryHosts
+from holdfast.store.memory.leases import MemoryLeases
+from holdfast.store.memory.members import MemoryMembers
 from holdfast.store.memory.state import MemoryState
-from holdfast.store.memory.store import MemoryStore
 from tests.protocol.host import Host
 from tests.protocol.machine import Protocol
 
@@ -72,7 +74,7 @@ def reaping_at_once_after_a_restart(p: Patch) -> None:
 
 def incarnation_not_guarded(p: Patch) -> None:
     p.setattr(
-        MemoryHosts,
+        MemoryLeases,
         "_status",
         lambda self, sync: "ok" if sync.host_id in self.state.hosts else "unknown",
     )
@@ -136,14 +138,14 @@ def epoch_not_grown_by_drains(p: Patch) -> None:
 
 
 def completion_of_an_earlier_epoch(p: Patch) -> None:
-    complete = MemoryStore.complete_drain
+    complete = MemoryDrains.complete_drain
 
     async def blind(
         self: Any, job_id: str, epoch: int, completion: Any, *, now: Any = None
     ) -> bool:
         return await complete(self, job_id, self.state.jobs[job_id].row.epoch, completion, now=now)
 
-    p.setattr(MemoryStore, "complete_drain", blind)
+    p.setattr(MemoryDrains, "complete_drain", blind)
 
 
 def older_answers_command(p: Patch) -> None:
@@ -214,13 +216,13 @@ def held_retries_forgotten(p: Patch) -> None:
 
 
 def retries_before_their_time(p: Patch) -> None:
-    release = MemoryStore.release_due
+    release = MemoryAdmission.release_due
 
     async def early(self: Any, retry_limit: int | None = None, *, now: Any = None) -> Any:
         await release(self, retry_limit, now=now + timedelta(seconds=2))
         return await release(self, retry_limit, now=now)
 
-    p.setattr(MemoryStore, "release_due", early)
+    p.setattr(MemoryAdmission, "release_due", early)
 
 
 def back_off_without_a_time(p: Patch) -> None:
@@ -319,13 +321,13 @@ def ends_never_acknowledged(p: Patch) -> None:
 
 
 def lease_not_renewed_in_the_store(p: Patch) -> None:
-    grant = hosts._grant
+    grant = leases._grant
 
     def once(task: Any, at: datetime) -> None:
         if task.lease_until is None:
             grant(task, at)
 
-    p.setattr(hosts, "_grant", once)
+    p.setattr(leases, "_grant", once)
 
 
 def barrier_opens_one_claim_early(p: Patch) -> None:
@@ -381,8 +383,8 @@ def a_second_drain_of_an_epoch(p: Patch) -> None:
 
 
 def lease_shorter_in_the_store(p: Patch) -> None:
-    grant = hosts._grant
-    p.setattr(hosts, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
+    grant = leases._grant
+    p.setattr(leases, "_grant", lambda task, at: grant(task, at - timedelta(seconds=3)))
 
 
 def members_keep_their_epoch(p: Patch) -> None:
@@ -409,7 +411,7 @@ def stopped_members_gone_at_once(p: Patch) -> None:
 def silent_members_gone_at_once(p: Patch) -> None:
     """A member's place is given to another while its host may still run it: nobody waits for the
     lease."""
-    sweep = MemoryStore.sweep_dead_hosts
+    sweep = MemoryHosts.sweep_dead_hosts
 
     async def eager(self: Any, dead_seconds: float, since: Any, *, now: Any = None) -> Any:
         flagged = await sweep(self, dead_seconds, since, now=now)
@@ -422,7 +424,7 @@ def silent_members_gone_at_once(p: Patch) -> None:
                     self.state.commit(m)
         return flagged
 
-    p.setattr(MemoryStore, "sweep_dead_hosts", eager)
+    p.setattr(MemoryHosts, "sweep_dead_hosts", eager)
 
 
 def offered_members_taken_back(p: Patch) -> None:
@@ -491,7 +493,7 @@ def fallen_members_never_decided(p: Patch) -> None:
     async def none(self: Any, limit: int) -> list[Any]:
         return []
 
-    p.setattr(MemoryStore, "list_members", none)
+    p.setattr(MemoryMembers, "list_members", none)
     p.setattr(runs, "start_job", lambda m, job: None)
 
 

@@ -16,7 +16,7 @@ from holdfast.core.causes import Budget
 from holdfast.core.facts import TaskFacts
 from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRecord, TaskRecord
 from holdfast.core.states import TaskState
-from holdfast.store.port.store import HostSynced
+from holdfast.moves.values import HostSynced
 from tests.protocol.host import Process, Request
 
 MAX_LINES = 2000  # of a long run the last ones are kept

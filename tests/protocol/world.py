@@ -29,8 +29,8 @@ from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, TaskState
 from holdfast.errors import Stale
+from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.wire.agent import HostFacts
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.transcript import Transcript
@@ -202,33 +202,35 @@ class World:
         kind = f"{'supervised, ' * supervised}{'preemptible, ' * preemptible}priority {priority}"
         size = f"{tasks} {'task' if tasks == 1 else 'tasks'} of {gpus} GPU"
         self.transcript.say(self.t, "user → controller", f"submit {job_id}: {size}, {kind}")
-        run(self.store.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now()))
+        run(
+            self.store.jobs.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now())
+        )
         self.check()
         return job_id
 
     def cancel(self, job_id: str, *, hard: bool = False) -> None:
         """A user's word."""
         self.transcript.say(self.t, "user → controller", f"cancel {job_id}{', hard' * hard}")
-        run(self.store.cancel_job(job_id, "not needed", hard=hard, now=self.now()))
+        run(self.store.jobs.cancel_job(job_id, "not needed", hard=hard, now=self.now()))
         self.check()
 
     def preempt(self, job_id: str) -> None:
         """Take a job's room away."""
-        run(self.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=self.now()))
+        run(self.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=self.now()))
         self.check("controller")
 
     def switch_retries(self, on: bool, *, everywhere: bool) -> None:
         """Throw or lift a kill switch."""
         if everywhere:
-            run(self.store.write_cluster_settings({"retries_enabled": on}, now=self.now()))
+            run(self.store.settings.write_cluster_settings({"retries_enabled": on}, now=self.now()))
         else:
-            run(self.store.put_project("default", {"retries_enabled": on}, now=self.now()))
-        layers = run(self.store.read_settings())
+            run(self.store.settings.put_project("default", {"retries_enabled": on}, now=self.now()))
+        layers = run(self.store.settings.read_settings())
         found = (layers.cluster, layers.projects.get("default", {}))
         self.truth.held = any(layer.get("retries_enabled") is False for layer in found)
 
     def jobs(self) -> list[JobRecord]:
-        return run(self.store.list_jobs(JobFilter(limit=1000)))
+        return run(self.store.jobs.list_jobs(JobFilter(limit=1000)))
 
     # ---- the network
 
@@ -320,7 +322,11 @@ class World:
         )
         key = host.id.encode().ljust(32, b".")
         try:
-            run(self.store.register_host(host.id, key, request.incarnation, facts, now=self.now()))
+            run(
+                self.store.hosts.register_host(
+                    host.id, key, request.incarnation, facts, now=self.now()
+                )
+            )
         except Stale:
             return True, None
         self.check()
@@ -337,10 +343,10 @@ class World:
             leaving=request.leaving and not again,
         )
         before = None
-        host = run(self.store.get_host(request.host_id))
+        host = run(self.store.hosts.get_host(request.host_id))
         if host.incarnation != request.incarnation:
             before = self.view()
-        found = run(self.store.sync_hosts([sync], now=self.now()))[0]
+        found = run(self.store.leases.sync_hosts([sync], now=self.now()))[0]
         if before is not None:
             assert found.status == "stale", "FENCE-1: an earlier incarnation was heard"
             assert self.view() == before, "FENCE-1: a stale report changed something"
@@ -350,12 +356,12 @@ class World:
         """Everything a stale report might change."""
         s = self.store
         jobs = self.jobs()
-        tasks = [run(s.list_tasks(j.id)) for j in jobs]
+        tasks = [run(s.jobs.list_tasks(j.id)) for j in jobs]
         return (
             jobs,
             tasks,
-            [run(s.list_attempts(j.id)) for j in jobs],
-            run(s.list_hosts(include_terminated=True)),
+            [run(s.jobs.list_attempts(j.id)) for j in jobs],
+            run(s.hosts.list_hosts(include_terminated=True)),
         )
 
     def serve_polls(self) -> None:
@@ -392,7 +398,7 @@ class World:
 
     def _run_leases(self, since: datetime) -> None:
         before = {t.key: t for ts in self.all_tasks.values() for t in ts if t.state.holds_lease}
-        lapsed = run(self.store.lapse_leases(since, now=self.now()))
+        lapsed = run(self.store.leases.lapse_leases(since, now=self.now()))
         for task in before.values():
             if task.job_id in lapsed:
                 self._check_lapse(task, since, self.now())
@@ -400,45 +406,55 @@ class World:
 
     def _run_sweeps(self, since: datetime) -> None:
         store, at, times = self.store, self.now(), self.times
-        run(store.expire_reservations(times.reservation_seconds, now=at))
-        for late in run(store.list_reserved(now=at)):
+        run(store.admission.expire_reservations(times.reservation_seconds, now=at))
+        for late in run(store.admission.list_reserved(now=at)):
             job = late.job
             if late.seconds > times.start_timeout_seconds and not self._stop_late_members(job):
                 cause = Cause.START_TIMEOUT
-                run(store.drain_job(job.id, cause, "it is slow", epoch=job.epoch, now=at))
-        run(store.drain_due_hosts(now=at))
-        run(store.release_due(RETRY_LIMIT, now=at))
-        run(store.sweep_dead_hosts(times.dead_host_seconds, since, now=at))
+                run(store.jobs.drain_job(job.id, cause, "it is slow", epoch=job.epoch, now=at))
+        run(store.hosts.drain_due_hosts(now=at))
+        run(store.admission.release_due(RETRY_LIMIT, now=at))
+        run(store.hosts.sweep_dead_hosts(times.dead_host_seconds, since, now=at))
         self.check("loop: sweeps")
 
     def _run_drains(self) -> None:
         store, at, times = self.store, self.now(), self.times
         before = at - timedelta(seconds=times.drain_force_seconds)
-        for slow in run(store.list_slow_drains(before)):
-            run(store.force_drain(slow.id, slow.epoch, now=at))
+        for slow in run(store.drains.list_slow_drains(before)):
+            run(store.drains.force_drain(slow.id, slow.epoch, now=at))
             self.check("loop: drains")
         self.write_replacements(self.read_replacements())
         self._check_decided()
-        for member in run(store.list_members(500)):
+        for member in run(store.members.list_members(500)):
             late = member.seconds > times.start_timeout_seconds
             if late and not member.fallen and member.task.offered_at is not None:
-                run(store.stop_member(member.task.key, Cause.START_TIMEOUT, "it is slow", now=at))
-        run(store.release_members(times.reservation_seconds, now=at))
+                run(
+                    store.members.stop_member(
+                        member.task.key, Cause.START_TIMEOUT, "it is slow", now=at
+                    )
+                )
+        run(store.members.release_members(times.reservation_seconds, now=at))
         self.write_completions(self.read_completions())
 
     def _run_admission(self) -> None:
         plan = self.read_plan()
         for preemption in plan.preemptions:
             for victim in preemption.victims:
-                job, cause = run(self.store.get_job(victim)), Cause.PREEMPTED
+                job, cause = run(self.store.jobs.get_job(victim)), Cause.PREEMPTED
                 reason = say_preempted(preemption.job_id, preemption.priority, job.priority)
-                run(self.store.drain_job(victim, cause, reason, epoch=job.epoch, now=self.now()))
+                run(
+                    self.store.jobs.drain_job(
+                        victim, cause, reason, epoch=job.epoch, now=self.now()
+                    )
+                )
                 self.check("loop: admit")
         self.write_placements(plan.placements)
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""
-        now = next((t for t in run(self.store.list_tasks(task.job_id)) if t.key == task.key), None)
+        now = next(
+            (t for t in run(self.store.jobs.list_tasks(task.job_id)) if t.key == task.key), None
+        )
         if now is not None and now.facts is not None and now.facts.lost == "lease_lapsed":
             assert at > since + timedelta(seconds=task.lease_ttl_seconds), (
                 f"LEASE-4: {task.key} was reaped too early"
@@ -456,31 +472,31 @@ class World:
     def _stop_late_members(self, job: JobRecord) -> bool:
         """As `ReservationsLoop` does: where the script runs, the others are placed anew one by
         one."""
-        tasks = run(self.store.list_tasks(job.id))
+        tasks = run(self.store.jobs.list_tasks(job.id))
         if not job.spec.supervised or tasks[0].state is not TaskState.RUNNING:
             return False
         for task in tasks:
             if task.state is TaskState.RESERVED:
                 run(
-                    self.store.stop_member(
+                    self.store.members.stop_member(
                         task.key, Cause.START_TIMEOUT, "it is slow", now=self.now()
                     )
                 )
         return True
 
     def read_replacements(self) -> tuple[tuple[TaskKey, Replacement], ...]:
-        found = [m for m in run(self.store.list_members(500)) if m.fallen]
+        found = [m for m in run(self.store.members.list_members(500)) if m.fallen]
         return tuple(
             (m.task.key, replace.plan_replacement(m.job, m.task, self.policy, ())) for m in found
         )
 
     def write_replacements(self, replacements: tuple[tuple[TaskKey, Replacement], ...]) -> None:
-        run(self.store.replace_members(replacements, now=self.now()))
+        run(self.store.members.replace_members(replacements, now=self.now()))
         self.check("loop: members")
 
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
-        for snapshot in run(self.store.list_drains(200)):
+        for snapshot in run(self.store.drains.list_drains(200)):
             policy = msgspec.structs.replace(
                 self.policy, held="a switch" if self.truth.held else None
             )
@@ -493,7 +509,7 @@ class World:
 
     def write_completions(self, completions: tuple[tuple[str, int, Completion], ...]) -> None:
         for job_id, epoch, plan in completions:
-            if run(self.store.complete_drain(job_id, epoch, plan, now=self.now())):
+            if run(self.store.drains.complete_drain(job_id, epoch, plan, now=self.now())):
                 for host in self.hosts:
                     running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
                     assert not running, (
@@ -507,7 +523,7 @@ class World:
 
     def read_plan(self) -> AdmissionPlan:
         """As `AdmitLoop` does: a second time with what runs, where that matters."""
-        found = run(self.store.read_admission(500, now=self.now()))
+        found = run(self.store.admission.read_admission(500, now=self.now()))
         running: list[RunningTask] | None = None
         while True:
             plan = plan_admission(
@@ -521,14 +537,18 @@ class World:
             )
             if running is not None or not plan.needs_running:
                 return plan
-            running = run(self.store.read_running(now=self.now()))
+            running = run(self.store.admission.read_running(now=self.now()))
 
     def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
         ttls = {p.job_id: self.times.lease_ttl_seconds for p in placements}
-        run(self.store.seat_members([p for p in placements if p.member], ttls, now=self.now()))
+        run(
+            self.store.members.seat_members(
+                [p for p in placements if p.member], ttls, now=self.now()
+            )
+        )
         starts = [p for p in placements if not p.member]
         if starts:
-            run(self.store.reserve(starts, ttls, now=self.now()))
+            run(self.store.admission.reserve(starts, ttls, now=self.now()))
         self.check("loop: admit")
 
     # ---- time
@@ -557,11 +577,11 @@ class World:
         """Every invariant, now; `place` is where what changed since the last check was decided."""
         store = self.store
         jobs = self.jobs()
-        self.all_tasks = {job.id: run(store.list_tasks(job.id)) for job in jobs}
-        attempts = {job.id: run(store.list_attempts(job.id)) for job in jobs}
-        hosts = run(store.list_hosts(include_terminated=True))
+        self.all_tasks = {job.id: run(store.jobs.list_tasks(job.id)) for job in jobs}
+        attempts = {job.id: run(store.jobs.list_attempts(job.id)) for job in jobs}
+        hosts = run(store.hosts.list_hosts(include_terminated=True))
         news = []
-        while events := run(store.read_events(self.seen, limit=500)):
+        while events := run(store.events.read_events(self.seen, limit=500)):
             self.seen = events[-1].id
             news += events
         self.transcript.look(self.t, place, jobs, self.all_tasks, attempts, hosts, news)

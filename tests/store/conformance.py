@@ -17,7 +17,7 @@ from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale, ValidationError
-from holdfast.store.port.store import HostSync, JobFilter, LogAppend, NewJob, TaskBeat
+from holdfast.moves.values import HostSync, JobFilter, LogAppend, NewJob, TaskBeat
 from holdfast.wire.agent import Forensics, HostFacts
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
@@ -35,7 +35,7 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     assert answer.renewed == ((key, 300.0),)
     job = await rig.job(job_id)
     assert (job.step, job.total, job.beat_at) == (4, 9, rig.now - timedelta(seconds=2))
-    task = (await rig.store.list_tasks(job_id))[0]
+    task = (await rig.store.jobs.list_tasks(job_id))[0]
     assert (task.section, task.lease_until, task.host_name) == (
         "eval",
         rig.now + timedelta(seconds=300),
@@ -52,8 +52,8 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
         rig.now,
     )
     assert (job.step, job.epoch, job.attempts, job.reason) == (4, 1, 1, "succeeded")
-    assert await rig.store.list_tasks(job_id) == []
-    (attempt,) = await rig.store.list_attempts(job_id)
+    assert await rig.store.jobs.list_tasks(job_id) == []
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert (attempt.number, attempt.parent, attempt.state) == (1, None, AttemptState.ENDED)
     assert (attempt.outcome, attempt.exit_code, attempt.step) == (Outcome.SUCCEEDED, 0, 4)
     assert attempt.members[0].facts == OK
@@ -77,7 +77,7 @@ async def test_secrets_reach_the_host_and_nobody_else(rig: Rig) -> None:
     assert offer.job.spec.secrets == {"TOKEN": ""}
     shown = [
         await rig.job(job_id),
-        await rig.store.list_jobs(JobFilter()),
+        await rig.store.jobs.list_jobs(JobFilter()),
         await rig.events(),
         offer.job,
     ]
@@ -91,7 +91,7 @@ async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig
     )
     for number, seed in (("m1", b"a" * 32), ("m2", b"b" * 32)):
         job = NewJob(id=number, spec=spec, queue="cpu", minted=mint_secrets(spec, seed))
-        (submitted,) = await rig.store.submit_jobs([job], now=rig.now)
+        (submitted,) = await rig.store.jobs.submit_jobs([job], now=rig.now)
         assert submitted.job.id == "m1"  # the same submission, though its seed is another
     await rig.admit()
     (offer,) = (await rig.sync()).offers
@@ -99,7 +99,7 @@ async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig
     shown = [
         submitted,
         await rig.job("m1"),
-        await rig.store.list_jobs(JobFilter()),
+        await rig.store.jobs.list_jobs(JobFilter()),
         await rig.events(),
         offer.job,
     ]
@@ -161,12 +161,12 @@ async def test_an_epoch_is_never_given_twice(rig: Rig) -> None:
         seen.append((await rig.job(job_id)).epoch)
     await rig.admit()
     rig.tick(60)
-    assert await rig.store.expire_reservations(30, now=rig.now) == [job_id]
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [job_id]
     await rig.sync()
     await rig.admit()
     seen.append((await rig.job(job_id)).epoch)
     assert seen == sorted(set(seen))
-    attempts = await rig.store.list_attempts(job_id)
+    attempts = await rig.store.jobs.list_attempts(job_id)
     assert [a.number for a in attempts] == [1, 2, 3, 4, 5, 6]
     assert [a.parent for a in attempts] == [None, 1, 2, 3, 4, 5]
     assert len({a.epoch for a in attempts}) == len(attempts)
@@ -176,9 +176,13 @@ async def test_stale_writes_change_nothing(rig: Rig) -> None:
     await rig.host("h1")
     await rig.host("h2")
     job_id, key = await rig.running()
-    task = (await rig.store.list_tasks(job_id))[0]
+    task = (await rig.store.jobs.list_tasks(job_id))[0]
     other = "h2" if task.host_id == "h1" else "h1"
-    before = (await rig.job(job_id), await rig.store.list_tasks(job_id), await rig.events(job_id))
+    before = (
+        await rig.job(job_id),
+        await rig.store.jobs.list_tasks(job_id),
+        await rig.events(job_id),
+    )
     rig.tick(1)
     old_epoch = TaskKey(job_id, 0, key.epoch - 1)
     wrong_rank = TaskKey(job_id, 7, key.epoch)
@@ -193,12 +197,12 @@ async def test_stale_writes_change_nothing(rig: Rig) -> None:
             stale,
         )
         assert (await rig.sync(task.host_id or "", live=[key], started=[stale])).lost == (stale,)
-    granted = (await rig.store.list_tasks(job_id))[0].lease_until
+    granted = (await rig.store.jobs.list_tasks(job_id))[0].lease_until
     rig.tick(5)
     for reported in ([old_epoch], [wrong_rank], [TaskKey(job_id, 0, key.epoch + 1)]):
         assert (await rig.sync(task.host_id or "", live=reported)).renewed == ()
         await rig.sync(other, live=[key])
-    assert (await rig.store.list_tasks(job_id))[
+    assert (await rig.store.jobs.list_tasks(job_id))[
         0
     ].lease_until == granted  # no stale word renews a lease
     rotten = await rig.sync(task.host_id or "", ended=[(key, OK)], live=[], incarnation="inc-99999")
@@ -207,7 +211,7 @@ async def test_stale_writes_change_nothing(rig: Rig) -> None:
     job, tasks, events = before
     assert await rig.job(job_id) == job
     assert await rig.events(job_id) == events
-    assert [(t.state, t.step, t.epoch) for t in await rig.store.list_tasks(job_id)] == [
+    assert [(t.state, t.step, t.epoch) for t in await rig.store.jobs.list_tasks(job_id)] == [
         (t.state, t.step, t.epoch) for t in tasks
     ]
 
@@ -226,7 +230,7 @@ async def test_keys_no_row_could_hold_are_lost_and_hurt_nobody(rig: Rig) -> None
         host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats)
     )
     rotten = HostSync(host_id="h2", incarnation="inc\x00-00001", live=(key,))
-    answer, stranger = await rig.store.sync_hosts([good, rotten], now=rig.now)
+    answer, stranger = await rig.store.leases.sync_hosts([good, rotten], now=rig.now)
     assert (stranger.status, stranger.lost) == ("unknown", (key,))
     assert set(answer.lost) == set(monsters)
     assert answer.renewed == ((key, 300.0),)
@@ -248,18 +252,25 @@ async def test_reserve_is_guarded(rig: Rig) -> None:
         return JobPlacement(job_id=job_id, epoch=epoch, tasks=(task,))
 
     ttls = {first: 300.0, second: 300.0, "none": 300.0}
-    assert await rig.store.reserve([place(first, epoch=5)], ttls, now=rig.now) == []
-    assert await rig.store.reserve([place(first, incarnation="inc-00009")], ttls, now=rig.now) == []
-    assert await rig.store.reserve([place("none")], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(first, epoch=5)], ttls, now=rig.now) == []
+    assert (
+        await rig.store.admission.reserve(
+            [place(first, incarnation="inc-00009")], ttls, now=rig.now
+        )
+        == []
+    )
+    assert await rig.store.admission.reserve([place("none")], ttls, now=rig.now) == []
     # One slot, two placements: two leaders for a moment must not give it twice.
-    assert await rig.store.reserve([place(first), place(second)], ttls, now=rig.now) == [first]
-    assert await rig.store.reserve([place(second)], ttls, now=rig.now) == []
-    assert await rig.store.reserve([place(first)], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(first), place(second)], ttls, now=rig.now) == [
+        first
+    ]
+    assert await rig.store.admission.reserve([place(second)], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(first)], ttls, now=rig.now) == []
     assert (await rig.job(second)).epoch == 0
-    await rig.store.move_host("h1", "drain", "", now=rig.now)
+    await rig.store.hosts.move_host("h1", "drain", "", now=rig.now)
     await rig.sync()
     await rig.sync(ended=[(await rig.key(first), OK)])
-    assert await rig.store.reserve([place(second)], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(second)], ttls, now=rig.now) == []
 
 
 async def test_one_device_is_never_given_twice(rig: Rig) -> None:
@@ -271,13 +282,13 @@ async def test_one_device_is_never_given_twice(rig: Rig) -> None:
         return JobPlacement(job_id=job_id, epoch=0, tasks=(task,))
 
     ttls = dict.fromkeys(ids, 300.0)
-    assert await rig.store.reserve([place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now) == [
-        ids[0]
-    ]
+    assert await rig.store.admission.reserve(
+        [place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now
+    ) == [ids[0]]
     refused = [place(ids[1], 1), place(ids[1], 7), place(ids[1]), place(ids[1], 0, 1)]
     for placement in refused:
-        assert await rig.store.reserve([placement], ttls, now=rig.now) == []
-    assert await rig.store.reserve([place(ids[1], 0)], ttls, now=rig.now) == [ids[1]]
+        assert await rig.store.admission.reserve([placement], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(ids[1], 0)], ttls, now=rig.now) == [ids[1]]
 
 
 async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
@@ -289,7 +300,7 @@ async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
     ).state is JobState.RUNNING  # the same incarnation again: a repeated call
     await rig.host()
     assert (await rig.job(job_id)).state is JobState.DRAINING
-    assert (await rig.store.list_tasks(job_id))[0].facts == TaskFacts(lost="new_incarnation")
+    assert (await rig.store.jobs.list_tasks(job_id))[0].facts == TaskFacts(lost="new_incarnation")
     assert await rig.complete() == [job_id]
     job = await rig.job(job_id)
     assert (job.state, job.infra_charged, job.cause) == (JobState.QUEUED, 1, Cause.AGENT_TRANSIENT)
@@ -311,14 +322,17 @@ async def test_a_lease_lapses_only_after_its_margin_and_the_leaders_grace(rig: R
     long_ago = granted - timedelta(days=1)
     margin = 15.0
     assert (
-        await rig.store.lapse_leases(long_ago, now=granted + timedelta(seconds=300 + margin)) == []
+        await rig.store.leases.lapse_leases(long_ago, now=granted + timedelta(seconds=300 + margin))
+        == []
     )
     late = granted + timedelta(seconds=300 + margin + 0.001)
-    assert await rig.store.lapse_leases(late - timedelta(seconds=300), now=late) == []
-    assert await rig.store.lapse_leases(late - timedelta(seconds=300.001), now=late) == [job_id]
-    assert await rig.store.lapse_leases(long_ago, now=late) == []
+    assert await rig.store.leases.lapse_leases(late - timedelta(seconds=300), now=late) == []
+    assert await rig.store.leases.lapse_leases(late - timedelta(seconds=300.001), now=late) == [
+        job_id
+    ]
+    assert await rig.store.leases.lapse_leases(long_ago, now=late) == []
     rig.now = late
-    task = (await rig.store.list_tasks(job_id))[0]
+    task = (await rig.store.jobs.list_tasks(job_id))[0]
     assert (task.state, task.facts) == (TaskState.FAILED, TaskFacts(lost="lease_lapsed"))
     assert (await rig.sync(ended=[(key, OK)])).refused == (key,)
     await rig.complete()
@@ -329,10 +343,10 @@ async def test_a_lease_lapses_only_after_its_margin_and_the_leaders_grace(rig: R
 async def test_a_lapsed_task_that_was_told_to_stop_is_stopped(rig: Rig) -> None:
     await rig.host()
     job_id, _ = await rig.running()
-    await rig.store.cancel_job(job_id, "enough", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
     late = rig.tick(316)
-    assert await rig.store.lapse_leases(START - timedelta(days=1), now=late) == [job_id]
-    assert (await rig.store.list_tasks(job_id))[0].state is TaskState.PREEMPTED
+    assert await rig.store.leases.lapse_leases(START - timedelta(days=1), now=late) == [job_id]
+    assert (await rig.store.jobs.list_tasks(job_id))[0].state is TaskState.PREEMPTED
     await rig.complete()
     assert (await rig.job(job_id)).state is JobState.CANCELLED
 
@@ -359,7 +373,7 @@ async def test_one_host_twice_in_a_batch(rig: Rig) -> None:
     await rig.host()
     _, key = await rig.running()
     sync = HostSync(host_id="h1", incarnation="inc-00001", ended=((key, OK),))
-    first, second = await rig.store.sync_hosts([sync, sync], now=rig.now)
+    first, second = await rig.store.leases.sync_hosts([sync, sync], now=rig.now)
     assert first.acked == second.acked == (key,)
     assert (first.succeeded, second.succeeded) == ((key.job_id,), ())
 
@@ -368,18 +382,21 @@ async def test_completing_twice_does_it_once(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
     await rig.sync(ended=[(key, fails())])
-    (snap,) = await rig.store.list_drains(10)
+    (snap,) = await rig.store.drains.list_drains(10)
     from holdfast.core.endings.decide import Policy
     from holdfast.core.endings.drain import plan_completion
 
     plan = plan_completion(snap.job, snap.tasks, Policy(), (), chance=0.0)
     assert plan is not None
-    assert await rig.store.complete_drain(job_id, snap.job.epoch + 1, plan, now=rig.now) is False
-    assert await rig.store.complete_drain(job_id, snap.job.epoch, plan, now=rig.now) is True
-    assert await rig.store.complete_drain(job_id, snap.job.epoch, plan, now=rig.now) is False
+    assert (
+        await rig.store.drains.complete_drain(job_id, snap.job.epoch + 1, plan, now=rig.now)
+        is False
+    )
+    assert await rig.store.drains.complete_drain(job_id, snap.job.epoch, plan, now=rig.now) is True
+    assert await rig.store.drains.complete_drain(job_id, snap.job.epoch, plan, now=rig.now) is False
     job = await rig.job(job_id)
     assert (job.state, job.exit_code, job.cause) == (JobState.FAILED, 1, Cause.NONZERO_EXIT)
-    (attempt,) = await rig.store.list_attempts(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert (attempt.outcome, attempt.charged_to, attempt.rule) == (
         Outcome.FAILED,
         "retries",
@@ -398,23 +415,25 @@ async def test_cancel_in_every_state(rig: Rig) -> None:
     unoffered = await rig.submit()
     await rig.admit()
     for job_id in (waiting, queued, unoffered):
-        job = await rig.store.cancel_job(job_id, "not needed", now=rig.now)
+        job = await rig.store.jobs.cancel_job(job_id, "not needed", now=rig.now)
         assert (job.state, job.outcome, job.reason) == (
             JobState.CANCELLED,
             Outcome.CANCELLED,
             "not needed",
         )
         assert (await rig.kinds(job_id))[-1] == "job.cancelled"
-    assert (await rig.store.list_attempts(unoffered))[0].outcome is Outcome.CANCELLED
-    assert await rig.store.list_tasks(unoffered) == []
+    assert (await rig.store.jobs.list_attempts(unoffered))[0].outcome is Outcome.CANCELLED
+    assert await rig.store.jobs.list_tasks(unoffered) == []
 
     offered = await rig.submit()
     await rig.admit()
     await rig.sync()
-    assert (await rig.store.cancel_job(offered, "stop", now=rig.now)).state is JobState.DRAINING
+    assert (
+        await rig.store.jobs.cancel_job(offered, "stop", now=rig.now)
+    ).state is JobState.DRAINING
     running, key = await rig.running()
     assert (
-        await rig.store.cancel_job(running, "stop", hard=True, now=rig.now)
+        await rig.store.jobs.cancel_job(running, "stop", hard=True, now=rig.now)
     ).state is JobState.DRAINING
     orders = {p.key: p for p in (await rig.sync(live=[key])).preempts}
     assert orders[key].hard
@@ -426,20 +445,24 @@ async def test_cancel_in_every_state(rig: Rig) -> None:
     assert sorted(await rig.complete()) == sorted([running, offered])
     for job_id in (running, offered):
         assert (await rig.job(job_id)).state is JobState.CANCELLED
-        assert (await rig.store.cancel_job(job_id, "again", now=rig.now)).reason == "stop"
+        assert (await rig.store.jobs.cancel_job(job_id, "again", now=rig.now)).reason == "stop"
     with pytest.raises(NotFound):
-        await rig.store.cancel_job("nothing", "", now=rig.now)
+        await rig.store.jobs.cancel_job("nothing", "", now=rig.now)
 
 
 async def test_a_drain_turns_into_a_cancel(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    assert await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now) is True
     assert (
-        await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now) is False
+        await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+        is True
+    )
+    assert (
+        await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+        is False
     )
     assert (await rig.sync(live=[key])).preempts[0].cause is Cause.PREEMPTED
-    await rig.store.cancel_job(job_id, "never mind", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "never mind", now=rig.now)
     await rig.sync(ended=[(key, STOPPED)])
     await rig.complete()
     assert (await rig.job(job_id)).state is JobState.CANCELLED
@@ -448,7 +471,7 @@ async def test_a_drain_turns_into_a_cancel(rig: Rig) -> None:
 async def test_success_beats_a_drain_that_came_too_late(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    await rig.store.cancel_job(job_id, "stop", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "stop", now=rig.now)
     assert (await rig.sync(ended=[(key, OK)])).draining == (job_id,)
     await rig.complete()
     assert (await rig.job(job_id)).state is JobState.SUCCEEDED
@@ -482,7 +505,7 @@ async def test_order_and_the_front_of_the_queue(rig: Rig) -> None:
     await rig.complete()
     job = await rig.job(first)
     assert (job.state, job.watchdog_charged, job.avoid_hosts) == (JobState.QUEUED, 1, ("h1",))
-    snap = await rig.store.read_admission(10, now=rig.now)
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
     assert [c.job_id for c in snap.candidates] == [urgent, first, *others]
     assert snap.candidates[1].avoid_hosts == ("h1",)
     (tripped,) = [e for e in await rig.events(first) if e.kind == "task.tripped"]
@@ -492,32 +515,34 @@ async def test_order_and_the_front_of_the_queue(rig: Rig) -> None:
         {"age": 120.5},
     )
     assert tripped.host_id == "h1"
-    limited = await rig.store.read_admission(2, now=rig.now)
+    limited = await rig.store.admission.read_admission(2, now=rig.now)
     assert [c.job_id for c in limited.candidates] == [urgent, first]
 
 
 async def test_only_lanes_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -> None:
     await rig.host(queues=["cpu", "gpu"])
-    await rig.store.put_queue("gpu", {"max_running": 1}, now=rig.now)
+    await rig.store.settings.put_queue("gpu", {"max_running": 1}, now=rig.now)
     in_gpu = [await rig.submit(queue="gpu") for _ in range(3)]
     in_video = await rig.submit(queue="video")
     in_cpu = await rig.submit()
 
     async def seen() -> list[str]:
-        return [c.job_id for c in (await rig.store.read_admission(10, now=rig.now)).candidates]
+        return [
+            c.job_id for c in (await rig.store.admission.read_admission(10, now=rig.now)).candidates
+        ]
 
     assert await seen() == [*in_gpu, in_cpu]
-    assert (await rig.store.read_admission(10, now=rig.now)).headroom == {"gpu": 1}
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).headroom == {"gpu": 1}
     assert sorted(await rig.admit()) == sorted([in_gpu[0], in_cpu])
     assert await seen() == []
-    await rig.store.put_queue("gpu", {}, ["max_running"], now=rig.now)
+    await rig.store.settings.put_queue("gpu", {}, ["max_running"], now=rig.now)
     assert await seen() == in_gpu[1:]
-    await rig.store.pause_queue("gpu", "maintenance", hard=False, now=rig.now)
+    await rig.store.settings.pause_queue("gpu", "maintenance", hard=False, now=rig.now)
     assert await seen() == []
     task = TaskPlacement(rank=0, host_id="h1", incarnation="inc-00001", devices=())
     forced = JobPlacement(job_id=in_gpu[1], epoch=0, tasks=(task,))
-    assert await rig.store.reserve([forced], {in_gpu[1]: 300.0}, now=rig.now) == []
-    await rig.store.resume_queue("gpu", now=rig.now)
+    assert await rig.store.admission.reserve([forced], {in_gpu[1]: 300.0}, now=rig.now) == []
+    await rig.store.settings.resume_queue("gpu", now=rig.now)
     assert await seen() == in_gpu[1:]
     assert (await rig.job(in_video)).state is JobState.QUEUED
     assert [k for k in await rig.kinds() if k.startswith("queue.")] == [
@@ -534,11 +559,11 @@ async def test_a_hard_pause_stops_what_runs_at_no_charge(rig: Rig) -> None:
     told = await rig.submit()
     await rig.admit()
     assert sorted(
-        await rig.store.pause_queue("cpu", "broken data", hard=True, now=rig.now)
+        await rig.store.settings.pause_queue("cpu", "broken data", hard=True, now=rig.now)
     ) == sorted([job_id, told])
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.operator_stop, order.cause, order.hard) == (True, Cause.PREEMPTED, False)
-    assert (await rig.store.list_tasks(told))[
+    assert (await rig.store.jobs.list_tasks(told))[
         0
     ].state is TaskState.PREEMPTED  # nobody had been told
     trip = Trip(watchdog=Watchdog.OPERATOR_STOP, exit_code=79, reason="switched off")
@@ -552,29 +577,29 @@ async def test_a_hard_pause_stops_what_runs_at_no_charge(rig: Rig) -> None:
             0,
             0,
         )
-    assert (await rig.store.list_attempts(job_id))[0].exit_code == 79
+    assert (await rig.store.jobs.list_attempts(job_id))[0].exit_code == 79
 
 
 async def test_a_silent_host_is_given_nothing(rig: Rig) -> None:
     await rig.host()
     await rig.submit()
     rig.tick(31)
-    assert (await rig.store.read_admission(10, now=rig.now)).hosts == ()
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).hosts == ()
     await rig.sync()
-    assert len((await rig.store.read_admission(10, now=rig.now)).hosts) == 1
+    assert len((await rig.store.admission.read_admission(10, now=rig.now)).hosts) == 1
 
 
 async def test_capacity_counts_devices_slots_and_memory_of_live_leases(rig: Rig) -> None:
     await rig.host(slots=4, gpus=4)
     job_id, key = await rig.running(gpus=2, cpus=3, memory_bytes=1 << 30)
     await rig.submit(gpus=4)  # capacity is only read where somebody waits for it
-    (room,) = (await rig.store.read_admission(10, now=rig.now)).hosts
+    (room,) = (await rig.store.admission.read_admission(10, now=rig.now)).hosts
     assert (room.free_cpu_slots, room.free_memory_bytes, room.free_devices) == (
         1,
         (1 << 34) - (1 << 30),
         (2, 3),
     )
-    host = await rig.store.get_host("name-h1")
+    host = await rig.store.hosts.get_host("name-h1")
     assert (host.busy_cpu_slots, host.busy_gpus, host.running) == (3, (0, 1), 1)
     gauges = await rig.store.read_gauges(now=rig.now)
     assert (gauges.busy_cpu_slots, gauges.busy_gpus, gauges.total_cpu_slots, gauges.total_gpus) == (
@@ -583,11 +608,11 @@ async def test_capacity_counts_devices_slots_and_memory_of_live_leases(rig: Rig)
         4,
         4,
     )
-    await rig.store.cancel_job(job_id, "", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
     assert (
         await rig.store.read_gauges(now=rig.now)
     ).busy_gpus == 2  # occupied until the end is confirmed
-    (room,) = (await rig.store.read_admission(10, now=rig.now)).hosts
+    (room,) = (await rig.store.admission.read_admission(10, now=rig.now)).hosts
     assert (room.free_cpu_slots, room.free_devices) == (1, (2, 3))
     await rig.sync(ended=[(key, STOPPED)])
     assert (await rig.store.read_gauges(now=rig.now)).busy_gpus == 0
@@ -599,20 +624,22 @@ async def test_expired_reservations_go_back_to_their_place(rig: Rig) -> None:
     await rig.admit()
     second = await rig.submit()
     rig.tick(29)
-    assert await rig.store.expire_reservations(30, now=rig.now) == []
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == []
     rig.tick(2)
-    assert await rig.store.expire_reservations(30, now=rig.now) == [first]
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [first]
     await rig.sync()
-    snap = await rig.store.read_admission(10, now=rig.now)
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
     assert [c.job_id for c in snap.candidates] == [first, second]
-    (attempt,) = await rig.store.list_attempts(first)
+    (attempt,) = await rig.store.jobs.list_attempts(first)
     assert (attempt.outcome, attempt.charged_to) == (Outcome.EXPIRED, None)
     assert (await rig.job(first)).attempts == 1
     await rig.admit()
     await rig.sync()
     rig.tick(60)
-    assert await rig.store.expire_reservations(30, now=rig.now) == []  # offered: left to its lease
-    assert (await rig.store.list_attempts(first))[-1].number == 2
+    assert (
+        await rig.store.admission.expire_reservations(30, now=rig.now) == []
+    )  # offered: left to its lease
+    assert (await rig.store.jobs.list_attempts(first))[-1].number == 2
 
 
 async def test_start_times_release_jobs(rig: Rig) -> None:
@@ -626,8 +653,8 @@ async def test_start_times_release_jobs(rig: Rig) -> None:
         START + timedelta(seconds=60),
     )
     assert (await rig.job(past)).state is JobState.QUEUED
-    assert (await rig.store.release_due(now=rig.tick(59))).started == 0
-    assert (await rig.store.release_due(now=rig.tick(1))).started == 1
+    assert (await rig.store.admission.release_due(now=rig.tick(59))).started == 0
+    assert (await rig.store.admission.release_due(now=rig.tick(1))).started == 1
     assert (await rig.job(due)).state is JobState.QUEUED
     assert await rig.kinds(due) == ["job.submitted", "job.released"]
 
@@ -636,14 +663,14 @@ async def test_revive(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
     with pytest.raises(Conflict):
-        await rig.store.revive_job(job_id, "again", now=rig.now)
+        await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
     await rig.sync(ended=[(key, fails())])
     await rig.complete()
-    job = await rig.store.revive_job(job_id, "a person asked", now=rig.now)
+    job = await rig.store.jobs.revive_job(job_id, "a person asked", now=rig.now)
     assert (job.state, job.retries_charged, job.ended_at) == (JobState.QUEUED, 0, None)
     assert (await rig.kinds(job_id))[-1] == "job.revived"
     await rig.admit()
-    assert (await rig.store.list_attempts(job_id))[-1].parent == 1
+    assert (await rig.store.jobs.list_attempts(job_id))[-1].parent == 1
 
 
 # ---- gangs
@@ -661,11 +688,11 @@ async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
             for r in range(3)
         ),
     )
-    assert await rig.store.reserve([part], {gang: 300.0}, now=rig.now) == []
-    assert await rig.store.list_tasks(gang) == []
+    assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == []
+    assert await rig.store.jobs.list_tasks(gang) == []
     await rig.host("h2", slots=2)
     assert await rig.admit() == [gang]
-    assert len(await rig.store.list_tasks(gang)) == 3
+    assert len(await rig.store.jobs.list_tasks(gang)) == 3
 
 
 async def claim_gang(rig: Rig, keys: list[TaskKey], where: dict[int, str]) -> None:
@@ -692,7 +719,7 @@ async def start_gang(rig: Rig, size: int = 3) -> tuple[str, list[TaskKey], dict[
         await rig.host(name, slots=2)
     gang = await rig.submit(tasks=size)
     assert await rig.admit() == [gang]
-    tasks = await rig.store.list_tasks(gang)
+    tasks = await rig.store.jobs.list_tasks(gang)
     keys, where = [t.key for t in tasks], {t.rank: t.host_id or "" for t in tasks}
     await claim_gang(rig, keys, where)
     for i, name in enumerate(("h1", "h2")):
@@ -714,7 +741,7 @@ async def test_a_gang_succeeds_when_all_are_done(rig: Rig) -> None:
         assert (await rig.sync(where[key.rank], ended=[(key, OK)])).acked == (key,)
     assert (await rig.job(gang)).state is JobState.SUCCEEDED
     assert (await rig.kinds(gang)).count("job.succeeded") == 1
-    (attempt,) = await rig.store.list_attempts(gang)
+    (attempt,) = await rig.store.jobs.list_attempts(gang)
     assert [m.state for m in attempt.members] == [TaskState.DONE] * 3
     assert attempt.host_ids == tuple(where[r] for r in range(3))
 
@@ -734,14 +761,14 @@ async def test_one_failing_task_drains_its_siblings(rig: Rig) -> None:
         answer = await rig.sync(name, live=mine)
         assert [p.key for p in answer.preempts] == mine
         assert {p.cause for p in answer.preempts} <= {Cause.SIBLING_DRAINED}
-    assert await rig.store.list_drains(10) == []
+    assert await rig.store.drains.list_drains(10) == []
     await rig.sync(where[1], ended=[(rest[0], STOPPED)])
     assert await rig.complete() == []  # one still holds its host
     await rig.sync(where[2], ended=[(rest[1], fails(1))])
     assert await rig.complete(max_retries=1) == [gang]
     job = await rig.job(gang)
     assert (job.state, job.retries_charged, job.exit_code) == (JobState.WAITING, 1, 5)
-    (attempt,) = await rig.store.list_attempts(gang)
+    (attempt,) = await rig.store.jobs.list_attempts(gang)
     assert [m.state for m in attempt.members] == [
         TaskState.FAILED,
         TaskState.PREEMPTED,
@@ -756,13 +783,13 @@ async def test_a_gang_partly_offered_confirms_the_rest_by_itself(rig: Rig) -> No
         await rig.host(name, slots=1)
     gang = await rig.submit(tasks=2)
     await rig.admit()
-    tasks = await rig.store.list_tasks(gang)
+    tasks = await rig.store.jobs.list_tasks(gang)
     told, untold = tasks
     await rig.sync(told.host_id or "")
-    assert (await rig.store.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
+    assert (await rig.store.jobs.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
     # One was asked to keep a place, the other told nothing: nothing of either can run, and nobody
     # has to confirm it.
-    assert [t.state for t in await rig.store.list_tasks(gang)] == [
+    assert [t.state for t in await rig.store.jobs.list_tasks(gang)] == [
         TaskState.PREEMPTED,
         TaskState.PREEMPTED,
     ]
@@ -777,10 +804,10 @@ async def test_a_gang_partly_launched_waits_for_those_that_were(rig: Rig) -> Non
         await rig.host(name, slots=1)
     gang = await rig.submit(tasks=2)
     await rig.admit()
-    tasks = await rig.store.list_tasks(gang)
+    tasks = await rig.store.jobs.list_tasks(gang)
     await claim_gang(rig, [t.key for t in tasks], {t.rank: t.host_id or "" for t in tasks})
-    assert (await rig.store.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
-    assert {t.state for t in await rig.store.list_tasks(gang)} == {TaskState.PREEMPTING}
+    assert (await rig.store.jobs.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
+    assert {t.state for t in await rig.store.jobs.list_tasks(gang)} == {TaskState.PREEMPTING}
     for task in tasks:
         assert await rig.complete() == []
         await rig.sync(task.host_id or "", ended=[(task.key, STOPPED)])
@@ -794,12 +821,12 @@ async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> 
         await rig.host(name, slots=1)
     gang = await rig.submit(tasks=3)
     await rig.admit()
-    tasks = await rig.store.list_tasks(gang)
+    tasks = await rig.store.jobs.list_tasks(gang)
     for task in tasks[:2]:
         await rig.sync(task.host_id or "")
         assert (await rig.sync(task.host_id or "", claimed=[(task.key, 1)])).offers == ()
     rig.tick(31)
-    assert await rig.store.expire_reservations(30, now=rig.now) == [gang]
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [gang]
     assert await rig.complete() == [gang]
     job = await rig.job(gang)
     assert (job.state, job.start_failures, job.retries_charged, job.avoid_hosts) == (
@@ -823,29 +850,29 @@ async def test_moving_hosts(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
     assert (
-        await rig.store.move_host("h1", "drain", "disk swap", now=rig.now)
+        await rig.store.hosts.move_host("h1", "drain", "disk swap", now=rig.now)
     ).state is HostState.DRAINING
     with pytest.raises(Conflict, match="undrain"):
-        await rig.store.move_host("h1", "release", "", now=rig.now)
+        await rig.store.hosts.move_host("h1", "release", "", now=rig.now)
     with pytest.raises(Conflict):
-        await rig.store.move_host("h1", "register", "", now=rig.now)
+        await rig.store.hosts.move_host("h1", "register", "", now=rig.now)
     assert (await rig.job(job_id)).state is JobState.RUNNING
-    await rig.store.move_host("h1", "undrain", "", now=rig.now)
-    await rig.store.move_host("h1", "drain", "disk swap", hard=True, now=rig.now)
+    await rig.store.hosts.move_host("h1", "undrain", "", now=rig.now)
+    await rig.store.hosts.move_host("h1", "drain", "disk swap", hard=True, now=rig.now)
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
-    await rig.store.move_host("h1", "quarantine", "smoke", now=rig.now)
+    await rig.store.hosts.move_host("h1", "quarantine", "smoke", now=rig.now)
     assert (
-        await rig.store.move_host("h1", "terminate", "burnt", now=rig.now)
+        await rig.store.hosts.move_host("h1", "terminate", "burnt", now=rig.now)
     ).state is HostState.TERMINATED
-    assert (await rig.store.list_tasks(job_id))[0].state is TaskState.PREEMPTED
+    assert (await rig.store.jobs.list_tasks(job_id))[0].state is TaskState.PREEMPTED
     assert (await rig.sync(live=[key])).status == "stale"
-    assert await rig.store.list_hosts() == []
-    assert len(await rig.store.list_hosts(include_terminated=True)) == 1
+    assert await rig.store.hosts.list_hosts() == []
+    assert len(await rig.store.hosts.list_hosts(include_terminated=True)) == 1
     await rig.host()
-    assert (await rig.store.get_host("h1")).state is HostState.ACTIVE
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.ACTIVE
     with pytest.raises(NotFound):
-        await rig.store.move_host("h9", "drain", "", now=rig.now)
+        await rig.store.hosts.move_host("h9", "drain", "", now=rig.now)
     moved = [e.data["event"] for e in await rig.events() if e.kind == "host.moved"]
     assert moved == ["drain", "undrain", "drain", "quarantine", "terminate"]
 
@@ -860,7 +887,7 @@ async def test_a_leaving_host_is_terminated_after_its_ends(rig: Rig) -> None:
         answer = await rig.sync(ended=[(key, OK), (third_key, told)], leaving=True)
         assert answer.status == "ok"
         assert set(answer.acked) == {key, third_key}
-    assert (await rig.store.get_host("h1")).state is HostState.TERMINATED
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.TERMINATED
     assert (await rig.job(done)).state is JobState.SUCCEEDED
     await rig.complete()
     assert (await rig.job(left)).cause is Cause.AGENT_TRANSIENT
@@ -873,16 +900,19 @@ async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
     await rig.running()
     await rig.host("h2")  # idle: its silence is nobody's loss
     long_ago = START - timedelta(days=1)
-    assert await rig.store.sweep_dead_hosts(30, long_ago, now=rig.tick(30)) == []
+    assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(30)) == []
     rig.tick(1)
-    assert await rig.store.sweep_dead_hosts(30, rig.now - timedelta(seconds=30), now=rig.now) == []
-    (flagged,) = await rig.store.sweep_dead_hosts(30, long_ago, now=rig.now)
+    assert (
+        await rig.store.hosts.sweep_dead_hosts(30, rig.now - timedelta(seconds=30), now=rig.now)
+        == []
+    )
+    (flagged,) = await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.now)
     assert (flagged.id, flagged.flagged_dead_at) == ("h1", rig.now)
-    assert await rig.store.sweep_dead_hosts(30, long_ago, now=rig.tick(1)) == []
-    assert [h.id for h in await rig.store.list_hosts(dead=True)] == ["h1"]
+    assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(1)) == []
+    assert [h.id for h in await rig.store.hosts.list_hosts(dead=True)] == ["h1"]
     assert (await rig.store.read_gauges(now=rig.now)).dead_hosts == 1
     await rig.sync("h1")
-    assert (await rig.store.get_host("h1")).flagged_dead_at is None
+    assert (await rig.store.hosts.get_host("h1")).flagged_dead_at is None
     assert [k for k in await rig.kinds() if k in ("host.dead", "host.recovered")] == [
         "host.dead",
         "host.recovered",
@@ -891,20 +921,22 @@ async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
 
 async def test_hosts_are_found(rig: Rig) -> None:
     with pytest.raises(NotFound):
-        await rig.store.register_host("h1", None, "inc-00001", HostFacts(name="a"), now=rig.now)
+        await rig.store.hosts.register_host(
+            "h1", None, "inc-00001", HostFacts(name="a"), now=rig.now
+        )
     await rig.host("h1", gpus=2)
-    found = await rig.store.find_host_by_key(b"h1".ljust(32, b"."))
+    found = await rig.store.hosts.find_host_by_key(b"h1".ljust(32, b"."))
     assert found is not None
     assert found.id == "h1"
-    assert await rig.store.find_host_by_key(HASH) is None
+    assert await rig.store.hosts.find_host_by_key(HASH) is None
     with pytest.raises(NotFound):
-        await rig.store.get_host("nobody")
-    (size,) = await rig.store.host_sizes()
+        await rig.store.hosts.get_host("nobody")
+    (size,) = await rig.store.hosts.host_sizes()
     assert (size.name, len(size.gpus), size.cpu_slots) == ("name-h1", 2, 8)
     job_id, key = await rig.running()
-    (live,) = await rig.store.list_live_tasks("h1")
+    (live,) = await rig.store.leases.list_live_tasks("h1")
     assert (live.key, live.queue) == (key, "cpu")
-    assert [j.id for j in await rig.store.list_jobs(JobFilter(host_id="h1"))] == [job_id]
+    assert [j.id for j in await rig.store.jobs.list_jobs(JobFilter(host_id="h1"))] == [job_id]
 
 
 async def test_a_gpu_fault_quarantines_the_host(rig: Rig) -> None:
@@ -913,7 +945,7 @@ async def test_a_gpu_fault_quarantines_the_host(rig: Rig) -> None:
     await rig.sync(ended=[(key, TaskFacts(exit_code=1, gpu_lost="fell off the bus"))])
     await rig.complete()
     assert (await rig.job(job_id)).avoid_hosts == ("h1",)
-    assert (await rig.store.get_host("h1")).state is HostState.QUARANTINED
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.QUARANTINED
     assert (await rig.events())[-1].kind == "host.moved"
 
 
@@ -922,14 +954,20 @@ async def test_a_gpu_fault_quarantines_the_host(rig: Rig) -> None:
 
 async def test_idempotency(rig: Rig) -> None:
     spec = JobSpec(argv=("a",), idempotency_key="k", secrets={"S": "1"})
-    (first,) = await rig.store.submit_jobs([NewJob(id="a1", spec=spec, queue="cpu")], now=rig.now)
-    (again,) = await rig.store.submit_jobs([NewJob(id="a2", spec=spec, queue="cpu")], now=rig.now)
+    (first,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a1", spec=spec, queue="cpu")], now=rig.now
+    )
+    (again,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a2", spec=spec, queue="cpu")], now=rig.now
+    )
     assert (first.created, again.created, again.job.id) == (True, False, "a1")
-    (repeat,) = await rig.store.submit_jobs([NewJob(id="a1", spec=spec, queue="cpu")], now=rig.now)
+    (repeat,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a1", spec=spec, queue="cpu")], now=rig.now
+    )
     assert repeat.job.id == "a1"
     other = JobSpec(argv=("a",), idempotency_key="k", secrets={"S": "2"})
     with pytest.raises(Conflict) as caught:
-        await rig.store.submit_jobs(
+        await rig.store.jobs.submit_jobs(
             [
                 NewJob(id="a3", spec=JobSpec(argv=("b",)), queue="cpu"),
                 NewJob(id="a4", spec=other, queue="cpu"),
@@ -938,9 +976,9 @@ async def test_idempotency(rig: Rig) -> None:
         )
     assert caught.value.code == "idempotency_mismatch"
     with pytest.raises(NotFound):
-        await rig.store.get_job("a3")  # all or none
+        await rig.store.jobs.get_job("a3")  # all or none
     mine = JobSpec(argv=("a",), idempotency_key="k", project="other")
-    (elsewhere,) = await rig.store.submit_jobs(
+    (elsewhere,) = await rig.store.jobs.submit_jobs(
         [NewJob(id="a5", spec=mine, queue="cpu")], now=rig.now
     )
     assert elsewhere.created
@@ -948,17 +986,16 @@ async def test_idempotency(rig: Rig) -> None:
         NewJob(id=f"b{i}", spec=JobSpec(argv=("x",), idempotency_key="twice"), queue="cpu")
         for i in range(2)
     ]
-    assert [(s.job.id, s.created) for s in await rig.store.submit_jobs(batch, now=rig.now)] == [
-        ("b0", True),
-        ("b0", False),
-    ]
+    assert [
+        (s.job.id, s.created) for s in await rig.store.jobs.submit_jobs(batch, now=rig.now)
+    ] == [("b0", True), ("b0", False)]
     assert (await rig.kinds()).count("job.submitted") == 3
 
 
 async def test_one_key_raced_makes_one_job(rig: Rig) -> None:
     spec = JobSpec(argv=("a",), idempotency_key="race")
     calls = [
-        rig.store.submit_jobs([NewJob(id=f"r{i}", spec=spec, queue="cpu")], now=rig.now)
+        rig.store.jobs.submit_jobs([NewJob(id=f"r{i}", spec=spec, queue="cpu")], now=rig.now)
         for i in range(6)
     ]
     results = [found[0] for found in await asyncio.gather(*calls)]
@@ -970,7 +1007,7 @@ async def test_an_unknown_queue_is_refused(rig: Rig) -> None:
     with pytest.raises(ValidationError) as caught:
         await rig.submit(queue="nowhere")
     assert caught.value.code == "unknown_queue"
-    assert await rig.store.list_jobs(JobFilter()) == []
+    assert await rig.store.jobs.list_jobs(JobFilter()) == []
 
 
 async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
@@ -978,7 +1015,7 @@ async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
         await rig.submit(name=f"n{i % 2}", labels={"i": str(i)}, project="p" if i else "q")
         for i in range(5)
     ]
-    list_jobs = rig.store.list_jobs
+    list_jobs = rig.store.jobs.list_jobs
     assert [j.id for j in await list_jobs(JobFilter())] == ids[::-1]
     page = await list_jobs(JobFilter(limit=2))
     rest = await list_jobs(JobFilter(before=page[-1].id))
@@ -986,53 +1023,56 @@ async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
     assert [j.id for j in await list_jobs(JobFilter(labels={"i": "3"}))] == [ids[3]]
     assert [j.id for j in await list_jobs(JobFilter(name="n1"))] == [ids[3], ids[1]]
     assert [j.id for j in await list_jobs(JobFilter(project="q"))] == [ids[0]]
-    await rig.store.cancel_job(ids[2], "", now=rig.now)
+    await rig.store.jobs.cancel_job(ids[2], "", now=rig.now)
     assert [j.id for j in await list_jobs(JobFilter(states=("cancelled",)))] == [ids[2]]
     assert [j.id for j in await list_jobs(JobFilter(cause="user_cancelled"))] == [ids[2]]
-    assert await rig.store.count_jobs() == {("cpu", "queued"): 4}
+    assert await rig.store.jobs.count_jobs() == {("cpu", "queued"): 4}
     assert await list_jobs(JobFilter(queue="gpu")) == []
     with pytest.raises(NotFound):
-        await rig.store.list_attempts("nothing")
+        await rig.store.jobs.list_attempts("nothing")
 
 
 # ---- settings
 
 
 async def test_settings_and_queues(rig: Rig) -> None:
-    before = await rig.store.read_settings()
+    before = await rig.store.settings.read_settings()
     assert before.cluster == {}
     assert before.queues["gpu"] == {"time_limit_seconds": 8100.0}
-    after = await rig.store.write_cluster_settings(
+    after = await rig.store.settings.write_cluster_settings(
         {"grace_seconds": "20s", "watchdog_cap": 5}, now=rig.now
     )
     assert after > before.revision
     assert (
-        await rig.store.write_cluster_settings({"watchdog_cap": 5}, now=rig.now) == after
+        await rig.store.settings.write_cluster_settings({"watchdog_cap": 5}, now=rig.now) == after
     )  # nothing new
-    assert (await rig.store.read_settings()).cluster == {"grace_seconds": 20.0, "watchdog_cap": 5}
-    await rig.store.write_cluster_settings({}, ["watchdog_cap"], now=rig.now)
-    assert (await rig.store.read_settings()).cluster == {"grace_seconds": 20.0}
+    assert (await rig.store.settings.read_settings()).cluster == {
+        "grace_seconds": 20.0,
+        "watchdog_cap": 5,
+    }
+    await rig.store.settings.write_cluster_settings({}, ["watchdog_cap"], now=rig.now)
+    assert (await rig.store.settings.read_settings()).cluster == {"grace_seconds": 20.0}
     with pytest.raises(ValidationError):
-        await rig.store.write_cluster_settings({"no_such": 1}, now=rig.now)
+        await rig.store.settings.write_cluster_settings({"no_such": 1}, now=rig.now)
     with pytest.raises(ValidationError):
-        await rig.store.put_queue("gpu", {"history_days": 1}, now=rig.now)
-    queue = await rig.store.put_queue("mine", {"time_limit_seconds": None}, now=rig.now)
+        await rig.store.settings.put_queue("gpu", {"history_days": 1}, now=rig.now)
+    queue = await rig.store.settings.put_queue("mine", {"time_limit_seconds": None}, now=rig.now)
     assert (queue.settings, queue.queued) == ({"time_limit_seconds": None}, 0)
     job_id = await rig.submit(queue="mine")
-    assert (await rig.store.get_queue("mine")).queued == 1
+    assert (await rig.store.settings.get_queue("mine")).queued == 1
     with pytest.raises(Conflict):
-        await rig.store.delete_queue("mine", now=rig.now)
-    await rig.store.cancel_job(job_id, "", now=rig.now)
-    await rig.store.delete_queue("mine", now=rig.now)
+        await rig.store.settings.delete_queue("mine", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
+    await rig.store.settings.delete_queue("mine", now=rig.now)
     for call in (
-        rig.store.get_queue("mine"),
-        rig.store.delete_queue("mine"),
-        rig.store.resume_queue("mine"),
+        rig.store.settings.get_queue("mine"),
+        rig.store.settings.delete_queue("mine"),
+        rig.store.settings.resume_queue("mine"),
     ):
         with pytest.raises(NotFound):
             await call
     with pytest.raises(ValidationError):
-        await rig.store.revive_job(job_id, "", now=rig.now)  # its lane is gone
+        await rig.store.jobs.revive_job(job_id, "", now=rig.now)  # its lane is gone
 
 
 # ---- events
@@ -1040,18 +1080,18 @@ async def test_settings_and_queues(rig: Rig) -> None:
 
 async def test_events_page_resume_and_tail(rig: Rig) -> None:
     ids = [await rig.submit() for _ in range(7)]
-    everything = await rig.store.read_events(None)
+    everything = await rig.store.events.read_events(None)
     assert [e.job_id for e in everything] == ids
     assert [e.id for e in everything] == sorted(e.id for e in everything)
     assert await rig.events() == everything
-    assert await rig.store.read_events(None, tail=3) == everything[-3:]
-    assert await rig.store.read_events(everything[2].id, limit=2) == everything[3:5]
-    assert await rig.store.read_events(None, job_id=ids[4]) == [everything[4]]
-    assert await rig.store.read_events(None, kinds=["job.cancelled"]) == []
-    assert await rig.store.read_events(everything[-1].id) == []
+    assert await rig.store.events.read_events(None, tail=3) == everything[-3:]
+    assert await rig.store.events.read_events(everything[2].id, limit=2) == everything[3:5]
+    assert await rig.store.events.read_events(None, job_id=ids[4]) == [everything[4]]
+    assert await rig.store.events.read_events(None, kinds=["job.cancelled"]) == []
+    assert await rig.store.events.read_events(everything[-1].id) == []
     for rotten in ("what", "1", "zz-1", "-1-2", "f" * 40 + "-1"):
         with pytest.raises(ValidationError):
-            await rig.store.read_events(rotten)
+            await rig.store.events.read_events(rotten)
 
 
 # ---- logs
@@ -1069,19 +1109,19 @@ async def test_log_appends_in_any_order_are_idempotent(rig: Rig) -> None:
     assert await put(0, 100) == 100
     assert await put(50, 150) == 150
     assert await put(300, 400) == 400
-    chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 0)
+    chunks = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 0)
     assert [(c.offset, len(c.data)) for c in chunks] == [(0, 100), (100, 50), (300, 100)]
     assert await put(120, 350) == 400
     assert await put(400, 400, ended=True) == 400
-    chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 7)
+    chunks = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 7)
     assert chunks[0].offset == 7
     assert b"".join(c.data for c in chunks) == text[7:400]
-    short = await rig.store.read_log(job_id, 1, 0, "stdout", 7, limit_bytes=20)
+    short = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 7, limit_bytes=20)
     assert b"".join(c.data for c in short) == text[7:27]
-    (stream,) = await rig.store.list_log_streams(job_id)
+    (stream,) = await rig.store.logs.list_log_streams(job_id)
     assert (stream.size, stream.kept, stream.ended) == (400, 400, True)
-    assert await rig.store.list_log_streams(job_id, 2) == []
-    assert await rig.store.read_log(job_id, 1, 0, "stderr", 0) == []
+    assert await rig.store.logs.list_log_streams(job_id, 2) == []
+    assert await rig.store.logs.read_log(job_id, 1, 0, "stderr", 0) == []
 
 
 async def test_logs_keep_head_and_tail(rig: Rig) -> None:
@@ -1092,10 +1132,10 @@ async def test_logs_keep_head_and_tail(rig: Rig) -> None:
     for at in range(0, len(text), piece):
         size = await rig.append_log("h1", key, "stdout", at, text[at : at + piece], False, keep)
         assert size == min(at + piece, len(text))
-    (stream,) = await rig.store.list_log_streams(job_id)
+    (stream,) = await rig.store.logs.list_log_streams(job_id)
     assert stream.size == len(text)
     assert keep <= stream.kept <= keep + 2 * piece
-    chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 0)
+    chunks = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 0)
     assert all(c.data == text[c.offset : c.offset + len(c.data)] for c in chunks)
     assert sum(len(c.data) for c in chunks) == stream.kept
     gaps = [b.offset - a.offset - len(a.data) for a, b in itertools.pairwise(chunks)]
@@ -1105,7 +1145,7 @@ async def test_logs_keep_head_and_tail(rig: Rig) -> None:
     # A late chunk of what was dropped stays dropped.
     middle = len(text) // 2
     await rig.append_log("h1", key, "stdout", middle, text[middle : middle + 100], False, keep)
-    assert (await rig.store.list_log_streams(job_id))[0].kept == stream.kept
+    assert (await rig.store.logs.list_log_streams(job_id))[0].kept == stream.kept
 
 
 async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
@@ -1125,14 +1165,14 @@ async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
         put(TaskKey("x\x00", 0, 1), "stdout", 0, b"x"), put(key, "stdout", 18, b"", True),
     ]  # fmt: skip
     for sizes in ([8, None, 6, 13, 18, 0, None, 18], [18, None, 6, 18, 18, 0, None, 18]):
-        assert await rig.store.append_logs("h1", appends) == sizes
-        chunks = await rig.store.read_log(job_id, 1, 0, "stdout", 0)
+        assert await rig.store.logs.append_logs("h1", appends) == sizes
+        chunks = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 0)
         assert b"".join(c.data for c in chunks) == b"one two three four"
         found = {
             (s.job_id, s.stream): (s.size, s.kept, s.ended)
             for s in [
-                *await rig.store.list_log_streams(job_id),
-                *await rig.store.list_log_streams(other_id),
+                *await rig.store.logs.list_log_streams(job_id),
+                *await rig.store.logs.list_log_streams(other_id),
             ]
         }
         assert found == {
@@ -1140,8 +1180,8 @@ async def test_appends_together_are_as_appends_one_by_one(rig: Rig) -> None:
             (job_id, "stderr"): (0, 0, True),
             (other_id, "stdout"): (6, 6, True),
         }
-    assert await rig.store.append_logs("h1", []) == []
-    assert await rig.store.append_logs("h2", appends[:1]) == [None]
+    assert await rig.store.logs.append_logs("h1", []) == []
+    assert await rig.store.logs.append_logs("h2", appends[:1]) == [None]
 
 
 async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:
@@ -1157,7 +1197,7 @@ async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:
     for host, wrong in strange:
         assert await rig.append_log(host, wrong, "stdout", 0, b"x", False, 1000) is None
         with pytest.raises(Stale):
-            await rig.store.put_forensics(
+            await rig.store.logs.put_forensics(
                 host, Forensics(key=wrong, reason="r", seconds=1.0, sections={}), now=rig.now
             )
     await rig.sync(ended=[(key, OK)])
@@ -1169,11 +1209,11 @@ async def test_forensics(rig: Rig) -> None:
     job_id, key = await rig.running()
     found = Forensics(key=key, reason="stalled", seconds=1.25, sections={"stacks": "main\n  wait"})
     for _ in range(2):
-        await rig.store.put_forensics("h1", found, now=rig.now)
-    assert await rig.store.get_forensics(job_id) == [(1, found)]
-    assert await rig.store.get_forensics(job_id, 2) == []
-    assert (await rig.store.list_attempts(job_id))[0].has_forensics
-    await rig.store.put_forensics(
+        await rig.store.logs.put_forensics("h1", found, now=rig.now)
+    assert await rig.store.logs.get_forensics(job_id) == [(1, found)]
+    assert await rig.store.logs.get_forensics(job_id, 2) == []
+    assert (await rig.store.jobs.list_attempts(job_id))[0].has_forensics
+    await rig.store.logs.put_forensics(
         "h1", Forensics(key=key, reason="a\x00", seconds=1.0, sections={"t": "b\x00c"}), now=rig.now
     )
 
@@ -1182,29 +1222,36 @@ async def test_forensics(rig: Rig) -> None:
 
 
 async def test_tokens(rig: Rig) -> None:
-    made = await rig.store.create_token("t1", "submit", "ci", HASH, None, now=rig.now)
-    assert await rig.store.create_token("t1", "submit", "ci", HASH, None, now=rig.tick(1)) == made
-    assert await rig.store.find_token(HASH, now=rig.now) == made
-    assert await rig.store.use_join_token(HASH, now=rig.now) is None
-    assert await rig.store.find_token(HASH[::-1], now=rig.now) is None
-    await rig.store.revoke_token("t1", now=rig.now)
-    await rig.store.revoke_token("t1", now=rig.tick(1))
-    assert await rig.store.find_token(HASH, now=rig.now) is None
-    (listed,) = await rig.store.list_tokens()
+    made = await rig.store.tokens.create_token("t1", "submit", "ci", HASH, None, now=rig.now)
+    assert (
+        await rig.store.tokens.create_token("t1", "submit", "ci", HASH, None, now=rig.tick(1))
+        == made
+    )
+    assert await rig.store.tokens.find_token(HASH, now=rig.now) == made
+    assert await rig.store.tokens.use_join_token(HASH, now=rig.now) is None
+    assert await rig.store.tokens.find_token(HASH[::-1], now=rig.now) is None
+    await rig.store.tokens.revoke_token("t1", now=rig.now)
+    await rig.store.tokens.revoke_token("t1", now=rig.tick(1))
+    assert await rig.store.tokens.find_token(HASH, now=rig.now) is None
+    (listed,) = await rig.store.tokens.list_tokens()
     assert listed.revoked_at == START + timedelta(seconds=1)
     with pytest.raises(NotFound):
-        await rig.store.revoke_token("t9")
+        await rig.store.tokens.revoke_token("t9")
     until = rig.now + timedelta(seconds=10)
-    await rig.store.create_token("t2", "read", "", HASH[::-1], until, now=rig.now)
-    assert await rig.store.find_token(HASH[::-1], now=until - timedelta(seconds=1)) is not None
-    assert await rig.store.find_token(HASH[::-1], now=until) is None
+    await rig.store.tokens.create_token("t2", "read", "", HASH[::-1], until, now=rig.now)
+    assert (
+        await rig.store.tokens.find_token(HASH[::-1], now=until - timedelta(seconds=1)) is not None
+    )
+    assert await rig.store.tokens.find_token(HASH[::-1], now=until) is None
 
 
 async def test_a_join_token_is_spent_once_under_a_race(rig: Rig) -> None:
-    await rig.store.create_token("t1", "join", "", HASH, None, now=rig.now)
-    used = await asyncio.gather(*(rig.store.use_join_token(HASH, now=rig.now) for _ in range(8)))
+    await rig.store.tokens.create_token("t1", "join", "", HASH, None, now=rig.now)
+    used = await asyncio.gather(
+        *(rig.store.tokens.use_join_token(HASH, now=rig.now) for _ in range(8))
+    )
     assert sum(token is not None for token in used) == 1
-    assert await rig.store.use_join_token(HASH, now=rig.now) is None
+    assert await rig.store.tokens.use_join_token(HASH, now=rig.now) is None
 
 
 # ---- housekeeping
@@ -1214,22 +1261,22 @@ async def test_prune_takes_old_ended_jobs_with_everything(rig: Rig) -> None:
     await rig.host()
     old, key = await rig.running(idempotency_key="k", secrets={"A": "b"})
     await rig.append_log("h1", key, "stdout", 0, b"bytes", True, 1000)
-    await rig.store.put_forensics(
+    await rig.store.logs.put_forensics(
         "h1", Forensics(key=key, reason="r", seconds=1.0, sections={}), now=rig.now
     )
     await rig.sync(ended=[(key, OK)])
     unfinished = await rig.submit()
     rig.tick(86_400)
     young = await rig.submit()
-    await rig.store.cancel_job(young, "", now=rig.now)
-    assert await rig.store.prune(1.5, now=rig.now) == 0
-    assert await rig.store.prune(0.5, now=rig.now) == 1
+    await rig.store.jobs.cancel_job(young, "", now=rig.now)
+    assert await rig.store.jobs.prune(1.5, now=rig.now) == 0
+    assert await rig.store.jobs.prune(0.5, now=rig.now) == 1
     with pytest.raises(NotFound):
         await rig.job(old)
     assert await rig.events(old) == []
-    assert await rig.store.read_log(old, 1, 0, "stdout", 0) == []
-    assert await rig.store.get_forensics(old) == []
-    assert {j.id for j in await rig.store.list_jobs(JobFilter())} == {unfinished, young}
+    assert await rig.store.logs.read_log(old, 1, 0, "stdout", 0) == []
+    assert await rig.store.logs.get_forensics(old) == []
+    assert {j.id for j in await rig.store.jobs.list_jobs(JobFilter())} == {unfinished, young}
     assert await rig.submit(idempotency_key="k")
     assert "host.registered" not in await rig.kinds()  # as old as the job
 
@@ -1248,18 +1295,18 @@ async def test_gauges(rig: Rig) -> None:
 
 
 async def test_hints_reach_their_listener_once(rig: Rig) -> None:
-    hints = rig.store.hints()
+    hints = rig.store.leadership.hints()
     waiting = asyncio.ensure_future(anext(hints))
     await asyncio.sleep(0)
     for _ in range(5):
-        rig.store.hint("admit")
-    rig.store.hint("drain")
+        rig.store.leadership.hint("admit")
+    rig.store.leadership.hint("drain")
     assert await asyncio.wait_for(waiting, 5) == "admit"
     assert await asyncio.wait_for(anext(hints), 5) == "drain"
 
 
 async def test_one_leads(rig: Rig) -> None:
-    assert await rig.store.try_lead() is True
-    assert await rig.store.try_lead() is True
-    await rig.store.stop_leading()
-    assert await rig.store.try_lead() is True
+    assert await rig.store.leadership.try_lead() is True
+    assert await rig.store.leadership.try_lead() is True
+    await rig.store.leadership.stop_leading()
+    assert await rig.store.leadership.try_lead() is True

@@ -17,25 +17,27 @@ STOPPED_SECONDS = 45
 async def test_a_drain_is_forced_once_and_only_what_is_left_of_it(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    await rig.store.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+    await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
     epoch = (await rig.job(job_id)).epoch
-    assert await rig.store.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS)) == []
+    assert (
+        await rig.store.drains.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS)) == []
+    )
     assert (await rig.sync(live=[key])).preempts[0].hard is False
     rig.tick(STOPPED_SECONDS + 1)
-    slow = await rig.store.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS))
+    slow = await rig.store.drains.list_slow_drains(rig.now - timedelta(seconds=STOPPED_SECONDS))
     assert [job.id for job in slow] == [job_id]
-    assert await rig.store.force_drain(job_id, epoch + 1, now=rig.now) == 0, (
+    assert await rig.store.drains.force_drain(job_id, epoch + 1, now=rig.now) == 0, (
         "another epoch's drain is left alone"
     )
-    assert await rig.store.force_drain(job_id, epoch, now=rig.now) == 1
-    assert await rig.store.force_drain(job_id, epoch, now=rig.now) == 0
-    assert await rig.store.list_slow_drains(rig.now) == []
+    assert await rig.store.drains.force_drain(job_id, epoch, now=rig.now) == 1
+    assert await rig.store.drains.force_drain(job_id, epoch, now=rig.now) == 0
+    assert await rig.store.drains.list_slow_drains(rig.now) == []
     assert (await rig.sync(live=[key])).preempts[0].hard is True
     assert (await rig.kinds(job_id)).count("task.force_drained") == 1
     assert await rig.complete() == [], (
         "GANG-3: a task that has not confirmed its end holds its place"
     )
-    assert [t.state for t in await rig.store.list_tasks(job_id)] == [TaskState.PREEMPTING]
+    assert [t.state for t in await rig.store.jobs.list_tasks(job_id)] == [TaskState.PREEMPTING]
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked to go", "another rank fell"])
@@ -47,7 +49,7 @@ async def test_a_rank_that_survives_sigkill_takes_its_host_out_of_service_at_onc
         await rig.host(name, slots=1)
     job_id = await rig.submit(tasks=3)
     assert job_id in await rig.admit()
-    keys = [task.key for task in await rig.store.list_tasks(job_id)]
+    keys = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
     where = [await rig.where(job_id, rank) for rank in range(3)]
     for name in where:
         await rig.sync(name)
@@ -56,13 +58,13 @@ async def test_a_rank_that_survives_sigkill_takes_its_host_out_of_service_at_onc
     for name, key in zip(where, keys, strict=True):
         await rig.sync(name, live=[key], started=[key])
     if asked:
-        await rig.store.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+        await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
         await rig.sync(where[0], ended=[(keys[0], STOPPED)])
     else:
         await rig.sync(where[0], ended=[(keys[0], fails(7))])
     rig.tick(60)
     await rig.sync(where[1], ended=[(keys[1], TaskFacts(stopped=True, unkillable=True))])
-    assert (await rig.store.get_host(where[1])).state is HostState.QUARANTINED
+    assert (await rig.store.hosts.get_host(where[1])).state is HostState.QUARANTINED
     assert (await rig.job(job_id)).state is JobState.DRAINING, "the third has not ended yet"
     await rig.sync(where[0])
     small = [await rig.submit() for _ in range(2)]
@@ -70,14 +72,14 @@ async def test_a_rank_that_survives_sigkill_takes_its_host_out_of_service_at_onc
     await rig.sync(where[2], ended=[(keys[2], STOPPED)])
     await rig.complete(max_retries=1)
     job = await rig.job(job_id)
-    (attempt,) = await rig.store.list_attempts(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     guilty = 1 if asked else 0
     assert (job.ended_at, attempt.trigger_rank) == (None, guilty)
     assert attempt.cause == (Cause.GPU_FAULT if asked else Cause.NONZERO_EXIT)
     charged = {rank: (c.retries, c.infra) for rank, c in job.rank_charges.items()}
     assert charged == ({"1": (0, 1)} if asked else {"0": (1, 0)})
     assert [m.state for m in attempt.members][1] is TaskState.FAILED
-    assert where[1] not in {t.host_id for i in small for t in await rig.store.list_tasks(i)}
+    assert where[1] not in {t.host_id for i in small for t in await rig.store.jobs.list_tasks(i)}
     moved = [e for e in await rig.events() if e.kind == "host.moved"]
     assert [e.data["event"] for e in moved] == ["quarantine"], "once"
     assert f"rank 1 of job {job_id} survive SIGKILL" in moved[0].message
@@ -87,32 +89,34 @@ async def test_a_drain_job_under_another_epoch_changes_nothing(rig: Rig) -> None
     await rig.host()
     job_id, _ = await rig.running()
     epoch = (await rig.job(job_id)).epoch
-    assert not await rig.store.drain_job(
+    assert not await rig.store.jobs.drain_job(
         job_id, Cause.PREEMPTED, "late", epoch=epoch - 1, now=rig.now
     )
     assert (await rig.job(job_id)).state is JobState.RUNNING
-    assert await rig.store.drain_job(job_id, Cause.PREEMPTED, "now", epoch=epoch, now=rig.now)
+    assert await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "now", epoch=epoch, now=rig.now)
 
 
 async def test_a_draining_host_stops_its_work_at_the_deadline_and_once(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    host = await rig.store.move_host("h1", "drain", "disk swap", deadline_seconds=60, now=rig.now)
+    host = await rig.store.hosts.move_host(
+        "h1", "drain", "disk swap", deadline_seconds=60, now=rig.now
+    )
     assert host.drain_deadline == rig.now + timedelta(seconds=60)
     waiting = await rig.submit()
     assert await rig.admit() == [], "nothing new starts there"
     rig.tick(59)
-    assert await rig.store.drain_due_hosts(now=rig.now) == {}
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {}
     assert (await rig.job(job_id)).state is JobState.RUNNING
     rig.tick(2)
-    assert await rig.store.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
-    assert await rig.store.drain_due_hosts(now=rig.now) == {}
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {}
     job = await rig.job(job_id)
     assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.HOST_DRAINED)
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.hard, order.operator_stop) == (False, False)
-    assert (await rig.store.get_host("h1")).drain_deadline is None
-    await rig.store.move_host("h1", "undrain", "", now=rig.now)
+    assert (await rig.store.hosts.get_host("h1")).drain_deadline is None
+    await rig.store.hosts.move_host("h1", "undrain", "", now=rig.now)
     assert waiting in await rig.admit()
 
 
@@ -122,14 +126,14 @@ async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(
 ) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    host = await rig.store.move_host(
+    host = await rig.store.hosts.move_host(
         "h1", "drain", "too many", scale_down=True, deadline_seconds=deadline, now=rig.now
     )
     assert host.state is HostState.DRAINING
     if deadline is not None:
         assert (await rig.job(job_id)).state is JobState.RUNNING
         rig.tick(deadline + 1)
-        assert await rig.store.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
+        assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
     job = await rig.job(job_id)
     assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.SCALED_DOWN)
     assert "host name-h1 is scaled down" in (job.drain_reason or "")
@@ -148,30 +152,30 @@ async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(
     (moved,) = [e for e in await rig.events() if e.kind == "host.moved"]
     assert (moved.data["event"], moved.data["cause"]) == ("drain", "scaled_down")
     # It is called back, and then drained for another reason: that one counts.
-    await rig.store.move_host("h1", "undrain", "", now=rig.now)
+    await rig.store.hosts.move_host("h1", "undrain", "", now=rig.now)
     assert job_id in await rig.admit()
-    await rig.store.move_host("h1", "drain", "", deadline_seconds=60.0, now=rig.now)
+    await rig.store.hosts.move_host("h1", "drain", "", deadline_seconds=60.0, now=rig.now)
     rig.tick(61)
-    assert job_id in (await rig.store.drain_due_hosts(now=rig.now))["h1"]
+    assert job_id in (await rig.store.hosts.drain_due_hosts(now=rig.now))["h1"]
     assert (await rig.job(job_id)).drain_cause is Cause.HOST_DRAINED
 
 
 async def test_a_second_drain_of_a_host_changes_its_deadline_or_ends_the_waiting(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    await rig.store.move_host("h1", "drain", "disk swap", deadline_seconds=3600, now=rig.now)
-    host = await rig.store.move_host(
+    await rig.store.hosts.move_host("h1", "drain", "disk swap", deadline_seconds=3600, now=rig.now)
+    host = await rig.store.hosts.move_host(
         "h1", "drain", "disk swap, sooner", deadline_seconds=60, now=rig.now
     )
     assert (host.drain_deadline, host.reason) == (
         rig.now + timedelta(seconds=60),
         "disk swap, sooner",
     )
-    host = await rig.store.move_host("h1", "drain", "take your time", now=rig.now)
+    host = await rig.store.hosts.move_host("h1", "drain", "take your time", now=rig.now)
     assert host.drain_deadline is None
     rig.tick(61)
-    assert await rig.store.drain_due_hosts(now=rig.now) == {}
-    await rig.store.move_host("h1", "drain", "it burns", hard=True, now=rig.now)
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {}
+    await rig.store.hosts.move_host("h1", "drain", "it burns", hard=True, now=rig.now)
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
     assert (await rig.job(job_id)).state is JobState.DRAINING
@@ -183,13 +187,13 @@ async def test_what_runs_is_told_with_its_limits(rig: Rig) -> None:
     off = await rig.submit(time_limit_seconds="off")
     queued = await rig.submit(time_limit_seconds=5.0, host_labels={"zone": "a"}, placement="spread")
     rig.tick(10)
-    snap = await rig.store.read_admission(10, now=rig.now)
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
     assert snap.lowest_preemptible == 7
     found = {c.job_id: c for c in snap.candidates}
     assert found[off].time_limit_seconds == float("inf")
     assert (found[queued].time_limit_seconds, found[queued].waited_seconds) == (5.0, 10.0)
     assert (found[queued].placement, dict(found[queued].host_labels)) == ("spread", {"zone": "a"})
-    (task,) = await rig.store.read_running(now=rig.now)
+    (task,) = await rig.store.admission.read_running(now=rig.now)
     assert (
         task.job_id,
         task.ran_seconds,
@@ -204,12 +208,12 @@ async def test_a_job_that_has_not_started_says_since_when(rig: Rig) -> None:
     job_id = await rig.submit()
     await rig.admit()
     rig.tick(12)
-    (found,) = await rig.store.list_reserved(now=rig.now)
+    (found,) = await rig.store.admission.list_reserved(now=rig.now)
     assert (found.job.id, found.seconds) == (job_id, 12.0)
     await rig.sync()
     key = await rig.key(job_id)
     await rig.sync(live=[key], started=[key])
-    assert await rig.store.list_reserved(now=rig.now) == []
+    assert await rig.store.admission.list_reserved(now=rig.now) == []
 
 
 async def test_a_gang_runs_whose_last_rank_began_and_finished_between_two_reports(rig: Rig) -> None:
@@ -218,7 +222,7 @@ async def test_a_gang_runs_whose_last_rank_began_and_finished_between_two_report
         await rig.host(name, slots=1)
     job_id = await rig.submit(tasks=2)
     assert await rig.admit() == [job_id]
-    keys = [task.key for task in await rig.store.list_tasks(job_id)]
+    keys = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
     where = [await rig.where(job_id, rank) for rank in range(2)]
     for name in where:
         await rig.sync(name)
@@ -229,7 +233,7 @@ async def test_a_gang_runs_whose_last_rank_began_and_finished_between_two_report
     await rig.sync(where[1], ended=[(keys[1], OK)])
     job = await rig.job(job_id)
     assert (job.state, job.started_at) == (JobState.RUNNING, rig.now)
-    assert await rig.store.list_reserved(now=rig.now) == []
+    assert await rig.store.admission.list_reserved(now=rig.now) == []
     assert (await rig.kinds(job_id)).count("job.started") == 1
     await rig.sync(where[0], ended=[(keys[0], OK)])
     assert (await rig.job(job_id)).state is JobState.SUCCEEDED
@@ -245,12 +249,14 @@ async def test_a_rank_that_ran_before_the_barrier_is_none_of_this_attempt(
         await rig.host(name, slots=1)
     job_id = await rig.submit(tasks=2)
     assert await rig.admit() == [job_id]
-    keys = [task.key for task in await rig.store.list_tasks(job_id)]
+    keys = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
     where = [await rig.where(job_id, rank) for rank in range(2)]
     if not over:
         answer = await rig.sync(where[0], live=[keys[0]], started=[keys[0]])
         assert (answer.lost, answer.renewed) == ((keys[0],), ())
-        assert [t.state for t in await rig.store.list_tasks(job_id)] == [TaskState.RESERVED] * 2
+        assert [t.state for t in await rig.store.jobs.list_tasks(job_id)] == [
+            TaskState.RESERVED
+        ] * 2
     answer = await rig.sync(where[0], ended=[(keys[0], OK if over else TaskFacts(signal=9))])
     assert answer.acked == (keys[0],)
     await rig.sync(where[1])
@@ -271,21 +277,21 @@ async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
 
     async def read_limit() -> str:
         assert await rig.admit() == [job_id]
-        (found,) = await rig.store.list_reserved([job_id, "another"], now=rig.now)
-        assert await rig.store.list_reserved(["another"], now=rig.now) == []
+        (found,) = await rig.store.admission.list_reserved([job_id, "another"], now=rig.now)
+        assert await rig.store.admission.list_reserved(["another"], now=rig.now) == []
         return found.start_limit
 
     await rig.host()
     job_id = await rig.submit(tasks=2)
     assert await read_limit() == "start_timeout_seconds"
     rig.tick(31)
-    assert await rig.store.expire_reservations(30.0, now=rig.now) == [job_id]
+    assert await rig.store.admission.expire_reservations(30.0, now=rig.now) == [job_id]
     await rig.host(new=False)
     assert await read_limit() == "start_timeout_seconds", "nobody was told of the attempt before"
     keys = [claim.key for claim in (await rig.sync()).claims]
     await rig.sync(claimed=[(key, 4711) for key in keys])
     await rig.sync(live=keys, started=keys[:1])
-    await rig.store.drain_job(job_id, Cause.START_TIMEOUT, "it is slow", now=rig.now)
+    await rig.store.jobs.drain_job(job_id, Cause.START_TIMEOUT, "it is slow", now=rig.now)
     await rig.sync(ended=[(key, STOPPED) for key in keys])
     assert await rig.complete() == [job_id]
     assert await read_limit() == "start_timeout_seconds", "one of its ranks never ran"
@@ -308,23 +314,25 @@ async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) 
     rig.tick(20)
     await rig.sync(live=[held, other])
     assert await rig.admit() == [waits]
-    await rig.store.drain_job(stopping, Cause.PREEMPTED, "make room", now=rig.now)
+    await rig.store.jobs.drain_job(stopping, Cause.PREEMPTED, "make room", now=rig.now)
     rig.tick(-7200)
     since = rig.now
-    await rig.store.settle_clock(now=rig.now)
-    assert [task.lease_until for task in await rig.store.list_tasks(held.job_id)] == [
+    await rig.store.leases.settle_clock(now=rig.now)
+    assert [task.lease_until for task in await rig.store.jobs.list_tasks(held.job_id)] == [
         rig.now + timedelta(seconds=300)
     ]
-    assert [found.seconds for found in await rig.store.list_reserved(now=rig.now)] == [0.0]
+    assert [found.seconds for found in await rig.store.admission.list_reserved(now=rig.now)] == [
+        0.0
+    ]
     assert (await rig.job(stopping)).drain_since == rig.now
-    assert (await rig.store.get_host("h1")).heartbeat_at == rig.now
-    before = await rig.store.list_tasks(held.job_id)
+    assert (await rig.store.hosts.get_host("h1")).heartbeat_at == rig.now
+    before = await rig.store.jobs.list_tasks(held.job_id)
     rig.tick(10)
-    await rig.store.settle_clock(now=rig.now)
-    assert await rig.store.list_tasks(held.job_id) == before, "what is not in the future stays"
-    assert await rig.store.lapse_leases(since, now=rig.now) == []
+    await rig.store.leases.settle_clock(now=rig.now)
+    assert await rig.store.jobs.list_tasks(held.job_id) == before, "what is not in the future stays"
+    assert await rig.store.leases.lapse_leases(since, now=rig.now) == []
     rig.tick(310)
-    lapsed = await rig.store.lapse_leases(since, now=rig.now)
+    lapsed = await rig.store.leases.lapse_leases(since, now=rig.now)
     assert {held.job_id, stopping} <= set(lapsed)
 
 
@@ -334,13 +342,13 @@ async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig)
     await rig.host()
     job_id, key = await rig.running(preemptible=True, priority=7)
     await rig.submit()
-    await rig.store.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
-    assert (await rig.store.read_admission(10, now=rig.now)).lowest_preemptible == 7
-    (task,) = await rig.store.read_running(now=rig.now)
+    await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).lowest_preemptible == 7
+    (task,) = await rig.store.admission.read_running(now=rig.now)
     assert (task.draining, task.preemptible) == (True, False)
     await rig.sync(ended=[(key, STOPPED)])
     await rig.complete()
-    assert (await rig.store.read_admission(10, now=rig.now)).lowest_preemptible is None
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).lowest_preemptible is None
 
 
 async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: Rig) -> None:
@@ -349,9 +357,12 @@ async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: R
     await rig.host()
     for on_partial in ("fail", "restart"):
         job_id, keys = await rig.running_gang(2, preemptible=True, on_partial=on_partial)
-        assert [t.preemptible for t in await rig.store.read_running(now=rig.now)] == [True, True]
+        assert [t.preemptible for t in await rig.store.admission.read_running(now=rig.now)] == [
+            True,
+            True,
+        ]
         await rig.sync(live=[keys[1]], ended=[(keys[0], OK)])
-        (task,) = await rig.store.read_running(now=rig.now)
+        (task,) = await rig.store.admission.read_running(now=rig.now)
         assert task.preemptible is (on_partial == "restart")
         await rig.sync(ended=[(keys[1], OK)])
         assert (await rig.job(job_id)).state is JobState.SUCCEEDED
@@ -366,10 +377,10 @@ async def test_whose_end_came_first_is_told_by_the_hosts_own_clocks(rig: Rig) ->
     victim = TaskFacts(exit_code=1, runtime_seconds=59.9, ended_ago_seconds=0.1)
     first = TaskFacts(exit_code=1, runtime_seconds=59.5, ended_ago_seconds=0.5)
     await rig.sync(ended=[(keys[0], victim), (keys[1], first)])
-    ended = {t.rank: t.ended_at for t in await rig.store.list_tasks(job_id)}
+    ended = {t.rank: t.ended_at for t in await rig.store.jobs.list_tasks(job_id)}
     assert ended == {0: rig.now - timedelta(seconds=0.1), 1: rig.now - timedelta(seconds=0.5)}
     await rig.complete(max_retries=1)
-    (attempt,) = await rig.store.list_attempts(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert attempt.trigger_rank == 1
     assert dict((await rig.job(job_id)).rank_charges).keys() == {"1"}
 
@@ -382,14 +393,14 @@ async def test_a_clock_that_lies_puts_no_end_before_its_start(rig: Rig) -> None:
     await rig.sync(
         live=[keys[0]], ended=[(keys[1], TaskFacts(exit_code=1, ended_ago_seconds=1e18))]
     )
-    assert {t.rank: t.ended_at for t in await rig.store.list_tasks(job_id)}[1] == started
+    assert {t.rank: t.ended_at for t in await rig.store.jobs.list_tasks(job_id)}[1] == started
 
 
 async def test_every_rank_is_told_of_all_seats_and_their_devices(rig: Rig) -> None:
     await rig.host(gpus=4)
     job_id = await rig.submit(tasks=3, gpus=1)
     assert await rig.admit() == [job_id]
-    tasks = await rig.store.list_tasks(job_id)
+    tasks = await rig.store.jobs.list_tasks(job_id)
     keys = [task.key for task in tasks]
     assert [claim.key for claim in (await rig.sync()).claims] == keys
     answer = await rig.sync(claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys])

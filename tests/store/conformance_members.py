@@ -24,7 +24,7 @@ GIVEN_UP = TaskFacts(exit_code=72, runtime_seconds=3.0)
 
 
 async def _task(rig: Rig, job_id: str, rank: int) -> TaskRecord:
-    return (await rig.store.list_tasks(job_id))[rank]
+    return (await rig.store.jobs.list_tasks(job_id))[rank]
 
 
 async def _seat(rig: Rig, job_id: str, rank: int) -> TaskRecord:
@@ -50,7 +50,7 @@ async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
     answer = await rig.sync(lost, ended=[(keys[1], KILLED)])
     assert answer.acked == (keys[1],)
     assert answer.draining == ()
-    assert [t.state for t in await rig.store.list_tasks(job_id)] == [
+    assert [t.state for t in await rig.store.jobs.list_tasks(job_id)] == [
         TaskState.RUNNING,
         TaskState.FAILED,
         TaskState.RUNNING,
@@ -73,7 +73,7 @@ async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
     assert (after.state, after.attempts) == (JobState.RUNNING, 1)
     assert after.epoch == before.epoch + 1 == task.epoch
     assert after.rank_charges["1"].infra == 1
-    others = [t for t in await rig.store.list_tasks(job_id) if t.rank != 1]
+    others = [t for t in await rig.store.jobs.list_tasks(job_id) if t.rank != 1]
     assert [t.key for t in others] == [keys[0], keys[2]], "nothing of the others changed"
     kinds = await rig.kinds(job_id)
     assert kinds[-3:] == ["task.replaced", "task.reserved", "task.started"]
@@ -98,7 +98,9 @@ async def test_what_the_earlier_host_still_says_changes_nothing(rig: Rig) -> Non
     assert (await _task(rig, job_id, 1)).state is TaskState.RUNNING, "FENCE-1"
     new = NewCheckpoint(blob="b", size=1, sha256=b"0" * 32)
     with pytest.raises(Stale):
-        await rig.store.add_checkpoint(lost, rig.incarnations[lost], keys[1], new, 2, now=rig.now)
+        await rig.store.checkpoints.add_checkpoint(
+            lost, rig.incarnations[lost], keys[1], new, 2, now=rig.now
+        )
 
 
 async def test_a_member_may_come_back_to_the_same_host_under_its_own_epoch(rig: Rig) -> None:
@@ -113,7 +115,7 @@ async def test_a_member_may_come_back_to_the_same_host_under_its_own_epoch(rig: 
     assert (await _task(rig, job_id, 2)).state is TaskState.RUNNING, (
         "the same host, the same incarnation, an older epoch"
     )
-    stored = await rig.store.add_checkpoint(
+    stored = await rig.store.checkpoints.add_checkpoint(
         host,
         rig.incarnations[host],
         task.key,
@@ -123,7 +125,7 @@ async def test_a_member_may_come_back_to_the_same_host_under_its_own_epoch(rig: 
     )
     assert stored is not None, "its checkpoints are taken under its own epoch"
     other = keys[1]
-    assert await rig.store.add_checkpoint(
+    assert await rig.store.checkpoints.add_checkpoint(
         await rig.where(job_id, 1),
         rig.incarnations[await rig.where(job_id, 1)],
         other,
@@ -163,7 +165,7 @@ async def test_a_member_over_its_budget_ends_the_job_and_another_that_fails_once
     await rig.replace(infra_cap=2)
     job = await rig.job(job_id)
     assert (job.state, job.trigger_rank) == (JobState.DRAINING, 1)
-    for task in await rig.store.list_tasks(job_id):
+    for task in await rig.store.jobs.list_tasks(job_id):
         if task.state is TaskState.PREEMPTING:
             await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
     assert await rig.complete(infra_cap=2) == [job_id]
@@ -219,7 +221,7 @@ async def test_a_drained_host_takes_its_members_and_nobody_elses(rig: Rig) -> No
     job_id, keys = await rig.supervised()
     await rig.host("h4", slots=1)
     host = await rig.where(job_id, 1)
-    await rig.store.move_host(host, "drain", "disk swap", hard=True, now=rig.now)
+    await rig.store.hosts.move_host(host, "drain", "disk swap", hard=True, now=rig.now)
     job = await rig.job(job_id)
     assert (job.state, job.drain_cause) == (JobState.RUNNING, None)
     (order,) = (await rig.sync(host, live=[keys[1]])).preempts
@@ -230,7 +232,7 @@ async def test_a_drained_host_takes_its_members_and_nobody_elses(rig: Rig) -> No
     assert (await _seat(rig, job_id, 1)).host_id == "h4"
     assert (await rig.job(job_id)).rank_charges == {}
     script = await rig.where(job_id, 0)
-    await rig.store.move_host(script, "drain", "disk swap", hard=True, now=rig.now)
+    await rig.store.hosts.move_host(script, "drain", "disk swap", hard=True, now=rig.now)
     assert (await rig.job(job_id)).state is JobState.DRAINING, (
         "with the script's host the whole falls"
     )
@@ -250,7 +252,7 @@ async def test_a_lapsed_lease_and_a_new_incarnation_free_one_member(rig: Rig) ->
             key = (await _task(rig, job_id, rank)).key
             if rank == 0:
                 await rig.sync(await rig.where(job_id, rank), live=[key])
-    assert await rig.store.lapse_leases(began, now=rig.now) == [job_id]
+    assert await rig.store.leases.lapse_leases(began, now=rig.now) == [job_id]
     assert (await _task(rig, job_id, 2)).state is TaskState.FAILED
     assert (await rig.job(job_id)).state is JobState.RUNNING
 
@@ -263,19 +265,19 @@ async def test_a_place_nobody_takes_is_given_to_another(rig: Rig) -> None:
     assert job_id in await rig.admit()
     first = await _task(rig, job_id, 1)
     assert (first.state, first.host_id) == (TaskState.RESERVED, "h4")
-    assert await rig.store.release_members(30.0, now=rig.now) == []
-    assert await rig.store.expire_reservations(0.0, now=rig.tick(31)) == [], (
+    assert await rig.store.members.release_members(30.0, now=rig.now) == []
+    assert await rig.store.admission.expire_reservations(0.0, now=rig.tick(31)) == [], (
         "the job has long started"
     )
-    assert await rig.store.release_members(30.0, now=rig.now) == [job_id]
+    assert await rig.store.members.release_members(30.0, now=rig.now) == [job_id]
     assert (await _task(rig, job_id, 1)).state is TaskState.BLOCKED
     await rig.sync("h4")
-    for task in await rig.store.list_tasks(job_id):
+    for task in await rig.store.jobs.list_tasks(job_id):
         if task.state is TaskState.RUNNING:
             await rig.sync(str(task.host_id), live=[task.key])
     for host in ("h1", "h2", "h3"):
         await rig.sync(
-            host, live=[t.key for t in await rig.store.list_tasks(job_id) if t.host_id == host]
+            host, live=[t.key for t in await rig.store.jobs.list_tasks(job_id) if t.host_id == host]
         )
     second = await _seat(rig, job_id, 1)
     assert second.epoch > first.epoch
@@ -294,12 +296,12 @@ async def test_the_log_of_a_rank_goes_on_where_its_predecessors_ended(rig: Rig) 
     await rig.append_log("h4", task.key, "stdout", 0, b"two\n", False, 1 << 20)
     await rig.append_log("h4", task.key, "stdout", 4, b"three\n", False, 1 << 20)
     await rig.append_log(first, keys[1], "stdout", 9, b"too late\n", True, 1 << 20)
-    (stream,) = [s for s in await rig.store.list_log_streams(job_id) if s.rank == 1]
-    chunks = await rig.store.read_log(job_id, 1, 1, "stdout", 0)
+    (stream,) = [s for s in await rig.store.logs.list_log_streams(job_id) if s.rank == 1]
+    chunks = await rig.store.logs.read_log(job_id, 1, 1, "stdout", 0)
     assert b"".join(c.data for c in chunks) == b"one\nlast\ntwo\nthree\n"
     assert (stream.size, stream.ended) == (19, False), "the first host's end is not the rank's"
     await rig.append_log("h4", task.key, "stdout", 10, b"", True, 1 << 20)
-    (stream,) = [s for s in await rig.store.list_log_streams(job_id) if s.rank == 1]
+    (stream,) = [s for s in await rig.store.logs.list_log_streams(job_id) if s.rank == 1]
     assert stream.ended
     assert await rig.append_log("h3", task.key, "stdout", 0, b"x", False, 1 << 20) is None
 
@@ -308,7 +310,7 @@ async def test_a_cancel_takes_blocked_members_too(rig: Rig) -> None:
     job_id, keys = await rig.supervised()
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], GIVEN_UP)])
     await rig.replace()
-    await rig.store.cancel_job(job_id, "enough", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
     for rank in (0, 2):
         await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], STOPPED)])
     assert await rig.complete() == [job_id]
@@ -333,7 +335,7 @@ async def test_a_member_that_falls_at_the_start_keeps_no_one_waiting(rig: Rig) -
         await rig.host(host, slots=1)
     job_id = await rig.submit(tasks=3, placement="spread", supervised=True)
     await rig.admit()
-    tasks = await rig.store.list_tasks(job_id)
+    tasks = await rig.store.jobs.list_tasks(job_id)
     for task in tasks:
         await rig.sync(str(task.host_id))
     for task in tasks:
@@ -347,8 +349,8 @@ async def test_a_member_that_falls_at_the_start_keeps_no_one_waiting(rig: Rig) -
     assert len(await rig.replace()) == 1
     job = await rig.job(job_id)
     assert (job.state, job.drain_cause) == (JobState.RUNNING, None)
-    assert await rig.store.expire_reservations(0.0, now=rig.tick(60)) == []
-    (attempt,) = await rig.store.list_attempts(job_id)
+    assert await rig.store.admission.expire_reservations(0.0, now=rig.tick(60)) == []
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert attempt.state == "running"
     assert attempt.started_at is not None
     for task in tasks[:2]:
@@ -378,13 +380,15 @@ async def test_falls_are_decided_together_and_before_slow_starts_are_looked_at(r
     assert job_id in await rig.admit()
     for rank in (3, 2):
         await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], KILLED)])
-    found = [(m.task.rank, m.fallen) for m in await rig.store.list_members(100)]
+    found = [(m.task.rank, m.fallen) for m in await rig.store.members.list_members(100)]
     assert found == [(2, True), (3, True), (1, False)], (
         "who has a place keeps nobody waiting who has none"
     )
-    assert [m.task.rank for m in await rig.store.list_members(1)] == [2]
+    assert [m.task.rank for m in await rig.store.members.list_members(1)] == [2]
     assert len(await rig.replace()) == 2
-    blocked = [t.rank for t in await rig.store.list_tasks(job_id) if t.state is TaskState.BLOCKED]
+    blocked = [
+        t.rank for t in await rig.store.jobs.list_tasks(job_id) if t.state is TaskState.BLOCKED
+    ]
     assert blocked == [2, 3]
     epoch = (await rig.job(job_id)).epoch
     assert job_id in await rig.admit()
@@ -397,20 +401,20 @@ async def test_a_fall_is_decided_once_whoever_leads(rig: Rig) -> None:
     job_id, keys = await rig.supervised()
     await rig.host("h4", slots=1)
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
-    (seen,) = await rig.store.list_members(100)
+    (seen,) = await rig.store.members.list_members(100)
     plan = plan_replacement(seen.job, seen.task, Policy(), ())
-    assert await rig.store.replace_members([(seen.task.key, plan)] * 2, now=rig.now) == [
+    assert await rig.store.members.replace_members([(seen.task.key, plan)] * 2, now=rig.now) == [
         seen.task.key
     ]
-    assert await rig.store.replace_members([(seen.task.key, plan)], now=rig.now) == []
+    assert await rig.store.members.replace_members([(seen.task.key, plan)], now=rig.now) == []
     job = await rig.job(job_id)
     assert (job.rank_charges["1"].infra, job.infra_charged) == (1, 1)
-    snapshot = await rig.store.read_admission(100, now=rig.now)
+    snapshot = await rig.store.admission.read_admission(100, now=rig.now)
     placed = plan_admission(
         snapshot.candidates, snapshot.hosts, snapshot.headroom, snapshot.quotas
     ).placements
-    assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == [job_id]
-    assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == []
+    assert await rig.store.members.seat_members(placed, {job_id: 300.0}, now=rig.now) == [job_id]
+    assert await rig.store.members.seat_members(placed, {job_id: 300.0}, now=rig.now) == []
     task = await _task(rig, job_id, 1)
     await rig.sync("h4")
     await rig.sync("h4", ended=[(task.key, KILLED)])
@@ -418,10 +422,10 @@ async def test_a_fall_is_decided_once_whoever_leads(rig: Rig) -> None:
     rig.tick(10)
     for other in ("h1", "h2", "h3", "h4"):
         await rig.sync(other)
-    assert await rig.store.seat_members(placed, {job_id: 300.0}, now=rig.now) == [], (
+    assert await rig.store.members.seat_members(placed, {job_id: 300.0}, now=rig.now) == [], (
         "a plan of an earlier life of the rank"
     )
-    assert await rig.store.replace_members([(seen.task.key, plan)], now=rig.now) == []
+    assert await rig.store.members.replace_members([(seen.task.key, plan)], now=rig.now) == []
 
 
 async def test_the_budget_of_one_rank_ends_the_job_and_the_rest_of_the_batch_is_left(
@@ -436,7 +440,7 @@ async def test_the_budget_of_one_rank_ends_the_job_and_the_rest_of_the_batch_is_
     await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], STOPPED)])
     assert await rig.complete(infra_cap=0) == [job_id]
     assert (await rig.job(job_id)).state is JobState.FAILED
-    (attempt,) = await rig.store.list_attempts(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert [m.trigger for m in attempt.members] == [False, True, False]
 
 
@@ -450,7 +454,7 @@ async def test_evidence_against_its_host_quarantines_it_and_the_member_goes_else
         host, ended=[(keys[1], TaskFacts(exit_code=72, xids=(79,), runtime_seconds=9.0))]
     )
     await rig.replace()
-    assert (await rig.store.get_host(host)).state == "quarantined"
+    assert (await rig.store.hosts.get_host(host)).state == "quarantined"
     assert (await _seat(rig, job_id, 1)).host_id == "h4"
     assert (await rig.job(job_id)).state is JobState.RUNNING
 
@@ -463,10 +467,10 @@ async def test_a_failed_job_that_is_run_again_has_forgotten_what_was_barred(rig:
     await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
     assert await rig.complete() == [job_id]
     assert (await rig.job(job_id)).state is JobState.FAILED
-    assert await rig.store.list_tasks(job_id) == [], "no blocked row outlives its attempt"
-    await rig.store.revive_job(job_id, "again", now=rig.now)
+    assert await rig.store.jobs.list_tasks(job_id) == [], "no blocked row outlives its attempt"
+    await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
     assert job_id in await rig.admit(), "it needs all three hosts, the barred one too"
-    assert [t.replaced for t in await rig.store.list_tasks(job_id)] == [0, 0, 0]
+    assert [t.replaced for t in await rig.store.jobs.list_tasks(job_id)] == [0, 0, 0]
 
 
 async def test_a_late_word_of_an_earlier_life_is_settled_after_the_job_too(rig: Rig) -> None:
@@ -481,12 +485,12 @@ async def test_a_late_word_of_an_earlier_life_is_settled_after_the_job_too(rig: 
     await rig.sync("h4", ended=[(task.key, STOPPED)])
     await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
     await rig.complete()
-    before = (await rig.job(job_id), await rig.store.list_attempts(job_id))
+    before = (await rig.job(job_id), await rig.store.jobs.list_attempts(job_id))
     for host, key in ((first, keys[1]), ("h4", task.key)):
         for _ in range(2):
             answer = await rig.sync(host, ended=[(key, KILLED)])
             assert (*answer.acked, *answer.refused) == (key,)
-    assert (await rig.job(job_id), await rig.store.list_attempts(job_id)) == before
+    assert (await rig.job(job_id), await rig.store.jobs.list_attempts(job_id)) == before
 
 
 async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: Rig) -> None:
@@ -496,7 +500,7 @@ async def test_peers_of_a_member_that_starts_anew_are_those_that_are_there(rig: 
         await rig.host(host, slots=8, gpus=gpus)
     job_id = await rig.submit(tasks=4, queue="gpu", gpus=1, supervised=True)
     await rig.admit()
-    tasks = await rig.store.list_tasks(job_id)
+    tasks = await rig.store.jobs.list_tasks(job_id)
     for host in ("h1", "h2"):
         await rig.sync(host)
     for host in ("h1", "h2"):
@@ -532,11 +536,11 @@ async def test_what_a_rank_saves_by_hand_goes_by_the_epoch_it_runs_under(rig: Ri
     task = await _seat(rig, job_id, 1)
     new = NewCheckpoint(blob="b", size=1, sha256=b"0" * 32)
     for rank, epoch in ((0, keys[0].epoch), (1, task.epoch)):
-        added = await rig.store.put_checkpoint(job_id, rank, epoch, new, 2, now=rig.now)
+        added = await rig.store.checkpoints.put_checkpoint(job_id, rank, epoch, new, 2, now=rig.now)
         assert added.record.epoch == epoch
     for rank, epoch in ((0, task.epoch), (1, keys[1].epoch)):
         with pytest.raises(Stale):
-            await rig.store.put_checkpoint(job_id, rank, epoch, new, 2, now=rig.now)
+            await rig.store.checkpoints.put_checkpoint(job_id, rank, epoch, new, 2, now=rig.now)
 
 
 async def test_nothing_is_left_of_a_job_that_is_deleted(rig: Rig) -> None:
@@ -550,7 +554,7 @@ async def test_nothing_is_left_of_a_job_that_is_deleted(rig: Rig) -> None:
     for host, key in (("h4", task.key), (await rig.where(job_id, 2), keys[2])):
         await rig.sync(host, ended=[(key, STOPPED)])
     await rig.complete()
-    assert await rig.store.prune(1.0, now=rig.tick(3 * 86_400)) == 1
+    assert await rig.store.jobs.prune(1.0, now=rig.tick(3 * 86_400)) == 1
     assert await rig.append_log("h4", task.key, "stdout", 1, b"late", True, 1 << 20) is None
 
 
@@ -560,11 +564,11 @@ async def test_a_member_that_was_given_up_everywhere_says_so(rig: Rig) -> None:
         await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], GIVEN_UP)])
     for host in ("h1", "h2", "h3"):
         if host != await rig.where(job_id, 0):
-            await rig.store.move_host(host, "quarantine", "", now=rig.now)
-    await rig.store.move_host(await rig.where(job_id, 0), "drain", "", now=rig.now)
+            await rig.store.hosts.move_host(host, "quarantine", "", now=rig.now)
+    await rig.store.hosts.move_host(await rig.where(job_id, 0), "drain", "", now=rig.now)
     await rig.replace()
     await rig.host("h1" if await rig.where(job_id, 0) != "h1" else "h2", slots=1, new=False)
-    snap = await rig.store.read_admission(100, now=rig.now)
+    snap = await rig.store.admission.read_admission(100, now=rig.now)
     assert {c.member for c in snap.candidates} == {1, 2}
     assert len(snap.candidates[0].barred_hosts) == 2
     plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
@@ -575,11 +579,13 @@ async def test_a_member_that_was_given_up_everywhere_says_so(rig: Rig) -> None:
 async def test_a_job_one_of_whose_members_stops_is_not_taken_for_one_that_ends(rig: Rig) -> None:
     """Else room would be held back for others as if all of its hosts were free within a minute."""
     job_id, keys = await rig.supervised(preemptible=True)
-    assert await rig.store.stop_member(keys[1], Cause.HOST_DRAINED, "disk swap", now=rig.now)
-    running = await rig.store.read_running(now=rig.now)
+    assert await rig.store.members.stop_member(
+        keys[1], Cause.HOST_DRAINED, "disk swap", now=rig.now
+    )
+    running = await rig.store.admission.read_running(now=rig.now)
     assert [(task.draining, task.preemptible) for task in running] == [(False, True)] * 3
-    await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
-    assert all(task.draining for task in await rig.store.read_running(now=rig.now))
+    await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+    assert all(task.draining for task in await rig.store.admission.read_running(now=rig.now))
 
 
 async def test_a_host_that_leaves_with_a_stuck_process_leaves_quarantined(rig: Rig) -> None:
@@ -606,14 +612,14 @@ async def _fail_start(rig: Rig, job_id: str, rank: int) -> str:
     for host in rig.incarnations:
         live = [
             t.key
-            for t in await rig.store.list_tasks(job_id)
+            for t in await rig.store.jobs.list_tasks(job_id)
             if t.host_id == host and t.state is TaskState.RUNNING
         ]
         await rig.sync(host, live=live)
     assert job_id in await rig.admit()
     task = await _task(rig, job_id, rank)
     await rig.sync(str(task.host_id))
-    assert await rig.store.stop_member(
+    assert await rig.store.members.stop_member(
         task.key, Cause.START_TIMEOUT, "it did not start", now=rig.now
     )
     await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
@@ -647,7 +653,7 @@ async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on
     for host in rig.incarnations:
         live = [
             t.key
-            for t in await rig.store.list_tasks(job_id)
+            for t in await rig.store.jobs.list_tasks(job_id)
             if t.host_id == host and t.state is TaskState.RUNNING
         ]
         await rig.sync(host, live=live)
@@ -657,9 +663,9 @@ async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on
     assert (job.state, job.attempts, job.infra_charged) == (JobState.RUNNING, 1, 1), (
         "only the fall that came first"
     )
-    await rig.store.unpark_members(job_id, "tried again by ann", now=rig.now)
+    await rig.store.members.unpark_members(job_id, "tried again by ann", now=rig.now)
     with pytest.raises(Conflict):
-        await rig.store.unpark_members(job_id, "twice", now=rig.now)
+        await rig.store.members.unpark_members(job_id, "twice", now=rig.now)
     assert (await rig.kinds(job_id))[-1] == "task.released"
     assert (await _task(rig, job_id, 1)).stop_reason is None
     assert "failed start 1 of 3 in a row" in await _fail_start(rig, job_id, 1), "it counts anew"
@@ -667,7 +673,7 @@ async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on
     for host in rig.incarnations:
         live = [
             t.key
-            for t in await rig.store.list_tasks(job_id)
+            for t in await rig.store.jobs.list_tasks(job_id)
             if t.host_id == host and t.state is TaskState.RUNNING
         ]
         await rig.sync(host, live=live)
@@ -685,12 +691,12 @@ async def test_a_parked_member_ends_with_its_job(rig: Rig) -> None:
     assert (await _task(rig, job_id, 1)).is_parked
     await rig.sync(await rig.where(job_id, 0), ended=[(keys[0], OK)])
     with pytest.raises(Conflict):
-        await rig.store.unpark_members(job_id, "too late", now=rig.now)
+        await rig.store.members.unpark_members(job_id, "too late", now=rig.now)
     await rig.sync(await rig.where(job_id, 2), ended=[(keys[2], STOPPED)])
     assert await rig.complete() == [job_id]
     assert (await rig.job(job_id)).state is JobState.SUCCEEDED
     with pytest.raises(NotFound):
-        await rig.store.unpark_members("nobody", "", now=rig.now)
+        await rig.store.members.unpark_members("nobody", "", now=rig.now)
 
 
 async def test_forensics_of_every_life_of_a_rank_are_kept(rig: Rig) -> None:
@@ -707,7 +713,7 @@ async def test_forensics_of_every_life_of_a_rank_are_kept(rig: Rig) -> None:
     ]
     # The second may well arrive before the first, which is sent again until it is taken.
     for (host, *_), account in [*zip(lives, accounts, strict=True)][::-1] * 2:
-        await rig.store.put_forensics(host, account, now=rig.now)
-    assert await rig.store.get_forensics(job_id) == [(1, account) for account in accounts]
+        await rig.store.logs.put_forensics(host, account, now=rig.now)
+    assert await rig.store.logs.get_forensics(job_id) == [(1, account) for account in accounts]
     with pytest.raises(Stale):
-        await rig.store.put_forensics(first_host, accounts[1], now=rig.now)
+        await rig.store.logs.put_forensics(first_host, accounts[1], now=rig.now)

@@ -13,7 +13,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.records import EventRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.store.port.store import JobFilter, Released, TaskBeat
+from holdfast.moves.values import JobFilter, Released, TaskBeat
 from tests.store.rig import OK, STOPPED, Rig, fails
 
 TRIPPED = TaskFacts(signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="silent"))
@@ -48,7 +48,7 @@ async def test_a_retry_waits_as_a_row_with_its_due_time(rig: Rig) -> None:
         due,
     )
     assert (job.retries_charged, job.outcome, job.cause) == (1, "requeued", Cause.NONZERO_EXIT)
-    (attempt,) = await rig.store.list_attempts(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert (attempt.next_at, attempt.charged_to, attempt.retry_count) == (due, "retries", 0)
     assert attempt.policy is not None
     assert (attempt.policy.max_retries, attempt.policy.retry_delay) == (2, 40.0)
@@ -96,7 +96,7 @@ async def test_transient_then_retry_then_success(rig: Rig) -> None:
     ]
     (event,) = await events_of(rig, job_id, "job.retry_succeeded")
     assert event.data == {"retry_count": 1}
-    first, second = await rig.store.list_attempts(job_id)
+    first, second = await rig.store.jobs.list_attempts(job_id)
     assert (second.number, second.parent, second.retry_count, second.outcome) == (
         2,
         1,
@@ -133,7 +133,7 @@ async def test_a_retry_that_is_done_when_its_drain_completes_has_succeeded_as_on
     key = await rig.key(job_id)
     await rig.sync()
     await rig.sync(live=[key], started=[key])
-    await rig.store.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+    await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
     await rig.sync(ended=[(key, OK)])
     await rig.complete()
     assert (await rig.kinds(job_id))[-2:] == ["job.succeeded", "job.retry_succeeded"]
@@ -184,7 +184,7 @@ async def test_a_retry_keeps_its_place_and_what_costs_nothing_goes_to_the_front(
     await rig.fail(first, max_retries=1)
     await rig.release()
     assert await rig.places(first, second, third) == [0, 1, 2]
-    await rig.store.cancel_job(first, "", now=rig.now)
+    await rig.store.jobs.cancel_job(first, "", now=rig.now)
     await rig.fail(second, max_retries=1, retry_delay=60.0)
     await rig.admit()
     key = await rig.key(third)
@@ -193,11 +193,11 @@ async def test_a_retry_keeps_its_place_and_what_costs_nothing_goes_to_the_front(
     rig.tick(60)
     await rig.release()
     late = await rig.submit()
-    await rig.store.drain_job(third, Cause.PREEMPTED, "room is needed", now=rig.now)
+    await rig.store.jobs.drain_job(third, Cause.PREEMPTED, "room is needed", now=rig.now)
     await rig.sync(ended=[(key, STOPPED)])
     await rig.complete()
     assert await rig.places(third, second, late) == [0, 1, 2]
-    chain = await rig.store.list_attempts(third)
+    chain = await rig.store.jobs.list_attempts(third)
     assert (chain[-1].next_at, chain[-1].charged_to) == (rig.now, "nothing")
 
 
@@ -215,7 +215,7 @@ async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts)
     job = await rig.job(job_id)
     assert (job.step, job.total) == (7, 10)
     assert job.beat_at is not None
-    (attempt,) = await rig.store.list_attempts(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert (attempt.step, attempt.total) == (7, 10)
     assert job.best_step == (None if facts is OK else 7)
 
@@ -238,7 +238,7 @@ async def test_progress_is_kept_and_a_lack_of_it_ends_the_job(rig: Rig) -> None:
         await rig.release()
     assert (job.state, job.retries_charged) == (JobState.FAILED, 4)
     assert "2 attempts in a row got no further than step 25" in job.reason
-    job = await rig.store.revive_job(job_id, "again", now=rig.now)
+    job = await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
     assert (job.best_step, job.no_progress) == (None, 0)
 
 
@@ -293,9 +293,9 @@ async def test_the_limit_takes_the_longest_due_first_and_says_that_some_are_left
 
 async def throw(rig: Rig, where: str, on: bool) -> None:
     if where == "cluster":
-        await rig.store.write_cluster_settings({"retries_enabled": on}, now=rig.now)
+        await rig.store.settings.write_cluster_settings({"retries_enabled": on}, now=rig.now)
     else:
-        await rig.store.put_project("default", {"retries_enabled": on}, now=rig.now)
+        await rig.store.settings.put_project("default", {"retries_enabled": on}, now=rig.now)
 
 
 @pytest.mark.parametrize(
@@ -361,13 +361,13 @@ async def test_the_switch_of_one_project_leaves_the_others_alone(rig: Rig) -> No
     ours, theirs = await rig.submit(project="ours"), await rig.submit(project="theirs")
     for job_id in (ours, theirs):
         await rig.fail(job_id, max_retries=1)
-    await rig.store.put_project("ours", {"retries_enabled": False}, now=rig.now)
+    await rig.store.settings.put_project("ours", {"retries_enabled": False}, now=rig.now)
     assert await rig.release() == Released(retries=1, held=1)
     assert (await rig.job(ours)).wait_cause == "retries_held"
     assert (await rig.job(theirs)).state is JobState.QUEUED
     # The limit's leftovers are those that may go: a held one is not waited for by the limit.
     assert await rig.release(0) == Released()
-    assert await rig.store.count_waiting() == {("ours", "retries_held"): 1}
+    assert await rig.store.jobs.count_waiting() == {("ours", "retries_held"): 1}
 
 
 async def test_off_anywhere_is_off(rig: Rig) -> None:
@@ -380,7 +380,7 @@ async def test_off_anywhere_is_off(rig: Rig) -> None:
     await throw(rig, "cluster", True)
     await throw(rig, "project", False)
     assert await rig.release() == Released()
-    await rig.store.put_project("default", {}, ["retries_enabled"], now=rig.now)
+    await rig.store.settings.put_project("default", {}, ["retries_enabled"], now=rig.now)
     assert await rig.release() == Released(retries=1)
 
 
@@ -410,7 +410,7 @@ async def test_what_is_charged_to_other_budgets_is_held_and_what_costs_nothing_i
     await rig.admit()
     key = await rig.key(preempted)
     await rig.sync()
-    await rig.store.drain_job(preempted, Cause.PREEMPTED, "room is needed", now=rig.now)
+    await rig.store.jobs.drain_job(preempted, Cause.PREEMPTED, "room is needed", now=rig.now)
     await rig.sync(ended=[(key, STOPPED)])
     await rig.complete(held="the cluster")
     assert (await rig.job(preempted)).state is JobState.QUEUED
@@ -425,7 +425,7 @@ async def test_a_held_or_waiting_retry_can_be_cancelled(rig: Rig) -> None:
     for held in (None, "the cluster"):
         job_id = await rig.submit()
         await rig.fail(job_id, max_retries=1, retry_delay=10.0, held=held)
-        job = await rig.store.cancel_job(job_id, "enough", now=rig.now)
+        job = await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
         assert (job.state, job.wait_cause, job.retry_at) == (JobState.CANCELLED, None, None)
     rig.tick(60)
     assert await rig.release() == Released()
@@ -442,23 +442,23 @@ async def test_a_counted_revive_goes_on_as_after_any_other_retry(rig: Rig) -> No
     await rig.release()
     job = await rig.fail(job_id, max_retries=1)
     assert (job.state, job.retries_charged, job.watchdog_charged) == (JobState.FAILED, 2, 1)
-    job = await rig.store.revive_job(job_id, "once more", counted=True, now=rig.now)
+    job = await rig.store.jobs.revive_job(job_id, "once more", counted=True, now=rig.now)
     # Its last failure is charged already: this is the second retry, not the third.
     assert (job.state, job.retries_charged, job.watchdog_charged) == (JobState.QUEUED, 2, 1)
     assert job.avoid_hosts == ("h1",)
     (event,) = await events_of(rig, job_id, "job.revived")
     assert event.data == {"counted": True, "retry_count": 2}
     await rig.admit()
-    assert (await rig.store.list_attempts(job_id))[-1].retry_count == 2
+    assert (await rig.store.jobs.list_attempts(job_id))[-1].retry_count == 2
 
 
 async def test_a_counted_revive_of_a_cancelled_job_charges_one_more(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
-    await rig.store.cancel_job(job_id, "stop", now=rig.now)
+    await rig.store.jobs.cancel_job(job_id, "stop", now=rig.now)
     await rig.sync(ended=[(key, STOPPED)])
     await rig.complete()
-    job = await rig.store.revive_job(job_id, "after all", counted=True, now=rig.now)
+    job = await rig.store.jobs.revive_job(job_id, "after all", counted=True, now=rig.now)
     assert job.retries_charged == 1
     assert (await succeed(rig, job_id)).retried == (job_id,)
 
@@ -485,7 +485,7 @@ async def test_a_counted_revive_of_a_gang_charges_the_rank_that_began_its_fall(
     assert {r: c.retries for r, c in job.rank_charges.items() if c.retries} == (
         {"1": 1} if charged else {}
     )
-    job = await rig.store.revive_job(gang, "once more", counted=True, now=rig.now)
+    job = await rig.store.jobs.revive_job(gang, "once more", counted=True, now=rig.now)
     assert (job.retries_charged, {r: c.retries for r, c in job.rank_charges.items()}) == (
         1,
         {"1": 1},
@@ -497,10 +497,10 @@ async def test_a_fresh_revive_forgets_all_charges(rig: Rig) -> None:
     job_id = await rig.submit()
     await rig.fail(job_id, TRIPPED)
     await rig.fail(job_id, max_retries=0)
-    job = await rig.store.revive_job(job_id, "again", now=rig.now)
+    job = await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
     assert (job.retries_charged, job.watchdog_charged, job.avoid_hosts) == (0, 0, ())
     await rig.admit()
-    assert (await rig.store.list_attempts(job_id))[-1].retry_count == 0
+    assert (await rig.store.jobs.list_attempts(job_id))[-1].retry_count == 0
 
 
 async def test_a_parked_job_waits_for_a_person(rig: Rig) -> None:
@@ -510,7 +510,7 @@ async def test_a_parked_job_waits_for_a_person(rig: Rig) -> None:
     await rig.admit()
     assert len((await rig.sync("h1")).claims) == 1
     rig.tick(31)
-    assert await rig.store.expire_reservations(30, now=rig.now) == [gang]
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [gang]
     await rig.complete(start_failure_limit=1)
     job = await rig.job(gang)
     assert (job.state, job.wait_cause, job.wait_until, job.start_failures) == (
@@ -522,8 +522,8 @@ async def test_a_parked_job_waits_for_a_person(rig: Rig) -> None:
     rig.tick(10_000)
     assert await rig.release() == Released()
     with pytest.raises(Conflict):
-        await rig.store.revive_job(await rig.submit(), "not parked", now=rig.now)
-    job = await rig.store.revive_job(gang, "go on", now=rig.now)
+        await rig.store.jobs.revive_job(await rig.submit(), "not parked", now=rig.now)
+    job = await rig.store.jobs.revive_job(gang, "go on", now=rig.now)
     assert (job.state, job.wait_cause, job.start_failures) == (JobState.QUEUED, None, 0)
 
 
@@ -533,7 +533,7 @@ async def test_a_person_need_not_wait_for_a_back_off(rig: Rig) -> None:
     job_id = await rig.submit()
     job = await rig.fail(job_id, max_retries=2, retry_delay=600.0)
     assert (job.state, job.wait_cause) == (JobState.WAITING, "back_off")
-    job = await rig.store.revive_job(job_id, "now", now=rig.now)
+    job = await rig.store.jobs.revive_job(job_id, "now", now=rig.now)
     assert (job.state, job.wait_cause, job.wait_until) == (JobState.QUEUED, None, None)
     assert (job.retries_charged, len(job.avoid_hosts)) == (1, 1), (
         "it was charged when it began to wait"
@@ -558,7 +558,7 @@ async def test_jobs_are_found_by_retries_made_and_by_cause(rig: Rig) -> None:
     await rig.fail(waiting, max_retries=5, retry_delay=60.0)
 
     async def found(**fields: Any) -> set[str]:
-        return {job.id for job in await rig.store.list_jobs(JobFilter(**fields))}
+        return {job.id for job in await rig.store.jobs.list_jobs(JobFilter(**fields))}
 
     assert await found(min_retries=1) == {once, waiting}
     assert await found(min_retries=2) == set()
@@ -571,67 +571,69 @@ async def test_jobs_are_found_by_retries_made_and_by_cause(rig: Rig) -> None:
 
 
 async def test_rules_are_kept_as_they_were_written(rig: Rig) -> None:
-    before = await rig.store.read_settings()
+    before = await rig.store.settings.read_settings()
     assert before.rules == ""
     text = '[[rule]]\nname = "näh"\npattern = "\\\\d"\n'
-    after = await rig.store.write_rules(text, now=rig.now)
+    after = await rig.store.settings.write_rules(text, now=rig.now)
     assert after > before.revision
-    found = await rig.store.read_settings()
+    found = await rig.store.settings.read_settings()
     assert (found.rules, found.revision) == (text, after)
-    assert await rig.store.write_rules(text, now=rig.now) == after  # nothing new
+    assert await rig.store.settings.write_rules(text, now=rig.now) == after  # nothing new
     assert (await rig.kinds()).count("settings.changed") == 1
-    await rig.store.write_rules("", now=rig.now)
-    assert (await rig.store.read_settings()).rules == ""
+    await rig.store.settings.write_rules("", now=rig.now)
+    assert (await rig.store.settings.read_settings()).rules == ""
 
 
 async def test_projects(rig: Rig) -> None:
     await rig.host(gpus=4)
-    assert await rig.store.list_projects() == []
-    empty = await rig.store.get_project("nobody")
+    assert await rig.store.settings.list_projects() == []
+    empty = await rig.store.settings.get_project("nobody")
     assert (empty.name, empty.settings, empty.unfinished, empty.created_at) == (
         "nobody",
         {},
         0,
         None,
     )
-    revision = (await rig.store.read_settings()).revision
-    made = await rig.store.put_project(
+    revision = (await rig.store.settings.read_settings()).revision
+    made = await rig.store.settings.put_project(
         "a", {"max_retries": 3, "retry_backoff": "exponential"}, now=rig.now
     )
     assert (made.settings, made.created_at) == (
         {"max_retries": 3, "retry_backoff": "exponential"},
         rig.now,
     )
-    layers = await rig.store.read_settings()
+    layers = await rig.store.settings.read_settings()
     assert layers.projects == {"a": made.settings}
     assert layers.revision > revision
     rig.tick(5)
-    await rig.store.put_project("a", {"max_retries": 3}, now=rig.now)  # nothing new
-    assert (await rig.store.read_settings()).revision == layers.revision
-    changed = await rig.store.put_project("a", {"max_retries": "5"}, ["retry_backoff"], now=rig.now)
+    await rig.store.settings.put_project("a", {"max_retries": 3}, now=rig.now)  # nothing new
+    assert (await rig.store.settings.read_settings()).revision == layers.revision
+    changed = await rig.store.settings.put_project(
+        "a", {"max_retries": "5"}, ["retry_backoff"], now=rig.now
+    )
     assert (changed.settings, changed.created_at) == ({"max_retries": 5}, made.created_at)
     running = await rig.submit(project="b", gpus=2)
     assert await rig.admit() == [running]
     waiting = await rig.submit(project="b", gpus=4)
     names = {
         p.name: (p.running, p.gpus, p.unfinished, p.settings)
-        for p in await rig.store.list_projects()
+        for p in await rig.store.settings.list_projects()
     }
     assert names == {"a": (0, 0, 0, {"max_retries": 5}), "b": (1, 2, 2, {})}
-    assert [p.name for p in await rig.store.list_projects()] == ["a", "b"]
+    assert [p.name for p in await rig.store.settings.list_projects()] == ["a", "b"]
     events = [e for e in await rig.events() if e.kind == "project.changed"]
     assert [(e.project, e.data["created"]) for e in events] == [("a", True), ("a", False)]
     with pytest.raises(NotFound):
-        await rig.store.delete_project("b", now=rig.now)  # it has no settings of its own
-    await rig.store.put_project("b", {}, now=rig.now)
+        await rig.store.settings.delete_project("b", now=rig.now)  # it has no settings of its own
+    await rig.store.settings.put_project("b", {}, now=rig.now)
     with pytest.raises(Conflict) as refused:
-        await rig.store.delete_project("b", now=rig.now)
+        await rig.store.settings.delete_project("b", now=rig.now)
     assert refused.value.code == "project_in_use"
     for job_id in (running, waiting):
-        await rig.store.cancel_job(job_id, "", now=rig.now)
-    await rig.store.delete_project("b", now=rig.now)
-    assert [p.name for p in await rig.store.list_projects()] == ["a"]
-    assert (await rig.store.read_settings()).projects == {"a": {"max_retries": 5}}
+        await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
+    await rig.store.settings.delete_project("b", now=rig.now)
+    assert [p.name for p in await rig.store.settings.list_projects()] == ["a"]
+    assert (await rig.store.settings.read_settings()).projects == {"a": {"max_retries": 5}}
 
 
 @pytest.mark.parametrize(
@@ -646,10 +648,10 @@ async def test_projects(rig: Rig) -> None:
 )
 async def test_a_project_refuses_what_is_not_its_to_set(rig: Rig, name: str, value: Any) -> None:
     with pytest.raises(ValidationError):
-        await rig.store.put_project("a", {name: value}, now=rig.now)
-    assert (await rig.store.read_settings()).projects == {}
+        await rig.store.settings.put_project("a", {name: value}, now=rig.now)
+    assert (await rig.store.settings.read_settings()).projects == {}
     with pytest.raises(ValidationError):
-        await rig.store.put_queue("gpu", {"max_retries": 1}, now=rig.now)
+        await rig.store.settings.put_queue("gpu", {"max_retries": 1}, now=rig.now)
 
 
 async def test_retries_go_with_their_job_when_it_is_pruned(rig: Rig) -> None:
@@ -659,6 +661,6 @@ async def test_retries_go_with_their_job_when_it_is_pruned(rig: Rig) -> None:
     await rig.release()
     await rig.fail(job_id, max_retries=1)
     rig.tick(10 * 86_400)
-    assert await rig.store.prune(5, now=rig.now) == 1
-    assert await rig.store.list_jobs(JobFilter()) == []
+    assert await rig.store.jobs.prune(5, now=rig.now) == 1
+    assert await rig.store.jobs.list_jobs(JobFilter()) == []
     assert [e for e in await rig.events() if e.job_id is not None] == []

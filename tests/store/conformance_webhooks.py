@@ -53,32 +53,34 @@ class Hooks:
             events=tuple(events),
             project=project,
         )
-        await self.rig.store.create_webhook(new, now=self.rig.now)
+        await self.rig.store.webhooks.create_webhook(new, now=self.rig.now)
         return hook_id
 
     async def collect(self, max_pending: int = 100) -> list[str]:
         """Read what every hook has not seen and write its deliveries."""
         batches = []
-        for hook in await self.rig.store.list_subscriptions(max_pending):
-            events = await self.rig.store.read_events(hook.cursor, limit=100)
-            jobs = await self.rig.store.summarize_jobs({e.job_id for e in events if e.job_id})
+        for hook in await self.rig.store.webhooks.list_subscriptions(max_pending):
+            events = await self.rig.store.events.read_events(hook.cursor, limit=100)
+            jobs = await self.rig.store.webhooks.summarize_jobs(
+                {e.job_id for e in events if e.job_id}
+            )
             ids = (f"delivery-{next(self.numbers):04d}" for _ in itertools.count())
             batches.append(plan_deliveries(hook, events, jobs, ids))
-        return await self.rig.store.write_deliveries(
+        return await self.rig.store.webhooks.write_deliveries(
             [b for b in batches if b.before != b.after], now=self.rig.now
         )
 
     async def due(self, *flying: str, per_hook: int = 10) -> list[DueDelivery]:
-        return await self.rig.store.list_due(per_hook, flying, now=self.rig.now)
+        return await self.rig.store.webhooks.list_due(per_hook, flying, now=self.rig.now)
 
     async def answer(
         self, due: DueDelivery, answer: DeliveryAnswer = GOOD, tries: int = 12
     ) -> list[str]:
         tried = judge_try(due, answer, tries, BackOff(), chance=0.0)
-        return await self.rig.store.record_tries([tried], now=self.rig.now)
+        return await self.rig.store.webhooks.record_tries([tried], now=self.rig.now)
 
     async def list(self, hook_id: str = "hook-a", *states: DeliveryState) -> list[DeliveryRecord]:
-        return await self.rig.store.list_deliveries(hook_id, states=states)
+        return await self.rig.store.webhooks.list_deliveries(hook_id, states=states)
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def kinds(deliveries: Sequence[DeliveryRecord]) -> list[str]:
 
 async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> None:
     await hooks.add(project="vision")
-    made = await rig.store.get_webhook("hook-a")
+    made = await rig.store.webhooks.get_webhook("hook-a")
     assert (made.url, made.events, made.project, made.state) == (
         URL,
         ("job.*",),
@@ -104,30 +106,30 @@ async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> Non
     )
     assert "secret of" not in repr(made)
     rig.tick(1)
-    changed = await rig.store.change_webhook(
+    changed = await rig.store.webhooks.change_webhook(
         "hook-a", WebhookChange(events=("host.dead",), project=None), now=rig.now
     )
     assert (changed.events, changed.project, changed.url) == (("host.dead",), None, URL)
-    await rig.store.change_webhook("hook-a", WebhookChange(), now=rig.now)
+    await rig.store.webhooks.change_webhook("hook-a", WebhookChange(), now=rig.now)
     await rig.submit()
-    await rig.store.change_webhook("hook-a", WebhookChange(events=("job.*",)), now=rig.now)
+    await rig.store.webhooks.change_webhook("hook-a", WebhookChange(events=("job.*",)), now=rig.now)
     await hooks.collect()
-    assert [r.id for r in await rig.store.list_webhooks()] == ["hook-a"]
-    await rig.store.delete_webhook("hook-a", now=rig.now)
-    assert await rig.store.list_webhooks() == []
-    assert dict(await rig.store.count_deliveries()) == {"pending": 0, "dead": 0}
+    assert [r.id for r in await rig.store.webhooks.list_webhooks()] == ["hook-a"]
+    await rig.store.webhooks.delete_webhook("hook-a", now=rig.now)
+    assert await rig.store.webhooks.list_webhooks() == []
+    assert dict(await rig.store.webhooks.count_deliveries()) == {"pending": 0, "dead": 0}
     for call in (
-        rig.store.get_webhook("hook-a"),
-        rig.store.get_webhook_target("hook-a"),
-        rig.store.delete_webhook("hook-a"),
-        rig.store.change_webhook("hook-a", WebhookChange()),
-        rig.store.rotate_webhook("hook-a", "s", 1),
-        rig.store.pause_webhook("hook-a", ""),
-        rig.store.resume_webhook("hook-a"),
-        rig.store.list_deliveries("hook-a"),
-        rig.store.get_delivery("hook-a", "d"),
-        rig.store.redeliver("hook-a", "d"),
-        rig.store.redeliver_dead("hook-a"),
+        rig.store.webhooks.get_webhook("hook-a"),
+        rig.store.webhooks.get_webhook_target("hook-a"),
+        rig.store.webhooks.delete_webhook("hook-a"),
+        rig.store.webhooks.change_webhook("hook-a", WebhookChange()),
+        rig.store.webhooks.rotate_webhook("hook-a", "s", 1),
+        rig.store.webhooks.pause_webhook("hook-a", ""),
+        rig.store.webhooks.resume_webhook("hook-a"),
+        rig.store.webhooks.list_deliveries("hook-a"),
+        rig.store.webhooks.get_delivery("hook-a", "d"),
+        rig.store.webhooks.redeliver("hook-a", "d"),
+        rig.store.webhooks.redeliver_dead("hook-a"),
     ):
         with pytest.raises(NotFound):
             await call
@@ -144,25 +146,27 @@ async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> Non
 async def test_creating_a_hook_twice_makes_one(rig: Rig, hooks: Hooks) -> None:
     await hooks.add()
     await hooks.add()
-    assert len(await rig.store.list_webhooks()) == 1
+    assert len(await rig.store.webhooks.list_webhooks()) == 1
     assert (await rig.kinds()).count("webhook.created") == 1
 
 
 async def test_both_secrets_sign_until_the_grace_is_over(rig: Rig, hooks: Hooks) -> None:
     await hooks.add()
-    await rig.store.rotate_webhook("hook-a", "second", 60, now=rig.now)
+    await rig.store.webhooks.rotate_webhook("hook-a", "second", 60, now=rig.now)
     await rig.submit()
     await hooks.collect()
     rig.tick(59)
     assert (await hooks.due())[0].secrets == ("second", "secret of hook-a")
-    assert (await rig.store.get_webhook_target("hook-a", now=rig.now)).secrets == (
+    assert (await rig.store.webhooks.get_webhook_target("hook-a", now=rig.now)).secrets == (
         "second",
         "secret of hook-a",
     )
     rig.tick(2)
     assert (await hooks.due())[0].secrets == ("second",)
-    assert (await rig.store.get_webhook_target("hook-a", now=rig.now)).secrets == ("second",)
-    hook = await rig.store.rotate_webhook("hook-a", "third", 0, now=rig.now)
+    assert (await rig.store.webhooks.get_webhook_target("hook-a", now=rig.now)).secrets == (
+        "second",
+    )
+    hook = await rig.store.webhooks.rotate_webhook("hook-a", "third", 0, now=rig.now)
     assert hook.old_secret_until is None
     assert (await hooks.due())[0].secrets == ("third",)
 
@@ -213,39 +217,39 @@ async def test_a_hook_sees_what_happens_from_its_creation_on_and_nothing_twice(
 async def test_two_leaders_with_one_cursor_write_once(rig: Rig, hooks: Hooks) -> None:
     await hooks.add()
     await rig.submit()
-    (hook,) = await rig.store.list_subscriptions(100)
-    events = await rig.store.read_events(hook.cursor)
+    (hook,) = await rig.store.webhooks.list_subscriptions(100)
+    events = await rig.store.events.read_events(hook.cursor)
     first = plan_deliveries(hook, events, {}, iter(["one-1", "one-2"]))
     second = plan_deliveries(hook, events, {}, iter(["two-1", "two-2"]))
-    assert await rig.store.write_deliveries([first], now=rig.now) == ["hook-a"]
-    assert await rig.store.write_deliveries([second], now=rig.now) == []
+    assert await rig.store.webhooks.write_deliveries([first], now=rig.now) == ["hook-a"]
+    assert await rig.store.webhooks.write_deliveries([second], now=rig.now) == []
     assert [d.id for d in await hooks.list()] == ["one-1"]
     # An event is delivered once even where a cursor was set back by hand.
     back = DeliveryBatch(
         webhook_id="hook-a", before=first.after, after=first.after, deliveries=second.deliveries
     )
-    await rig.store.write_deliveries([back], now=rig.now)
+    await rig.store.webhooks.write_deliveries([back], now=rig.now)
     assert [d.id for d in await hooks.list()] == ["one-1"]
 
 
 async def test_a_full_hook_waits_and_a_paused_one_stands_still(rig: Rig, hooks: Hooks) -> None:
     await hooks.add("hook-a")
     await hooks.add("hook-b")
-    await rig.store.pause_webhook("hook-b", "by hand", now=rig.now)
+    await rig.store.webhooks.pause_webhook("hook-b", "by hand", now=rig.now)
     for _ in range(5):
         await rig.submit()
     await hooks.collect(max_pending=3)
     assert len(await hooks.list()) == 3
-    assert await rig.store.list_subscriptions(3) == []
+    assert await rig.store.webhooks.list_subscriptions(3) == []
     for due in (await hooks.due())[:2]:
         await hooks.answer(due)
-    (hook,) = await rig.store.list_subscriptions(3)
+    (hook,) = await rig.store.webhooks.list_subscriptions(3)
     assert hook.room == 2
     await hooks.collect(max_pending=3)
     assert len(await hooks.list()) == 5
-    assert [h.pending for h in await rig.store.list_webhooks()] == [3, 0]
-    assert (await rig.store.get_webhook("hook-b")).reason == "by hand"
-    await rig.store.resume_webhook("hook-b", now=rig.now)
+    assert [h.pending for h in await rig.store.webhooks.list_webhooks()] == [3, 0]
+    assert (await rig.store.webhooks.get_webhook("hook-b")).reason == "by hand"
+    await rig.store.webhooks.resume_webhook("hook-b", now=rig.now)
     await hooks.collect()
     assert len(await hooks.list("hook-b")) == 5
 
@@ -339,7 +343,7 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
     assert (dead.id, dead.next_at, dead.error) == (first.id, None, "the receiver answered 500")
     (second,) = [d for d in await hooks.due() if d.webhook_id == "hook-a"]
     assert msgspec.json.decode(second.body, type=Payload).event.kind == "job.reserved"
-    assert dict(await rig.store.count_deliveries())["dead"] == 1
+    assert dict(await rig.store.webhooks.count_deliveries())["dead"] == 1
     await hooks.answer(second, DeliveryAnswer(status=500), tries=1)
     # A watcher learns of it, and its own dead letter tells nobody (HOOK-3).
     await hooks.collect()
@@ -350,7 +354,7 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
     assert (await rig.kinds()).count("webhook.dead_letter") == 2
     # Redelivered, both go in their old order, before what is newer.
     rig.tick(1)
-    assert await rig.store.redeliver_dead("hook-a", now=rig.now) == 2
+    assert await rig.store.webhooks.redeliver_dead("hook-a", now=rig.now) == 2
     order = []
     while due := [d for d in await hooks.due() if d.webhook_id == "hook-a"]:
         (one,) = due
@@ -358,12 +362,12 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
         order.append(msgspec.json.decode(one.body, type=Payload).event.kind)
         await hooks.answer(one)
     assert order == ["job.submitted", "job.reserved", "job.started"]
-    again = await rig.store.redeliver("hook-a", first.id, now=rig.now)
+    again = await rig.store.webhooks.redeliver("hook-a", first.id, now=rig.now)
     assert (again.state, again.tries, again.delivered_at) == (PENDING, 0, None)
-    record, body = await rig.store.get_delivery("hook-a", first.id)
+    record, body = await rig.store.webhooks.get_delivery("hook-a", first.id)
     assert (record, body) == (again, first.body)
     with pytest.raises(NotFound):
-        await rig.store.redeliver("hook-b", first.id)
+        await rig.store.webhooks.redeliver("hook-b", first.id)
 
 
 async def test_an_older_one_sent_again_goes_before_what_is_under_way(
@@ -378,11 +382,11 @@ async def test_an_older_one_sent_again_goes_before_what_is_under_way(
     (first,) = await hooks.due()
     await hooks.answer(first)
     (second,) = await hooks.due()
-    await rig.store.redeliver("hook-a", first.id, now=rig.now)
+    await rig.store.webhooks.redeliver("hook-a", first.id, now=rig.now)
     assert [d.id for d in await hooks.due()] == [first.id]
-    waiting, _ = await rig.store.get_delivery("hook-a", second.id)
+    waiting, _ = await rig.store.webhooks.get_delivery("hook-a", second.id)
     assert waiting.next_at is None
-    assert (await rig.store.redeliver("hook-a", second.id, now=rig.now)).next_at is None
+    assert (await rig.store.webhooks.redeliver("hook-a", second.id, now=rig.now)).next_at is None
     assert await hooks.answer(second, DeliveryAnswer(status=500)) == [second.id]
     assert [d.id for d in await hooks.due()] == [first.id]
     await hooks.answer(first)
@@ -391,7 +395,7 @@ async def test_an_older_one_sent_again_goes_before_what_is_under_way(
     rig.tick(1)
     await hooks.answer(again, DeliveryAnswer(status=500))
     assert await hooks.due() == []
-    hurried = await rig.store.redeliver("hook-a", second.id, now=rig.now)
+    hurried = await rig.store.webhooks.redeliver("hook-a", second.id, now=rig.now)
     assert (hurried.next_at, hurried.tries) == (rig.now, 2)
     assert [d.id for d in await hooks.due()] == [second.id]
 
@@ -404,25 +408,25 @@ async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(
     await rig.submit()
     await hooks.collect()
     first, second = await hooks.due()
-    await rig.store.record_tries(
+    await rig.store.webhooks.record_tries(
         [judge_try(d, DeliveryAnswer(status=410), 1, BackOff(), 0.0) for d in (first, second)],
         now=rig.now,
     )
-    hook = await rig.store.get_webhook("hook-a")
+    hook = await rig.store.webhooks.get_webhook("hook-a")
     assert (hook.state, hook.pending) == (WebhookState.PAUSED, 2)
     assert "410" in hook.reason
     rig.tick(100_000)
     assert await hooks.due() == []
     assert await hooks.collect() == []
     assert (await rig.kinds()).count("webhook.paused") == 1
-    await rig.store.resume_webhook("hook-a", now=rig.now)
-    assert (await rig.store.get_webhook("hook-a")).reason == ""
+    await rig.store.webhooks.resume_webhook("hook-a", now=rig.now)
+    assert (await rig.store.webhooks.get_webhook("hook-a")).reason == ""
     assert [d.id for d in await hooks.due()] == [first.id, second.id]
     await hooks.answer((await hooks.due())[0], DeliveryAnswer(status=500))
-    await rig.store.pause_webhook("hook-a", "by hand", now=rig.now)
-    await rig.store.resume_webhook("hook-a", now=rig.now)
+    await rig.store.webhooks.pause_webhook("hook-a", "by hand", now=rig.now)
+    await rig.store.webhooks.resume_webhook("hook-a", now=rig.now)
     assert len(await hooks.due()) == 2  # nobody resumes a hook to wait for a back-off
-    await rig.store.resume_webhook("hook-a", now=rig.now)
+    await rig.store.webhooks.resume_webhook("hook-a", now=rig.now)
     assert (await rig.kinds()).count("webhook.resumed") == 2
 
 
@@ -433,9 +437,9 @@ async def test_a_pause_whose_try_nobody_heard_does_nothing(rig: Rig, hooks: Hook
     (due,) = await hooks.due()
     await hooks.answer(due)
     await hooks.answer(due, DeliveryAnswer(status=410))
-    assert (await rig.store.get_webhook("hook-a")).state is WebhookState.ACTIVE
+    assert (await rig.store.webhooks.get_webhook("hook-a")).state is WebhookState.ACTIVE
     gone = Tried(delivery_id="no-such", webhook_id="no-such", tries=0, state=DEAD, pause="gone")
-    assert await rig.store.record_tries([gone], now=rig.now) == []
+    assert await rig.store.webhooks.record_tries([gone], now=rig.now) == []
 
 
 # ---- looking, cleaning
@@ -447,9 +451,9 @@ async def test_deliveries_are_paged_newest_first(rig: Rig, hooks: Hooks) -> None
         await rig.submit()
     await hooks.collect()
     await hooks.answer((await hooks.due())[0])
-    page = await rig.store.list_deliveries("hook-a", limit=3)
+    page = await rig.store.webhooks.list_deliveries("hook-a", limit=3)
     assert [d.id for d in page] == ["delivery-0005", "delivery-0004", "delivery-0003"]
-    rest = await rig.store.list_deliveries("hook-a", before=page[-1].id, limit=3)
+    rest = await rig.store.webhooks.list_deliveries("hook-a", before=page[-1].id, limit=3)
     assert [d.id for d in rest] == ["delivery-0002", "delivery-0001"]
     assert [d.id for d in await hooks.list("hook-a", DELIVERED, DEAD)] == ["delivery-0001"]
 
@@ -464,9 +468,9 @@ async def test_old_deliveries_are_deleted_and_pending_ones_never(rig: Rig, hooks
     await hooks.answer(second, DeliveryAnswer(status=500), tries=1)
     await hooks.answer(third)
     rig.tick(86_400 * 2)
-    assert await rig.store.prune_deliveries(3, now=rig.now) == 0
-    assert await rig.store.prune_deliveries(1, limit=2, now=rig.now) == 2
-    assert await rig.store.prune_deliveries(1, now=rig.now) == 1
+    assert await rig.store.webhooks.prune_deliveries(3, now=rig.now) == 0
+    assert await rig.store.webhooks.prune_deliveries(1, limit=2, now=rig.now) == 2
+    assert await rig.store.webhooks.prune_deliveries(1, now=rig.now) == 1
     assert [d.state for d in await hooks.list()] == [PENDING]
     assert (await rig.store.read_gauges(now=rig.now)).webhook_deliveries == {
         "pending": 1,
@@ -479,15 +483,17 @@ async def test_a_hook_survives_the_end_of_its_jobs(rig: Rig, hooks: Hooks) -> No
     await hooks.add(events=("job.succeeded",))
     job_id, key = await rig.running()
     await rig.sync(ended=[(key, OK)])
-    events = await rig.store.read_events((await rig.store.list_subscriptions(9))[0].cursor)
+    events = await rig.store.events.read_events(
+        (await rig.store.webhooks.list_subscriptions(9))[0].cursor
+    )
     assert events
     await hooks.collect()
     rig.tick(86_400 * 40)
-    await rig.store.prune(30, now=rig.now)
+    await rig.store.jobs.prune(30, now=rig.now)
     (due,) = await hooks.due()
     payload = msgspec.json.decode(due.body, type=Payload)
     assert payload.event.kind == "job.succeeded"
     assert payload.job is not None
     assert payload.job.state == "succeeded"
-    assert await rig.store.summarize_jobs([job_id]) == {}
+    assert await rig.store.webhooks.summarize_jobs([job_id]) == {}
     await hooks.answer(due)

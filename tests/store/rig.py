@@ -19,15 +19,8 @@ from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.store.port.store import (
-    HostSync,
-    HostSynced,
-    LogAppend,
-    NewJob,
-    Released,
-    Store,
-    TaskBeat,
-)
+from holdfast.moves.values import HostSync, HostSynced, LogAppend, NewJob, Released, TaskBeat
+from holdfast.store.port.store import Store
 from holdfast.wire.agent import HostFacts
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -71,7 +64,7 @@ class Rig:
             queues=list(queues),
             memory_bytes=1 << 34,
         )
-        await self.store.register_host(
+        await self.store.hosts.register_host(
             name, name.encode().ljust(32, b"."), self.incarnations[name], facts, now=self.now
         )
         return name
@@ -90,37 +83,37 @@ class Rig:
         append = LogAppend(
             key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes
         )
-        (size,) = await self.store.append_logs(host, [append])
+        (size,) = await self.store.logs.append_logs(host, [append])
         return size
 
     async def places(self, *job_ids: str) -> list[int]:
         """How many stand before each of these queued jobs."""
-        found = await self.store.queue_places(job_ids)
+        found = await self.store.jobs.queue_places(job_ids)
         return [found[job_id] for job_id in job_ids]
 
     async def submit(self, job_id: str | None = None, *, queue: str = "cpu", **spec: Any) -> str:
         job_id = job_id or f"job-{next(self._numbers):04d}"
-        await self.store.submit_jobs(
+        await self.store.jobs.submit_jobs(
             [NewJob(id=job_id, spec=JobSpec(argv=("true",), **spec), queue=queue)], now=self.now
         )
         return job_id
 
     async def admit(self, limit: int = 100, ttl: float = 300.0) -> list[str]:
-        snap = await self.store.read_admission(limit, now=self.now)
+        snap = await self.store.admission.read_admission(limit, now=self.now)
         plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
         ttls = {p.job_id: ttl for p in plan.placements}
-        seated = await self.store.seat_members(
+        seated = await self.store.members.seat_members(
             [p for p in plan.placements if p.member], ttls, now=self.now
         )
         starts = [p for p in plan.placements if not p.member]
-        return [*seated, *await self.store.reserve(starts, ttls, now=self.now)]
+        return [*seated, *await self.store.admission.reserve(starts, ttls, now=self.now)]
 
     async def replace(self, **policy: Any) -> list[str]:
         """What the leader does with fallen members: the sentence of each decision that was carried
         out."""
-        found = [m for m in await self.store.list_members(100) if m.fallen]
+        found = [m for m in await self.store.members.list_members(100) if m.fallen]
         plans = [(m.task.key, plan_replacement(m.job, m.task, Policy(**policy), ())) for m in found]
-        done = await self.store.replace_members(plans, now=self.now)
+        done = await self.store.members.replace_members(plans, now=self.now)
         return [plan.reason for key, plan in plans if key in done]
 
     async def supervised(
@@ -131,7 +124,7 @@ class Rig:
             await self.host(host, slots=1)
         job_id = await self.submit(tasks=len(hosts), placement="spread", supervised=True, **spec)
         assert job_id in await self.admit()
-        tasks = await self.store.list_tasks(job_id)
+        tasks = await self.store.jobs.list_tasks(job_id)
         for task in tasks:
             await self.sync(str(task.host_id))
         for task in tasks:
@@ -143,7 +136,7 @@ class Rig:
 
     async def where(self, job_id: str, rank: int) -> str:
         """The host of a rank."""
-        return str((await self.store.list_tasks(job_id))[rank].host_id)
+        return str((await self.store.jobs.list_tasks(job_id))[rank].host_id)
 
     async def sync(
         self,
@@ -167,10 +160,10 @@ class Rig:
             leaving=leaving,
             claimed=tuple(claimed),
         )
-        return (await self.store.sync_hosts([sync], now=self.now))[0]
+        return (await self.store.leases.sync_hosts([sync], now=self.now))[0]
 
     async def key(self, job_id: str, rank: int = 0) -> TaskKey:
-        tasks = await self.store.list_tasks(job_id)
+        tasks = await self.store.jobs.list_tasks(job_id)
         return tasks[rank].key
 
     async def running(
@@ -192,7 +185,7 @@ class Rig:
         """A gang that runs on one host: reserved, claimed, its barrier open, started."""
         job_id = await self.submit(tasks=tasks, **spec)
         assert job_id in await self.admit()
-        keys = [task.key for task in await self.store.list_tasks(job_id)]
+        keys = [task.key for task in await self.store.jobs.list_tasks(job_id)]
         assert [claim.key for claim in (await self.sync(host)).claims] == keys
         offered = await self.sync(
             host, claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys]
@@ -210,18 +203,20 @@ class Rig:
         )
         others = {name: value for name, value in policy.items() if name not in RETRY_FIELDS}
         done = []
-        for snap in await self.store.list_drains(100):
+        for snap in await self.store.drains.list_drains(100):
             plan = plan_completion(
                 snap.job, snap.tasks, Policy(retry=retry, **others), (), chance=chance
             )
             assert plan is not None
-            if await self.store.complete_drain(snap.job.id, snap.job.epoch, plan, now=self.now):
+            if await self.store.drains.complete_drain(
+                snap.job.id, snap.job.epoch, plan, now=self.now
+            ):
                 done.append(snap.job.id)
         return done
 
     async def release(self, retry_limit: int | None = None) -> Released:
         """What the leader does with waiting jobs at every tick."""
-        return await self.store.release_due(retry_limit, now=self.now)
+        return await self.store.admission.release_due(retry_limit, now=self.now)
 
     async def fail(
         self, job_id: str, facts: TaskFacts | None = None, *, host: str = "h1", **policy: Any
@@ -236,14 +231,14 @@ class Rig:
         return await self.job(job_id)
 
     async def set_queue(self, name: str, **changes: Any) -> dict[str, Any]:
-        return (await self.store.put_queue(name, changes, now=self.now)).settings
+        return (await self.store.settings.put_queue(name, changes, now=self.now)).settings
 
     async def job(self, job_id: str) -> JobRecord:
-        return await self.store.get_job(job_id)
+        return await self.store.jobs.get_job(job_id)
 
     async def events(self, job_id: str | None = None) -> list[EventRecord]:
         found: list[EventRecord] = []
-        while page := await self.store.read_events(
+        while page := await self.store.events.read_events(
             found[-1].id if found else None, limit=50, job_id=job_id
         ):
             found += page

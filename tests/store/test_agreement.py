@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,8 +26,8 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
+from holdfast.moves.values import JobFilter, TaskBeat
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import JobFilter, TaskBeat
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
@@ -88,12 +89,12 @@ class Agreement(RuleBasedStateMachine):
         """Do one thing to both rigs and check that both answered, or refused, alike."""
         answers = []
         for rig in (self.memory, self.postgres):
-            owner = rig if hasattr(rig, name) else rig.store
-            given = dict(options) if owner is rig else {**options, "now": rig.now}
+            if "." in name:  # a port of the store, and its method
+                call, given = attrgetter(name)(rig.store), {**options, "now": rig.now}
+            else:
+                call, given = getattr(rig, name), options
             try:
-                answers.append(
-                    plain(self.loop.run_until_complete(getattr(owner, name)(*args, **given)))
-                )
+                answers.append(plain(self.loop.run_until_complete(call(*args, **given))))
             except HoldfastError as error:
                 answers.append((type(error).__name__, error.code, error.message))
         assert answers[0] == answers[1], (name, args, options)
@@ -201,12 +202,14 @@ class Agreement(RuleBasedStateMachine):
                     self.both("sync", host, ended=ended)
 
     def count_supervised(self) -> int:
-        found = self.loop.run_until_complete(self.memory.store.list_jobs(JobFilter(limit=1000)))
+        found = self.loop.run_until_complete(
+            self.memory.store.jobs.list_jobs(JobFilter(limit=1000))
+        )
         return sum(job.spec.supervised and not job.state.terminal for job in found)
 
     def tasks_of(self, job_id: str, host: str) -> list[TaskRecord]:
         try:
-            tasks = self.loop.run_until_complete(self.memory.store.list_tasks(job_id))
+            tasks = self.loop.run_until_complete(self.memory.store.jobs.list_tasks(job_id))
         except HoldfastError:
             return []
         return [task for task in tasks if task.host_id == host and task.state.holds_lease]
@@ -218,12 +221,14 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 30.0]))
     def release_members(self, seconds: float) -> None:
-        self.both("release_members", seconds)
+        self.both("members.release_members", seconds)
 
     @precondition(lambda self: self.keys)
     @rule(i=INDEX, cause=st.sampled_from([Cause.START_TIMEOUT, Cause.HOST_DRAINED]))
     def stop_member(self, i: int, cause: Cause) -> None:
-        self.both("stop_member", self.keys[-1 - i % len(self.keys)], cause, "it does not come up")
+        self.both(
+            "members.stop_member", self.keys[-1 - i % len(self.keys)], cause, "it does not come up"
+        )
 
     @precondition(lambda self: self.keys)
     @rule(
@@ -303,24 +308,24 @@ class Agreement(RuleBasedStateMachine):
         ),
     )
     def move_host(self, host: str, event: str, hard: bool) -> None:
-        self.both("move_host", host, event, "asked", hard=hard)
+        self.both("hosts.move_host", host, event, "asked", hard=hard)
 
     @precondition(lambda self: self.jobs)
     @rule(i=INDEX, hard=st.booleans())
     def cancel(self, i: int, hard: bool) -> None:
-        self.both("cancel_job", self.jobs[-1 - i % len(self.jobs)], "not needed", hard=hard)
+        self.both("jobs.cancel_job", self.jobs[-1 - i % len(self.jobs)], "not needed", hard=hard)
 
     @precondition(lambda self: self.jobs)
     @rule(i=INDEX)
     def drain(self, i: int) -> None:
         self.both(
-            "drain_job", self.jobs[-1 - i % len(self.jobs)], Cause.PREEMPTED, "room is needed"
+            "jobs.drain_job", self.jobs[-1 - i % len(self.jobs)], Cause.PREEMPTED, "room is needed"
         )
 
     @precondition(lambda self: self.jobs)
     @rule(i=INDEX, counted=st.booleans())
     def revive(self, i: int, counted: bool) -> None:
-        self.both("revive_job", self.jobs[-1 - i % len(self.jobs)], "again", counted=counted)
+        self.both("jobs.revive_job", self.jobs[-1 - i % len(self.jobs)], "again", counted=counted)
 
     @rule(
         retries=st.integers(0, 2),
@@ -348,9 +353,9 @@ class Agreement(RuleBasedStateMachine):
     @rule(project=st.sampled_from([None, *PROJECTS]), on=st.sampled_from([True, True, False]))
     def switch(self, project: str | None, on: bool) -> None:
         if project is None:
-            self.both("write_cluster_settings", {"retries_enabled": on})
+            self.both("settings.write_cluster_settings", {"retries_enabled": on})
         else:
-            self.both("put_project", project, {"retries_enabled": on})
+            self.both("settings.put_project", project, {"retries_enabled": on})
 
     @rule(
         project=st.sampled_from([None, *PROJECTS]),
@@ -361,13 +366,13 @@ class Agreement(RuleBasedStateMachine):
     def quota(self, project: str | None, jobs: int | None, gpus: int | None, kind: str) -> None:
         changes = {"quota_jobs": jobs, "quota_gpus": gpus, "quota": kind}
         if project is None:
-            self.both("write_cluster_settings", changes)
+            self.both("settings.write_cluster_settings", changes)
         else:
-            self.both("put_project", project, changes)
+            self.both("settings.put_project", project, changes)
 
     @rule(project=st.sampled_from(PROJECTS))
     def delete_project(self, project: str) -> None:
-        self.both("delete_project", project)
+        self.both("settings.delete_project", project)
 
     @rule(limit=st.sampled_from([None, None, 0, 1]))
     def release(self, limit: int | None) -> None:
@@ -376,7 +381,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(low=st.sampled_from([None, 0, 1, 2]), high=st.sampled_from([None, 0, 1]))
     def find(self, low: int | None, high: int | None) -> None:
         both = [
-            rig.store.list_jobs(JobFilter(min_retries=low, max_retries=high))
+            rig.store.jobs.list_jobs(JobFilter(min_retries=low, max_retries=high))
             for rig in (self.memory, self.postgres)
         ]
         mine, theirs = [plain(self.loop.run_until_complete(call)) for call in both]
@@ -384,17 +389,17 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def loops(self) -> None:
-        self.both("release_due")
-        self.both("expire_reservations", 30.0)
-        self.both("lapse_leases", START - timedelta(hours=1))
-        self.both("sweep_dead_hosts", 30.0, START - timedelta(hours=1))
+        self.both("admission.release_due")
+        self.both("admission.expire_reservations", 30.0)
+        self.both("leases.lapse_leases", START - timedelta(hours=1))
+        self.both("hosts.sweep_dead_hosts", 30.0, START - timedelta(hours=1))
 
     @rule(hard=st.booleans(), pause=st.booleans())
     def pause(self, hard: bool, pause: bool) -> None:
         if pause:
-            self.both("pause_queue", "cpu", "asked", hard=hard)
+            self.both("settings.pause_queue", "cpu", "asked", hard=hard)
         else:
-            self.both("resume_queue", "cpu")
+            self.both("settings.resume_queue", "cpu")
 
     @rule(limit=st.sampled_from([None, 1, 2]))
     def limit(self, limit: int | None) -> None:
@@ -407,33 +412,35 @@ def plain(value: object) -> Any:
 
 
 async def live_keys(rig: Rig, host: str) -> list[TaskKey]:
-    return [task.key for task in await rig.store.list_live_tasks(host)]
+    return [task.key for task in await rig.store.leases.list_live_tasks(host)]
 
 
 async def read_streams(rig: Rig, job_id: str) -> list[Any]:
     """A job's log streams with all their bytes."""
-    streams = await rig.store.list_log_streams(job_id)
-    return [(s, await rig.store.read_log(job_id, s.attempt, s.rank, s.stream, 0)) for s in streams]
+    streams = await rig.store.logs.list_log_streams(job_id)
+    return [
+        (s, await rig.store.logs.read_log(job_id, s.attempt, s.rank, s.stream, 0)) for s in streams
+    ]
 
 
 async def view(rig: Rig) -> dict[str, Any]:
     """Everything a user can see."""
-    jobs = await rig.store.list_jobs(JobFilter(limit=1000))
-    tasks = [task for job in jobs for task in await rig.store.list_tasks(job.id)]
-    snapshot = await rig.store.read_admission(100, now=rig.now)
+    jobs = await rig.store.jobs.list_jobs(JobFilter(limit=1000))
+    tasks = [task for job in jobs for task in await rig.store.jobs.list_tasks(job.id)]
+    snapshot = await rig.store.admission.read_admission(100, now=rig.now)
     seen: dict[str, Any] = {
         "jobs": jobs, "tasks": tasks, "keys": [task.key for task in tasks],
-        "attempts": [await rig.store.list_attempts(job.id) for job in jobs],
-        "hosts": await rig.store.list_hosts(include_terminated=True), "sizes": await rig.store.host_sizes(),
+        "attempts": [await rig.store.jobs.list_attempts(job.id) for job in jobs],
+        "hosts": await rig.store.hosts.list_hosts(include_terminated=True), "sizes": await rig.store.hosts.host_sizes(),
         "streams": [await read_streams(rig, job.id) for job in jobs],
-        "members": [msgspec.structs.replace(m, seconds=0.0) for m in await rig.store.list_members(100)],
-        "running": sorted(await rig.store.read_running(now=rig.now), key=lambda t: (t.job_id, t.host_id, t.ran_seconds)),
+        "members": [msgspec.structs.replace(m, seconds=0.0) for m in await rig.store.members.list_members(100)],
+        "running": sorted(await rig.store.admission.read_running(now=rig.now), key=lambda t: (t.job_id, t.host_id, t.ran_seconds)),
         # For how long is told by a store's own clock.
-        "drains": [msgspec.structs.replace(d, seconds=0.0) for d in await rig.store.list_drains(100)],
-        "counts": sorted((await rig.store.count_jobs()).items()),
-        "candidates": snapshot.candidates, "projects": await rig.store.list_projects(),
+        "drains": [msgspec.structs.replace(d, seconds=0.0) for d in await rig.store.drains.list_drains(100)],
+        "counts": sorted((await rig.store.jobs.count_jobs()).items()),
+        "candidates": snapshot.candidates, "projects": await rig.store.settings.list_projects(),
         "quotas": sorted(snapshot.quotas.items()) if any(j.state == "queued" for j in jobs) else [],
-        "waiting": sorted((await rig.store.count_waiting()).items()), "layers": await rig.store.read_settings(),
+        "waiting": sorted((await rig.store.jobs.count_waiting()).items()), "layers": await rig.store.settings.read_settings(),
         # Where nothing is queued a store may leave these out.
         "headroom": snapshot.headroom if any(j.state == "queued" for j in jobs) else {},
         "room": [msgspec.structs.replace(h, queues=frozenset()) for h in snapshot.hosts]

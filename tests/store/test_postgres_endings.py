@@ -20,8 +20,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
+from holdfast.moves.values import JobFilter, NewJob
 from holdfast.store.embedded.postgres import EmbeddedPostgres
-from holdfast.store.port.store import JobFilter, NewJob
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
@@ -80,7 +80,7 @@ async def test_a_backend_killed_in_the_middle_is_tried_again(rig: Rig, dsn: str)
     with psycopg.connect(dsn) as blocker:
         blocker.execute("select from jobs where id = %s for update", (job_id,))
         call = asyncio.ensure_future(
-            rig.store.drain_job(job_id, Cause.PREEMPTED, "room", now=rig.now)
+            rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room", now=rig.now)
         )
         waits = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
         await wait_until(dsn, waits)
@@ -155,12 +155,12 @@ async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repea
         NewJob(id=f"j{n}", spec=JobSpec(argv=("true",), idempotency_key=f"k{n}"), queue="cpu")
         for n in (1, 2)
     ]
-    call = asyncio.ensure_future(rig.store.submit_jobs(jobs))
+    call = asyncio.ensure_future(rig.store.jobs.submit_jobs(jobs))
     await kill_sleeper(dsn)
     with pytest.raises(Unavailable, match="unknown"):
         await asyncio.wait_for(call, 20)
     for _ in range(2):
-        assert [done.job.id for done in await rig.store.submit_jobs(jobs)] == ["j1", "j2"]
+        assert [done.job.id for done in await rig.store.jobs.submit_jobs(jobs)] == ["j1", "j2"]
     assert await rig.kinds() == ["job.submitted", "job.submitted"]
 
 
@@ -170,13 +170,13 @@ async def test_one_job_is_submitted_again_where_its_connection_broke_and_is_ther
     """Its one statement is its transaction, and may be sent twice."""
     hold_first_commit(dsn, "jobs")
     job = NewJob(id="j1", spec=JobSpec(argv=("true",), idempotency_key="k"), queue="cpu")
-    call = asyncio.ensure_future(rig.store.submit_jobs([job]))
+    call = asyncio.ensure_future(rig.store.jobs.submit_jobs([job]))
     await kill_sleeper(dsn)
-    for answer in (await asyncio.wait_for(call, 20), await rig.store.submit_jobs([job])):
+    for answer in (await asyncio.wait_for(call, 20), await rig.store.jobs.submit_jobs([job])):
         ((done),) = answer
         assert (done.job.id, done.created) == ("j1", True)
     other = NewJob(id="j2", spec=job.spec, queue="cpu")
-    ((found),) = await rig.store.submit_jobs([other])
+    ((found),) = await rig.store.jobs.submit_jobs([other])
     assert (found.job.id, found.created) == ("j1", False)
     assert await rig.kinds() == ["job.submitted"]
 
@@ -203,7 +203,10 @@ async def test_a_statement_that_fails_takes_the_commit_behind_it_with_it(
         conn.execute("alter table attempts add constraint nothing_starts check (number < 1)")
     with pytest.raises(psycopg.errors.CheckViolation):
         await rig.admit()
-    assert ((await rig.job(job_id)).state, await rig.store.list_tasks(job_id)) == ("queued", [])
+    assert ((await rig.job(job_id)).state, await rig.store.jobs.list_tasks(job_id)) == (
+        "queued",
+        [],
+    )
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("alter table attempts drop constraint nothing_starts")
     assert await rig.admit() == [job_id]  # the connection is whole
@@ -214,7 +217,7 @@ async def test_a_cancelled_call_leaves_nothing_half_done(rig: Rig, dsn: str) -> 
     job_id, _ = await rig.running()
     with psycopg.connect(dsn) as blocker:
         blocker.execute("select from jobs where id = %s for update", (job_id,))
-        call = asyncio.ensure_future(rig.store.cancel_job(job_id, "stop", now=rig.now))
+        call = asyncio.ensure_future(rig.store.jobs.cancel_job(job_id, "stop", now=rig.now))
         await wait_until(
             dsn, "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock'"
         )
@@ -232,12 +235,12 @@ async def test_events_of_an_older_transaction_that_commits_later_are_not_missed(
     older = await psycopg.AsyncConnection.connect(dsn)
     await older.execute("insert into events (at, kind, message) values (now(), 'x', 'older')")
     await rig.submit("newer")
-    assert await rig.store.read_events(None) == []
-    assert await rig.store.read_events(None, tail=5) == []
+    assert await rig.store.events.read_events(None) == []
+    assert await rig.store.events.read_events(None, tail=5) == []
     assert (await rig.store.read_gauges()).oldest_transaction_seconds > 0
     await older.commit()
     await older.close()
-    assert [e.message for e in await rig.store.read_events(None)] == ["older", "submitted"]
+    assert [e.message for e in await rig.store.events.read_events(None)] == ["older", "submitted"]
 
 
 async def test_events_are_complete_under_concurrent_writers(rig: Rig) -> None:
@@ -249,7 +252,7 @@ async def test_events_are_complete_under_concurrent_writers(rig: Rig) -> None:
         seen: list[str] = []
         after = None
         while len(seen) < 60:
-            for event in await rig.store.read_events(after, limit=7):
+            for event in await rig.store.events.read_events(after, limit=7):
                 seen.append(event.job_id or "")
                 after = event.id
             await asyncio.sleep(0)
@@ -270,17 +273,17 @@ async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None
     ids = [await rig.submit(tasks=1 + i % 2) for i in range(24)]
 
     async def controller() -> None:
-        while await rig.store.list_jobs(
+        while await rig.store.jobs.list_jobs(
             JobFilter(states=("queued", "reserved", "running", "draining"))
         ):
             await rig.admit()
-            for host in await rig.store.list_hosts():
+            for host in await rig.store.hosts.list_hosts():
                 assert host.busy_cpu_slots <= host.cpu_slots
             await rig.complete(infra_cap=100)
 
     async def agent(name: str) -> None:
         running: list[TaskKey] = []
-        while await rig.store.list_jobs(
+        while await rig.store.jobs.list_jobs(
             JobFilter(states=("queued", "reserved", "running", "draining"))
         ):
             asked = await rig.sync(name, live=running)
@@ -303,13 +306,16 @@ async def test_one_of_two_leads_until_its_connection_dies(rig: Rig, dsn: str) ->
     other = PostgresStore(dsn)
     await other.open()
     try:
-        assert [await rig.store.try_lead(), await other.try_lead()] == [True, False]
+        assert [await rig.store.leadership.try_lead(), await other.leadership.try_lead()] == [
+            True,
+            False,
+        ]
         assert kill_backends(dsn) >= 1
-        assert await rig.store.try_lead() is False  # it learns that it lost, once
-        assert await other.try_lead() is True
-        assert await rig.store.try_lead() is False
-        await other.stop_leading()
-        assert await rig.store.try_lead() is True
+        assert await rig.store.leadership.try_lead() is False  # it learns that it lost, once
+        assert await other.leadership.try_lead() is True
+        assert await rig.store.leadership.try_lead() is False
+        await other.leadership.stop_leading()
+        assert await rig.store.leadership.try_lead() is True
     finally:
         await other.close()
 
@@ -317,13 +323,13 @@ async def test_one_of_two_leads_until_its_connection_dies(rig: Rig, dsn: str) ->
 async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn: str) -> None:
     other = PostgresStore(dsn)
     await other.open()
-    hints = other.hints()
+    hints = other.leadership.hints()
 
     async def until(topic: str) -> None:
         async with asyncio.timeout(20):
             heard = asyncio.ensure_future(anext(hints))
             while not heard.done():
-                rig.store.hint(
+                rig.store.leadership.hint(
                     topic
                 )  # a hint may be lost: the connections are only just being made
                 await asyncio.wait([heard], timeout=0.05)
@@ -350,7 +356,7 @@ async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_t
         except asyncio.CancelledError:
             raise psycopg.OperationalError("the connection broke while it was given back") from None
 
-    task = asyncio.create_task(store._keep(serve))
+    task = asyncio.create_task(store.leadership._keep(serve))
     await served.wait()
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=20)
@@ -377,12 +383,12 @@ async def test_a_server_that_stops_and_comes_back(own_server: EmbeddedPostgres) 
     rig = Rig(store)
     try:
         job_id = await rig.submit()
-        assert await store.try_lead() is True
+        assert await store.leadership.try_lead() is True
         await asyncio.to_thread(own_server.stop)
         for call in (store.ping(), rig.job(job_id), rig.submit("other")):
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(call, 15)
-        assert await store.try_lead() is False
+        assert await store.leadership.try_lead() is False
         await asyncio.to_thread(own_server.start)
         async with asyncio.timeout(20):
             while True:
@@ -392,7 +398,7 @@ async def test_a_server_that_stops_and_comes_back(own_server: EmbeddedPostgres) 
                 except Unavailable:
                     await asyncio.sleep(0.05)
         assert (await rig.job(job_id)).state == "queued"
-        assert await store.try_lead() is True
+        assert await store.leadership.try_lead() is True
     finally:
         await store.close()
 
@@ -425,22 +431,25 @@ async def test_two_leaders_place_a_fallen_member_once(rig: Rig) -> None:
         await rig.sync(
             await rig.where(job_id, rank), ended=[(keys[rank], TaskFacts(signal=9, xids=(79,)))]
         )
-    found = await rig.store.list_members(100)
+    found = await rig.store.members.list_members(100)
     plans = [(m.task.key, plan_replacement(m.job, m.task, Policy(), ())) for m in found]
     done = await asyncio.gather(
-        *(rig.store.replace_members(plans[::step], now=rig.now) for step in (1, -1, 1, -1))
+        *(rig.store.members.replace_members(plans[::step], now=rig.now) for step in (1, -1, 1, -1))
     )
     assert sorted(len(keys) for keys in done) == [0, 0, 0, 3]
     for host in ("h5", "h6", "h7"):
         await rig.host(host, slots=1)
-    snap = await rig.store.read_admission(100, now=rig.now)
+    snap = await rig.store.admission.read_admission(100, now=rig.now)
     placed = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas).placements
     ttls = {job_id: 300.0}
     seated = await asyncio.gather(
-        *(rig.store.seat_members(placed[::step], ttls, now=rig.now) for step in (1, -1, 1, -1))
+        *(
+            rig.store.members.seat_members(placed[::step], ttls, now=rig.now)
+            for step in (1, -1, 1, -1)
+        )
     )
     assert sorted(seated) == [[], [], [], [job_id]]
-    tasks = await rig.store.list_tasks(job_id)
+    tasks = await rig.store.jobs.list_tasks(job_id)
     assert sorted(str(task.host_id) for task in tasks[1:]) == ["h5", "h6", "h7"]
     assert {task.epoch for task in tasks[1:]} == {(await rig.job(job_id)).epoch}
     assert {rank: c.infra for rank, c in (await rig.job(job_id)).rank_charges.items()} == {
@@ -448,5 +457,7 @@ async def test_two_leaders_place_a_fallen_member_once(rig: Rig) -> None:
         "2": 1,
         "3": 1,
     }
-    quarantined = {host.id for host in await rig.store.list_hosts() if host.state == "quarantined"}
+    quarantined = {
+        host.id for host in await rig.store.hosts.list_hosts() if host.state == "quarantined"
+    }
     assert len(quarantined) == 3

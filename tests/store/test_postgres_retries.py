@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
-from holdfast.store.port.store import NewJob, Released
+from holdfast.moves.values import NewJob, Released
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import Rig
@@ -38,7 +38,7 @@ async def fill(rig: Rig, dsn: str, count: int, **columns: object) -> None:
         NewJob(id=f"j{i:05d}", spec=JobSpec(argv=("true",), cpus=1), queue="cpu")
         for i in range(count)
     ]
-    await rig.store.submit_jobs(jobs, now=rig.now)
+    await rig.store.jobs.submit_jobs(jobs, now=rig.now)
     values = {"wait_cause": "back_off", "wait_until": rig.now, "retry_at": rig.now, **columns}
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
         await conn.execute(
@@ -92,11 +92,11 @@ async def test_two_leaders_dispatch_each_retry_once(
     )
     assert await a.release() == Released()
     await a.host(slots=MANY)
-    snapshot = await a.store.read_admission(MANY, now=a.now)
+    snapshot = await a.store.admission.read_admission(MANY, now=a.now)
     plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom)
     ttls = {p.job_id: 300.0 for p in plan.placements}
     applied = await asyncio.gather(
-        *(rig.store.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs)
+        *(rig.store.admission.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs)
     )
     assert sum(map(len, applied)) == 800
     assert await ask(pg_database, "select count(*) from attempts where number = 2") == 800
@@ -124,7 +124,7 @@ async def test_a_dispatch_waits_for_a_kill_switch_that_is_being_thrown(
     """RETRY-6: between reading the switch and dispatching under it nobody can throw it."""
     rig = rigs[0]
     await fill(rig, pg_database, 5)
-    await rig.store.put_project("default", {"max_retries": 1}, now=rig.now)
+    await rig.store.settings.put_project("default", {"max_retries": 1}, now=rig.now)
     off = "'{\"retries_enabled\": false}'"
     async with await psycopg.AsyncConnection.connect(pg_database) as conn:
         if where == "project":
@@ -184,7 +184,7 @@ async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_databa
     """Not a transaction, not a lock, not a row of theirs read; and nothing when there is nothing at
     all."""
     rig = rigs[0]
-    await rig.store.put_project("default", {"retries_enabled": False}, now=rig.now)
+    await rig.store.settings.put_project("default", {"retries_enabled": False}, now=rig.now)
     assert await rig.release() == Released()
     await fill(rig, pg_database, 2000, wait_cause="retries_held", wait_until=None)
     assert isinstance(rig.store, PostgresStore)
@@ -199,7 +199,7 @@ async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_databa
     for _ in range(5):
         assert await rig.release() == Released()
     assert begun == []
-    await rig.store.put_project("default", {"retries_enabled": True}, now=rig.now)
+    await rig.store.settings.put_project("default", {"retries_enabled": True}, now=rig.now)
     assert await rig.release(150) == Released(retries=150, left=True)
     assert await ask(pg_database, "select count(*) from jobs where wait_cause = 'back_off'") == 1850
 

@@ -38,7 +38,7 @@ class Pair:
 
     async def both(self, call: str, *args: Any, **more: Any) -> Any:
         first, second = [
-            await getattr(side.rig.store, call)(*args, now=side.rig.now, **more)
+            await getattr(side.rig.store.webhooks, call)(*args, now=side.rig.now, **more)
             for side in self.sides
         ]
         assert first == second, call
@@ -55,7 +55,7 @@ class Pair:
                 job_id = chance.choice(self.jobs)
                 ended = (await self.sides[0].rig.job(job_id)).state.terminal
                 for side in self.sides:
-                    await getattr(side.rig.store, "revive_job" if ended else "cancel_job")(
+                    await getattr(side.rig.store.jobs, "revive_job" if ended else "cancel_job")(
                         job_id, "", now=side.rig.now
                     )
             case 3:
@@ -91,7 +91,7 @@ class Pair:
         applied = []
         for side, due in zip(self.sides, pair, strict=True):
             tried = judge_try(due, answer, 2, BackOff(), 0.0)
-            applied.append(await side.rig.store.record_tries([tried], now=side.rig.now))
+            applied.append(await side.rig.store.webhooks.record_tries([tried], now=side.rig.now))
         assert applied[0] == applied[1]
         self.reached[str(answer.status)] += 1
 
@@ -117,16 +117,17 @@ class Pair:
 
     async def both_sides_redeliver(self, hook: str, delivery_id: str) -> bool:
         first, second = [
-            await s.rig.store.redeliver(hook, delivery_id, now=s.rig.now) for s in self.sides
+            await s.rig.store.webhooks.redeliver(hook, delivery_id, now=s.rig.now)
+            for s in self.sides
         ]
         assert seen(first) == seen(second)
         return first.next_at is None
 
     async def compare(self) -> None:
         for hook in HOOKS:
-            assert await self.sides[0].rig.store.get_webhook(hook) == await self.sides[
+            assert await self.sides[0].rig.store.webhooks.get_webhook(hook) == await self.sides[
                 1
-            ].rig.store.get_webhook(hook)
+            ].rig.store.webhooks.get_webhook(hook)
             shown = [await side.list(hook) for side in self.sides]
             assert [seen(d) for d in shown[0]] == [seen(d) for d in shown[1]]
             due = Counter(d.job_id for d in shown[0] if d.next_at is not None)

@@ -14,7 +14,7 @@ from holdfast.controller.openapi import build_openapi
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.runtime.metrics import Metrics
-from holdfast.store.port.store import Gauges
+from holdfast.moves.values import Gauges
 
 _REST = """\
 # REST

@@ -1,2 +1,1 @@
-"""The only SQL. `interface.py` says what a store does; `postgres.py` and `memory.py` do it and pass
-one suite."""
+"""The only SQL. `port/` says what a store does; `postgres/` and `memory/` do it and pass one suite."""

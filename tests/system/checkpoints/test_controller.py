@@ -541,13 +541,13 @@ async def test_what_could_not_be_deleted_in_its_time_is_deleted_though_its_job_i
     await served.until(order.key.job_id, "succeeded")
     loop = CheckpointsLoop(served.controller, orphan_seconds=-1.0)
     await loop.run_once()
-    assert await served.store.prune(0.0, now=await served.store.now() + timedelta(days=1)) == 1
+    assert await served.store.jobs.prune(0.0, now=await served.store.now() + timedelta(days=1)) == 1
     await loop.run_once()
     assert len(files(blobs)) == 1
     blobs.stuck = False
     await loop.run_once()
     assert files(blobs) == []
-    assert await served.store.find_unneeded_blobs() == ()
+    assert await served.store.checkpoints.find_unneeded_blobs() == ()
 
 
 async def test_a_large_checkpoint_passes_in_constant_memory(

@@ -145,7 +145,9 @@ async def make_join(served: Served) -> str:
 
 async def add_tokens(store: Store) -> None:
     for role, secret in SECRETS.items():
-        await store.create_token(make_new_id(), role, f"the {role}", hash_secret(secret), None)
+        await store.tokens.create_token(
+            make_new_id(), role, f"the {role}", hash_secret(secret), None
+        )
 
 
 @pytest.fixture(params=["memory"])

@@ -35,10 +35,10 @@ async def test_the_first_admin_token(store: Store, tmp_path: Path) -> None:
     secret = await ensure_admin_token(store, file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert await ensure_admin_token(store, file) == secret, "it is used again while it works"
-    token = await store.find_token(hash_secret(secret))
+    token = await store.tokens.find_token(hash_secret(secret))
     assert token is not None
     assert token.role == "admin"
-    await store.revoke_token(token.id)
+    await store.tokens.revoke_token(token.id)
     assert await ensure_admin_token(store, file) != secret
     assert os.listdir(tmp_path) == ["token"]
 
@@ -60,10 +60,10 @@ async def test_a_link_in_the_tokens_place_is_not_followed(store: Store, tmp_path
 
 async def test_a_token_that_cannot_be_kept_is_not_made(store: Store, tmp_path: Path) -> None:
     """Nobody could ever use it, and every start would leave another."""
-    before = await store.list_tokens()
+    before = await store.tokens.list_tokens()
     with pytest.raises(HoldfastError, match="cannot be used: No such file"):
         await ensure_admin_token(store, tmp_path / "missing" / "token")
-    assert await store.list_tokens() == before
+    assert await store.tokens.list_tokens() == before
 
 
 def test_where_it_may_listen() -> None:

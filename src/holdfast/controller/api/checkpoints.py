@@ -79,12 +79,14 @@ async def put_agent_checkpoint(call: ApiCall) -> Response:
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
     key = TaskKey(query.job, query.rank, query.epoch)
-    await controller.store.check_checkpoint(host.id, query.incarnation, key)
+    await controller.store.checkpoints.check_checkpoint(host.id, query.incarnation, key)
     limit, keep = await _limits(controller, key.job_id)
     announced = read_announcement(call, limit, need_sha=True)
     new = await keep_bytes(controller, call, key, announced, limit, query.step)
     try:
-        added = await controller.store.add_checkpoint(host.id, query.incarnation, key, new, keep)
+        added = await controller.store.checkpoints.add_checkpoint(
+            host.id, query.incarnation, key, new, keep
+        )
     except BaseException:
         controller.background.start(drop_unknown(controller, new.blob))
         raise
@@ -96,10 +98,10 @@ async def get_agent_checkpoint(call: ApiCall) -> Response:
     """Give a task of this host what an earlier attempt of its rank left."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
-    await controller.store.check_checkpoint(
+    await controller.store.checkpoints.check_checkpoint(
         host.id, query.incarnation, TaskKey(query.job, query.rank, query.epoch)
     )
-    record, blob = await controller.store.find_checkpoint(
+    record, blob = await controller.store.checkpoints.find_checkpoint(
         query.job, query.rank, number=query.number
     )
     return await _answer_bytes(controller, record, blob)
@@ -111,7 +113,7 @@ async def skip_agent_checkpoint(call: ApiCall) -> Response:
     assert host is not None
     said = await call.body(_SKIP)
     key = said.key
-    older = await controller.store.skip_checkpoint(
+    older = await controller.store.checkpoints.skip_checkpoint(
         host.id, said.incarnation, key, said.number, said.reason
     )
     log.warning(
@@ -136,7 +138,7 @@ async def skip_agent_checkpoint(call: ApiCall) -> Response:
 async def list_checkpoints(call: ApiCall) -> Response:
     """Every checkpoint that is kept of a job."""
     job = await find_job(call)
-    return answer_page(await call.controller.store.list_checkpoints(job.id))
+    return answer_page(await call.controller.store.checkpoints.list_checkpoints(job.id))
 
 
 async def put_checkpoint(call: ApiCall) -> Response:
@@ -160,7 +162,9 @@ async def put_checkpoint(call: ApiCall) -> Response:
     announced = read_announcement(call, limit, need_sha=False)
     new = await keep_bytes(controller, call, key, announced, limit, query.step)
     try:
-        added = await controller.store.put_checkpoint(job.id, query.rank, query.epoch, new, keep)
+        added = await controller.store.checkpoints.put_checkpoint(
+            job.id, query.rank, query.epoch, new, keep
+        )
     except BaseException:
         controller.background.start(drop_unknown(controller, new.blob))
         raise
@@ -172,7 +176,7 @@ async def get_checkpoint(call: ApiCall) -> Response:
     """A checkpoint's bytes."""
     query = call.query(CheckpointQuery)
     job = await find_job(call)
-    record, blob = await call.controller.store.find_checkpoint(
+    record, blob = await call.controller.store.checkpoints.find_checkpoint(
         job.id, query.rank, number=query.number, epoch=query.epoch
     )
     return await _answer_bytes(call.controller, record, blob)
@@ -182,7 +186,7 @@ async def delete_checkpoints(call: ApiCall) -> Response:
     """Forget checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
     query = call.query(WhichCheckpointsQuery)
     job = await find_job(call)
-    blobs = await call.controller.store.delete_checkpoints(
+    blobs = await call.controller.store.checkpoints.delete_checkpoints(
         job.id, rank=query.rank, number=query.number
     )
     if not blobs:

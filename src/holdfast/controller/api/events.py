@@ -60,7 +60,7 @@ class EventFeed:
             return await self._read_tail()
         found: list[EventRecord] = []
         while True:
-            page = await self._store.read_events(
+            page = await self._store.events.read_events(
                 self.after, limit=self._query.limit, job_id=self._query.job, kinds=self._exact
             )
             for event in page:
@@ -78,7 +78,7 @@ class EventFeed:
         # A beginning of a kind is matched here, so the store is asked for more than are wanted.
         wanted, self._tail = self._tail, 0
         ask = MAX_TAIL if self._beginnings else wanted
-        page = await self._store.read_events(
+        page = await self._store.events.read_events(
             None, limit=ask, job_id=self._query.job, kinds=self._exact, tail=ask
         )
         if page:

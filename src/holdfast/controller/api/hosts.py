@@ -39,7 +39,7 @@ def view_host(host: HostRecord) -> HostView:
 async def list_hosts(call: ApiCall) -> Response:
     """Every host."""
     query = call.query(HostsQuery)
-    hosts = await call.controller.store.list_hosts(
+    hosts = await call.controller.store.hosts.list_hosts(
         include_terminated=is_on(query.all), dead=is_on(query.dead)
     )
     return answer_page([view_host(host) for host in hosts])
@@ -66,7 +66,7 @@ async def act_on_host(call: ApiCall) -> Response:
         raise ValidationError(
             "scale_down is for drain alone, and stops what runs there by itself", field="scale_down"
         )
-    moved = await controller.store.move_host(
+    moved = await controller.store.hosts.move_host(
         host.id,
         action,
         reason,
@@ -84,4 +84,4 @@ async def _find(call: ApiCall) -> HostRecord:
     host = call.params["host"]
     if "\x00" in host or len(host) > 128:
         raise host_not_found(host[:64])
-    return await call.controller.store.get_host(host)
+    return await call.controller.store.hosts.get_host(host)

@@ -25,7 +25,8 @@ from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
-from holdfast.store.port.store import JobFilter, NewJob, Store, Submitted
+from holdfast.moves.values import JobFilter, NewJob, Submitted
+from holdfast.store.port.store import Store
 from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
 MAX_KEY_CHARS = 256
@@ -109,7 +110,7 @@ async def _submit(
             raise
         minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
         jobs.append(NewJob(id=make_new_id(), spec=spec, queue=_queue_of(spec), minted=minted))
-    submitted = await controller.store.submit_jobs(jobs)
+    submitted = await controller.store.jobs.submit_jobs(jobs)
     if any(s.created for s in submitted):
         controller.poke("admit", "events")
     return submitted
@@ -141,8 +142,8 @@ async def list_jobs(call: ApiCall) -> Response:
 
 async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord], str | None]:
     """A page of jobs and the cursor of the next one. Raises NotFound for a host nobody knows."""
-    host_id = None if query.host is None else (await store.get_host(query.host)).id
-    found = await store.list_jobs(
+    host_id = None if query.host is None else (await store.hosts.get_host(query.host)).id
+    found = await store.jobs.list_jobs(
         JobFilter(
             states=tuple(query.state),
             queue=query.queue,
@@ -163,7 +164,7 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
 
 async def find_job(call: ApiCall) -> JobRecord:
     """The job the path names."""
-    return await call.controller.store.get_job(check_job_id(call.params["id"]))
+    return await call.controller.store.jobs.get_job(check_job_id(call.params["id"]))
 
 
 async def get_job(call: ApiCall) -> Response:
@@ -173,7 +174,7 @@ async def get_job(call: ApiCall) -> Response:
 
 async def view_job(controller: Controller, job: JobRecord) -> JobView:
     """A job as `GET /v1/jobs/{id}` shows it."""
-    attempts = await controller.store.list_attempts(job.id) if job.attempts else []
+    attempts = await controller.store.jobs.list_attempts(job.id) if job.attempts else []
     settings, now = await controller.settings.current(), await controller.store.now()
     policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
     state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
@@ -185,14 +186,14 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
 async def list_attempts(call: ApiCall) -> Response:
     """Its attempts, oldest first."""
     query = call.query(AttemptsQuery)
-    attempts = await call.controller.store.list_attempts(check_job_id(call.params["id"]))
+    attempts = await call.controller.store.jobs.list_attempts(check_job_id(call.params["id"]))
     return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
 async def list_tasks(call: ApiCall) -> Response:
     """The tasks of its current attempt."""
     job = await find_job(call)
-    return answer_page(await call.controller.store.list_tasks(job.id))
+    return answer_page(await call.controller.store.jobs.list_tasks(job.id))
 
 
 async def list_settings(call: ApiCall) -> Response:
@@ -206,7 +207,7 @@ async def list_forensics(call: ApiCall) -> Response:
     """What was gathered before its kills."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
-    found = await call.controller.store.get_forensics(job.id, query.attempt)
+    found = await call.controller.store.logs.get_forensics(job.id, query.attempt)
     return answer_page(
         [
             ForensicsView(
@@ -228,7 +229,7 @@ async def cancel_job(call: ApiCall) -> Response:
     controller = call.controller
     job_id = check_job_id(call.params["id"])
     reason = request.reason or f"cancelled by {call.caller.name or call.caller.id}"
-    job = await controller.store.cancel_job(job_id, reason, hard=request.hard)
+    job = await controller.store.jobs.cancel_job(job_id, reason, hard=request.hard)
     if job.state is JobState.DRAINING:
         controller.poke("drain", "events")
         controller.poke_hosts_of(job.id)

@@ -33,7 +33,7 @@ async def list_streams(call: ApiCall) -> Response:
     """How far each stream goes and what is kept of it."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
-    return answer_page(await call.controller.store.list_log_streams(job.id, query.attempt))
+    return answer_page(await call.controller.store.logs.list_log_streams(job.id, query.attempt))
 
 
 async def get_logs(call: ApiCall) -> Response:
@@ -45,7 +45,7 @@ async def get_logs(call: ApiCall) -> Response:
     attempt = query.attempt or job.attempts
     streams = [
         s
-        for s in await call.controller.store.list_log_streams(job.id, attempt)
+        for s in await call.controller.store.logs.list_log_streams(job.id, attempt)
         if _wanted(s, query)
     ]
     streams.sort(key=lambda s: (s.rank, STREAMS.index(s.stream)))
@@ -73,7 +73,7 @@ async def _read_all(
     for stream in streams:
         offset = _begin(stream.size, query)
         while offset < stream.size:
-            chunks = await controller.store.read_log(
+            chunks = await controller.store.logs.read_log(
                 stream.job_id,
                 stream.attempt,
                 stream.rank,
@@ -108,7 +108,7 @@ class Follower:
         shown = self._job.revision, self._job.state, self._job.attempts
         while True:
             seen = logs.version + events.version
-            job = await controller.store.get_job(self._job.id)
+            job = await controller.store.jobs.get_job(self._job.id)
             if (job.revision, job.state, job.attempts) != shown:
                 shown = job.revision, job.state, job.attempts
                 yield event_bytes("state", job)
@@ -135,7 +135,7 @@ class Follower:
                 yield b""  # lets the stream's writer send a keep-alive and see a closing server
 
     async def _list_streams(self) -> list[LogStreamRecord]:
-        found = await self._controller.store.list_log_streams(self._job.id, self._attempt)
+        found = await self._controller.store.logs.list_log_streams(self._job.id, self._attempt)
         return sorted(
             (s for s in found if _wanted(s, self._query)),
             key=lambda s: (s.rank, STREAMS.index(s.stream)),
@@ -147,7 +147,7 @@ class Follower:
             self._offsets[place] = _begin(stream.size, self._query) if self._first else 0
         while self._offsets[place] < stream.size:
             offset = self._offsets[place]
-            chunks = await self._controller.store.read_log(
+            chunks = await self._controller.store.logs.read_log(
                 stream.job_id,
                 stream.attempt,
                 stream.rank,

@@ -18,12 +18,12 @@ _PAUSE = msgspec.json.Decoder(PauseRequest)
 
 async def list_queues(call: ApiCall) -> Response:
     """Every queue and what is in it."""
-    return answer_page(await call.controller.store.list_queues())
+    return answer_page(await call.controller.store.settings.list_queues())
 
 
 async def get_queue(call: ApiCall) -> Response:
     """One queue."""
-    return answer_json(await call.controller.store.get_queue(_name(call)))
+    return answer_json(await call.controller.store.settings.get_queue(_name(call)))
 
 
 async def put_queue(call: ApiCall) -> Response:
@@ -37,7 +37,7 @@ async def put_queue(call: ApiCall) -> Response:
             field="name",
         ) from None
     changes, unset = await read_settings_patch(call, "queue", default=SettingsPatch())
-    queue = await call.controller.store.put_queue(name, changes, unset)
+    queue = await call.controller.store.settings.put_queue(name, changes, unset)
     await call.controller.settings.refresh()
     call.controller.poke("admit", "events")
     return answer_json(queue)
@@ -45,7 +45,7 @@ async def put_queue(call: ApiCall) -> Response:
 
 async def delete_queue(call: ApiCall) -> Response:
     """Delete an empty queue."""
-    await call.controller.store.delete_queue(_name(call))
+    await call.controller.store.settings.delete_queue(_name(call))
     await call.controller.settings.refresh()
     call.controller.poke("events")
     return Response(status_code=204)
@@ -56,17 +56,17 @@ async def pause_queue(call: ApiCall) -> Response:
     controller, name = call.controller, _name(call)
     request = await call.body(_PAUSE, default=PauseRequest())
     reason = request.reason or f"paused by {call.caller.name or call.caller.id}"
-    await controller.store.pause_queue(name, reason, hard=request.hard)
+    await controller.store.settings.pause_queue(name, reason, hard=request.hard)
     controller.poke("drain", "events")
-    return answer_json(await controller.store.get_queue(name))
+    return answer_json(await controller.store.settings.get_queue(name))
 
 
 async def resume_queue(call: ApiCall) -> Response:
     """Starts again."""
     name = _name(call)
-    await call.controller.store.resume_queue(name)
+    await call.controller.store.settings.resume_queue(name)
     call.controller.poke("admit", "events")
-    return answer_json(await call.controller.store.get_queue(name))
+    return answer_json(await call.controller.store.settings.get_queue(name))
 
 
 def _name(call: ApiCall) -> str:

@@ -56,7 +56,7 @@ async def retry_job(call: ApiCall) -> Response:
     if job.state in (JobState.RESERVED, JobState.RUNNING) and not (
         request.counted or request.from_scratch
     ):
-        going_on = await controller.store.unpark_members(job.id, f"tried again by {who}")
+        going_on = await controller.store.members.unpark_members(job.id, f"tried again by {who}")
         controller.poke("admit", "events")
         return answer_json(going_on)
     if job.wait_cause == "back_off":
@@ -68,7 +68,7 @@ async def retry_job(call: ApiCall) -> Response:
         reason = f"retried by {who}, not counted: all its budgets begin anew"
     if request.from_scratch:
         reason += "; from scratch"
-    revived = await controller.store.revive_job(
+    revived = await controller.store.jobs.revive_job(
         job.id, reason, counted=request.counted, from_scratch=request.from_scratch
     )
     controller.poke("admit", "events")
@@ -84,7 +84,7 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
             f"job {job.id} is interactive and has no retries; leave --counted out",
             code="retries_spent",
         )
-    attempts = await controller.store.list_attempts(job.id)
+    attempts = await controller.store.jobs.list_attempts(job.id)
     # Retries made before its last attempt: what it has been charged counts failures, and the last
     # had no retry.
     made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
@@ -106,7 +106,7 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
 async def get_retries(call: ApiCall) -> Response:
     """Who holds retries back, and how many jobs wait for theirs."""
     settings = await call.controller.settings.refresh()
-    counts = await call.controller.store.count_waiting()
+    counts = await call.controller.store.jobs.count_waiting()
     projects = sorted(
         {project for project, cause in counts if cause in ("back_off", "retries_held")}
     )

@@ -28,7 +28,7 @@ async def get_metrics(call: ApiCall) -> Response:
     controller = call.controller
     try:
         gauges, waiting = await asyncio.gather(
-            controller.store.read_gauges(), controller.store.count_waiting()
+            controller.store.read_gauges(), controller.store.jobs.count_waiting()
         )
     except Unavailable as error:
         controller.outages.note_failure(error)

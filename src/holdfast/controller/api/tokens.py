@@ -21,7 +21,7 @@ _TOKEN = msgspec.json.Decoder(TokenRequest)
 
 async def list_tokens(call: ApiCall) -> Response:
     """Every token, without its secret."""
-    return answer_page(await call.controller.store.list_tokens())
+    return answer_page(await call.controller.store.tokens.list_tokens())
 
 
 async def create_token(call: ApiCall) -> Response:
@@ -33,7 +33,7 @@ async def create_token(call: ApiCall) -> Response:
         lifetime = JOIN_SECONDS
     expires_at = None if lifetime is None else await store.now() + timedelta(seconds=lifetime)
     secret = make_secret("j" if request.role == "join" else "t")
-    token = await store.create_token(
+    token = await store.tokens.create_token(
         make_new_id(), request.role, request.name, hash_secret(secret), expires_at
     )
     return answer_json(
@@ -53,7 +53,7 @@ async def revoke_token(call: ApiCall) -> Response:
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
         raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` shows them")
-    await call.controller.store.revoke_token(token_id)
+    await call.controller.store.tokens.revoke_token(token_id)
     call.controller.guard.forget()
     return Response(status_code=204)
 

@@ -46,7 +46,7 @@ class DeliveriesQuery(Query, frozen=True, kw_only=True):
 
 async def list_webhooks(call: ApiCall) -> Response:
     """Every hook, without its secret."""
-    return answer_page(await call.controller.store.list_webhooks())
+    return answer_page(await call.controller.store.webhooks.list_webhooks())
 
 
 async def create_webhook(call: ApiCall) -> Response:
@@ -62,14 +62,14 @@ async def create_webhook(call: ApiCall) -> Response:
         project=request.project,
         name=request.name,
     )
-    hook = await call.controller.store.create_webhook(new)
+    hook = await call.controller.store.webhooks.create_webhook(new)
     call.controller.poke("events")
     return answer_json(_with_secret(hook, secret), 201)
 
 
 async def get_webhook(call: ApiCall) -> Response:
     """One hook."""
-    return answer_json(await call.controller.store.get_webhook(_hook_id(call)))
+    return answer_json(await call.controller.store.webhooks.get_webhook(_hook_id(call)))
 
 
 async def patch_webhook(call: ApiCall) -> Response:
@@ -80,14 +80,14 @@ async def patch_webhook(call: ApiCall) -> Response:
         await _check_url(call, patch.url)
     events = msgspec.UNSET if patch.events is msgspec.UNSET else tuple(dict.fromkeys(patch.events))
     change = WebhookChange(url=patch.url, events=events, project=patch.project, name=patch.name)
-    hook = await call.controller.store.change_webhook(hook_id, change)
+    hook = await call.controller.store.webhooks.change_webhook(hook_id, change)
     call.controller.poke("events")
     return answer_json(hook)
 
 
 async def delete_webhook(call: ApiCall) -> Response:
     """Forget a hook and its deliveries."""
-    await call.controller.store.delete_webhook(_hook_id(call))
+    await call.controller.store.webhooks.delete_webhook(_hook_id(call))
     call.controller.poke("events")
     return Response(status_code=204)
 
@@ -97,7 +97,9 @@ async def rotate_webhook(call: ApiCall) -> Response:
     hook_id = _hook_id(call)
     request = await call.body(_ROTATE, default=RotateRequest())
     secret = request.secret or make_secret("w")
-    hook = await call.controller.store.rotate_webhook(hook_id, secret, request.grace_seconds)
+    hook = await call.controller.store.webhooks.rotate_webhook(
+        hook_id, secret, request.grace_seconds
+    )
     call.controller.poke("events")
     return answer_json(_with_secret(hook, secret))
 
@@ -107,14 +109,14 @@ async def pause_webhook(call: ApiCall) -> Response:
     hook_id = _hook_id(call)
     request = await call.body(_PAUSE, default=WebhookPause())
     reason = request.reason or f"paused by {call.caller.name or call.caller.id}"
-    hook = await call.controller.store.pause_webhook(hook_id, reason)
+    hook = await call.controller.store.webhooks.pause_webhook(hook_id, reason)
     call.controller.poke("events")
     return answer_json(hook)
 
 
 async def resume_webhook(call: ApiCall) -> Response:
     """Go on where it stopped."""
-    hook = await call.controller.store.resume_webhook(_hook_id(call))
+    hook = await call.controller.store.webhooks.resume_webhook(_hook_id(call))
     call.controller.poke("events")
     return answer_json(hook)
 
@@ -123,7 +125,7 @@ async def test_webhook(call: ApiCall) -> Response:
     """Send one signed event `webhook.test` now, from this server, and say what came of it. Nothing
     is kept or tried again."""
     hook_id, controller = _hook_id(call), call.controller
-    target = await controller.store.get_webhook_target(hook_id)
+    target = await controller.store.webhooks.get_webhook_target(hook_id)
     settings = await controller.settings.current()
     delivery_id = make_new_id()
     event = EventRecord(
@@ -156,7 +158,7 @@ async def list_deliveries(call: ApiCall) -> Response:
     """A hook's deliveries, newest first."""
     query = call.query(DeliveriesQuery)
     before = None if query.cursor is None else read_cursor(query.cursor)
-    page = await call.controller.store.list_deliveries(
+    page = await call.controller.store.webhooks.list_deliveries(
         _hook_id(call), states=query.state, before=before, limit=query.limit
     )
     return answer_page(page, make_cursor(page[-1].id) if len(page) == query.limit else None)
@@ -164,7 +166,7 @@ async def list_deliveries(call: ApiCall) -> Response:
 
 async def get_delivery(call: ApiCall) -> Response:
     """One delivery with its body."""
-    record, body = await call.controller.store.get_delivery(*_delivery_ids(call))
+    record, body = await call.controller.store.webhooks.get_delivery(*_delivery_ids(call))
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
     return answer_json(DeliveryView(body=body, **fields))
 
@@ -172,14 +174,14 @@ async def get_delivery(call: ApiCall) -> Response:
 async def redeliver(call: ApiCall) -> Response:
     """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without
     waiting longer."""
-    record = await call.controller.store.redeliver(*_delivery_ids(call))
+    record = await call.controller.store.webhooks.redeliver(*_delivery_ids(call))
     call.controller.poke("events")
     return answer_json(record)
 
 
 async def redeliver_dead(call: ApiCall) -> Response:
     """Send every dead delivery of a hook again."""
-    count = await call.controller.store.redeliver_dead(_hook_id(call))
+    count = await call.controller.store.webhooks.redeliver_dead(_hook_id(call))
     call.controller.poke("events")
     return answer_json(Redelivered(count=count))
 

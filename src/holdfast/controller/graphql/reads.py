@@ -132,13 +132,16 @@ class Reads:
 
     async def queues(self) -> dict[str, QueueRecord]:
         """Every queue by name, in order."""
-        return {queue.name: queue for queue in await self.once("queues", self.store.list_queues)}
+        return {
+            queue.name: queue
+            for queue in await self.once("queues", self.store.settings.list_queues)
+        }
 
     async def projects(self) -> dict[str, ProjectRecord]:
         """Every project that has settings or unfinished jobs, by name, in order."""
         return {
             project.name: project
-            for project in await self.once("projects", self.store.list_projects)
+            for project in await self.once("projects", self.store.settings.list_projects)
         }
 
     async def policy(self, job: JobRecord) -> RetryPolicy:
@@ -161,21 +164,21 @@ class Reads:
         return make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
 
     async def _load_jobs(self, job_ids: list[str]) -> Sequence[JobRecord | BaseException]:
-        found = await self.call(lambda: self.store.get_jobs(job_ids))
+        found = await self.call(lambda: self.store.jobs.get_jobs(job_ids))
         return [found.get(job_id) or NotFound(f"there is no job {job_id}") for job_id in job_ids]
 
     async def _load_hosts(self, host_ids: list[str]) -> Sequence[HostRecord | None]:
-        found = await self.call(lambda: self.store.get_hosts(host_ids))
+        found = await self.call(lambda: self.store.hosts.get_hosts(host_ids))
         return [found.get(host_id) for host_id in host_ids]
 
     async def _load_attempt(self, keys: list[tuple[str, int]]) -> Sequence[AttemptRecord | None]:
-        found = await self.call(lambda: self.store.get_attempts(keys))
+        found = await self.call(lambda: self.store.jobs.get_attempts(keys))
         return [found.get(key) for key in keys]
 
     async def _load_attempts(self, keys: list[Chain]) -> Sequence[list[AttemptRecord]]:
         async def read(which: Chain, ids: list[str]) -> dict[str, list[AttemptRecord]]:
             return await self.call(
-                lambda: self.store.list_attempts_of(
+                lambda: self.store.jobs.list_attempts_of(
                     ids, last=which.last, before=which.before, cause=which.cause
                 )
             )
@@ -185,7 +188,9 @@ class Reads:
     async def _load_members(self, keys: list[Members]) -> Sequence[list[MemberRecord]]:
         async def read(which: Members, attempts: list[Any]) -> dict[Any, list[MemberRecord]]:
             return await self.call(
-                lambda: self.store.list_members_of(attempts, first=which.first, after=which.after)
+                lambda: self.store.jobs.list_members_of(
+                    attempts, first=which.first, after=which.after
+                )
             )
 
         return await _load_alike(keys, read)
@@ -193,14 +198,14 @@ class Reads:
     async def _load_tasks(self, keys: list[Ranks]) -> Sequence[list[TaskRecord]]:
         async def read(which: Ranks, ids: list[str]) -> dict[str, list[TaskRecord]]:
             return await self.call(
-                lambda: self.store.list_tasks_of(ids, first=which.first, after=which.after)
+                lambda: self.store.jobs.list_tasks_of(ids, first=which.first, after=which.after)
             )
 
         return await _load_alike(keys, read)
 
     async def _load_events(self, keys: list[Tail]) -> Sequence[list[EventRecord]]:
         async def read(which: Tail, ids: list[str]) -> dict[str, list[EventRecord]]:
-            return await self.call(lambda: self.store.list_events_of(ids, last=which.last))
+            return await self.call(lambda: self.store.events.list_events_of(ids, last=which.last))
 
         return await _load_alike(keys, read)
 

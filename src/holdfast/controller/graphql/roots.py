@@ -150,7 +150,8 @@ async def _hosts(
 ) -> Any:
     reads = reads_of(info)
     hosts = await reads.once(
-        f"hosts {dead} {all}", lambda: reads.store.list_hosts(include_terminated=all, dead=dead)
+        f"hosts {dead} {all}",
+        lambda: reads.store.hosts.list_hosts(include_terminated=all, dead=dead),
     )
     return _cut({f"{host.name} {host.id}": host for host in hosts}, first, after)
 
@@ -158,7 +159,7 @@ async def _hosts(
 async def _host(info: Info, host: str) -> HostRecord | Any:
     reads = reads_of(info)
     refuse_nul("host", host)
-    return await reads.call(lambda: reads.store.get_host(host))
+    return await reads.call(lambda: reads.store.hosts.get_host(host))
 
 
 async def _queues(info: Info, first: int = 50, after: str | None = None) -> Any:

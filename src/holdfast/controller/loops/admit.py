@@ -23,7 +23,7 @@ from holdfast.core.placement.plan import (
     plan_admission,
 )
 from holdfast.core.placement.preemption import say_preempted
-from holdfast.store.port.store import AdmissionSnapshot
+from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 500
@@ -86,7 +86,7 @@ class AdmitLoop:
     async def _run_round(self, limit: int) -> Round:
         # A job that is queued from now on wakes the loop by itself.
         controller = self._controller
-        snapshot = await controller.store.read_admission(limit)
+        snapshot = await controller.store.admission.read_admission(limit)
         if not snapshot.candidates:
             controller.refusals.replace({})
             return Round()
@@ -100,9 +100,11 @@ class AdmitLoop:
         if not plan.placements:
             return Round(cut=_count_cut(snapshot, limit), room_left=plan.room_left)
         ttls = _choose_ttls(snapshot.candidates, plan, settings)
-        seated = await controller.store.seat_members([p for p in plan.placements if p.member], ttls)
+        seated = await controller.store.members.seat_members(
+            [p for p in plan.placements if p.member], ttls
+        )
         starts = [p for p in plan.placements if not p.member]
-        applied = {*seated, *await controller.store.reserve(starts, ttls)}
+        applied = {*seated, *await controller.store.admission.reserve(starts, ttls)}
         hosts = {task.host_id for p in plan.placements if p.job_id in applied for task in p.tasks}
         controller.poke(*(f"host:{host_id}" for host_id in hosts))
         if applied:
@@ -134,7 +136,7 @@ class AdmitLoop:
             )
             if running is not None or not plan.needs_running:
                 return plan, running or ()
-            tasks = await self._controller.store.read_running()
+            tasks = await self._controller.store.admission.read_running()
             running = [_with_end(task, settings) for task in tasks]
 
     async def _preempt(
@@ -147,7 +149,7 @@ class AdmitLoop:
             for victim in preemption.victims:
                 task = seen[victim]
                 reason = say_preempted(preemption.job_id, preemption.priority, task.priority)
-                if await controller.store.drain_job(
+                if await controller.store.jobs.drain_job(
                     victim, Cause.PREEMPTED, reason, epoch=task.epoch
                 ):
                     controller.metrics.preempted.inc()

@@ -40,10 +40,10 @@ class CheckpointsLoop:
             for _ in range(_MAX_BATCHES):
                 # The blobs first: no attempt starts from them any more, and a blob that stayed is
                 # found again by its row.
-                blobs = await controller.store.find_unneeded_blobs(limit=_BATCH)
+                blobs = await controller.store.checkpoints.find_unneeded_blobs(limit=_BATCH)
                 if blobs:
                     await controller.blobs.delete(blobs)
-                    await controller.store.forget_blobs(blobs)
+                    await controller.store.checkpoints.forget_blobs(blobs)
                 cleared += len(blobs)
                 if len(blobs) < _BATCH:
                     break
@@ -72,7 +72,7 @@ class CheckpointsLoop:
         return swept + (await self._sweep_batch(batch) if batch else 0)
 
     async def _sweep_batch(self, names: list[str]) -> int:
-        known = await self._controller.store.find_known_blobs(names)
+        known = await self._controller.store.checkpoints.find_known_blobs(names)
         orphans = [name for name in names if name not in known]
         await self._controller.blobs.delete(orphans)
         return len(orphans)

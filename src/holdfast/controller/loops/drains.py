@@ -12,7 +12,7 @@ from holdfast.core.endings.decide import Decision
 from holdfast.core.endings.drain import plan_completion
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
-from holdfast.store.port.store import DrainSnapshot
+from holdfast.moves.values import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
 LIMIT = 200
@@ -37,7 +37,7 @@ class DrainsLoop:
             self._force_at = now + FORCE_SECONDS
             forced = await self._force()
         while True:
-            drains = await self._controller.store.list_drains(LIMIT)
+            drains = await self._controller.store.drains.list_drains(LIMIT)
             completed = sum([await self._complete(drain) for drain in drains])
             done += completed
             if len(drains) < LIMIT or not completed:
@@ -53,14 +53,14 @@ class DrainsLoop:
         settings = await controller.settings.current()
         wait = settings.number("drain_force_seconds")
         now = await controller.store.now()
-        for job in await controller.store.list_slow_drains(now - timedelta(seconds=wait)):
+        for job in await controller.store.drains.list_slow_drains(now - timedelta(seconds=wait)):
             # A job's own long grace is not cut short: it is forced when that, and the time of a
             # confirmation, is over.
             grace = settings.number("grace_seconds", job.queue, job.spec)
             patience = timedelta(seconds=max(wait, grace + wait / 2))
             if job.drain_since is None or now - job.drain_since < patience:
                 continue
-            tasks = await controller.store.force_drain(job.id, job.epoch)
+            tasks = await controller.store.drains.force_drain(job.id, job.epoch)
             if tasks:
                 forced += tasks
                 controller.metrics.force_drained.inc(tasks)
@@ -80,7 +80,7 @@ class DrainsLoop:
             completion = plan_completion(
                 job, drain.tasks, policy, settings.rules, chance=controller.chance()
             )
-            if completion is None or not await controller.store.complete_drain(
+            if completion is None or not await controller.store.drains.complete_drain(
                 job.id, job.epoch, completion
             ):
                 return False

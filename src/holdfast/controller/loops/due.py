@@ -36,7 +36,7 @@ class DueLoop:
         started = retries = held = 0
         left = False
         for _ in range(MAX_BATCHES):
-            found = await controller.store.release_due(
+            found = await controller.store.admission.release_due(
                 self._allowance.refill(rate, controller.clock())
             )
             self._allowance.spend(found.retries)

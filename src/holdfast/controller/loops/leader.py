@@ -71,14 +71,14 @@ class Leader:
             await self._stop_loops()
             try:
                 async with asyncio.timeout(1.0):
-                    await self._controller.store.stop_leading()
+                    await self._controller.store.leadership.stop_leading()
             except (HoldfastError, TimeoutError):
                 pass  # the session's end releases the lock
 
     async def _confirm(self) -> None:
         controller = self._controller
         try:
-            leads = await controller.store.try_lead()
+            leads = await controller.store.leadership.try_lead()
             if leads:
                 await controller.leadership.confirm(begins=not self._tasks)
         except Unavailable as error:

@@ -62,7 +62,7 @@ class Leadership:
         last, this = self._reading, ClockReading(at=at, before=before, after=self._clock())
         step = 0.0 if last is None else find_step(last, this)
         if step < 0.0 or last is None:  # before the first reading the clock may have been set too
-            await self._store.settle_clock()
+            await self._store.leases.settle_clock()
         if step:
             log.error(
                 "the database's clock was set %s by %.1f s; no host counts as silent before a "

@@ -28,7 +28,7 @@ class MembersLoop:
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        found = await controller.store.list_members(LIMIT)
+        found = await controller.store.members.list_members(LIMIT)
         if not found:
             return {}
         settings = await controller.settings.current()
@@ -38,7 +38,9 @@ class MembersLoop:
                 by_job.setdefault(member.job.id, []).append(member)
         replaced = sum([await self._replace(members, settings) for members in by_job.values()])
         late = sum([await self._stop_late(m, settings) for m in found if not m.fallen])
-        released = await controller.store.release_members(settings.number("reservation_seconds"))
+        released = await controller.store.members.release_members(
+            settings.number("reservation_seconds")
+        )
         if replaced or released:
             controller.poke("admit", "drain", "events")
         if not replaced and not late and not released:
@@ -60,7 +62,7 @@ class MembersLoop:
                 log.exception(
                     "the fall of rank %d could not be decided", task.rank, extra=_about(member)
                 )
-        done = await controller.store.replace_members(list(plans.items()))
+        done = await controller.store.members.replace_members(list(plans.items()))
         for member in fallen:
             plan = plans.get(member.task.key)
             if plan is None or not plan.go_on or member.task.key not in done:
@@ -82,7 +84,9 @@ class MembersLoop:
         reason = (
             f"it did not start within {limit:g} s of its reservation (recovery_timeout_seconds)"
         )
-        stopped = await self._controller.store.stop_member(task.key, Cause.START_TIMEOUT, reason)
+        stopped = await self._controller.store.members.stop_member(
+            task.key, Cause.START_TIMEOUT, reason
+        )
         if stopped:
             self._controller.poke(f"host:{task.host_id}", "events")
         return stopped

@@ -12,7 +12,7 @@ from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import HostRecord
 from holdfast.core.states import TaskState
 from holdfast.errors import NotFound
-from holdfast.store.port.store import JobFilter
+from holdfast.moves.values import JobFilter
 
 log = logging.getLogger("holdfast.loops")
 
@@ -33,7 +33,7 @@ class LeasesLoop:
         since = controller.leadership.since
         if since is None:
             return {}
-        jobs = await controller.store.lapse_leases(since, now=now)
+        jobs = await controller.store.leases.lapse_leases(since, now=now)
         for job_id in jobs:
             log.warning(
                 "a lease lapsed: its host was silent for the whole of it", extra={"job": job_id}
@@ -57,7 +57,9 @@ class ReservationsLoop:
     async def run_once(self) -> Summary:
         controller = self._controller
         settings = await controller.settings.current()
-        jobs = await controller.store.expire_reservations(settings.number("reservation_seconds"))
+        jobs = await controller.store.admission.expire_reservations(
+            settings.number("reservation_seconds")
+        )
         late = await self._stop_late_starts(settings)
         if jobs:
             controller.poke("admit", "drain", "events")
@@ -67,7 +69,7 @@ class ReservationsLoop:
         """Drain jobs that were reserved for longer than their first start, or their restart, may
         take."""
         store, late = self._controller.store, 0
-        for found in await store.list_reserved():
+        for found in await store.admission.list_reserved():
             job, name = found.job, found.start_limit
             limit = settings.number(name, job.queue, job.spec)
             if found.seconds <= limit:
@@ -78,14 +80,14 @@ class ReservationsLoop:
                 continue
             reason = f"not every task ran within {limit:g} s of the reservation ({name})"
             reason += await self._name_late(job.id)
-            if await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
+            if await store.jobs.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
                 late += 1
         if late:
             self._controller.poke("drain", "events")
         return late
 
     async def _name_late(self, job_id: str) -> str:
-        tasks = await self._controller.store.list_tasks(job_id)
+        tasks = await self._controller.store.jobs.list_tasks(job_id)
         late = [(task.rank, task.host_name) for task in tasks if task.state is TaskState.RESERVED]
         return f": {name_places(late)} had not started" if late and len(tasks) > 1 else ""
 
@@ -93,11 +95,11 @@ class ReservationsLoop:
         """Give the late members of a supervised job other hosts (MEMBER-1). False where its script
         does not run."""
         store = self._controller.store
-        tasks = await store.list_tasks(job_id)
+        tasks = await store.jobs.list_tasks(job_id)
         if not any(task.rank == 0 and task.state is TaskState.RUNNING for task in tasks):
             return False
         for task in tasks:
-            if task.state is TaskState.RESERVED and await store.stop_member(
+            if task.state is TaskState.RESERVED and await store.members.stop_member(
                 task.key, Cause.START_TIMEOUT, reason
             ):
                 self._controller.poke(f"host:{task.host_id}", "drain", "events")
@@ -117,7 +119,7 @@ class HostDrainsLoop:
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        drained = await controller.store.drain_due_hosts()
+        drained = await controller.store.hosts.drain_due_hosts()
         for host_id, jobs in drained.items():
             log.info(
                 "the deadline of a host's drain has come; %d jobs are stopped",
@@ -148,7 +150,7 @@ class DeadHostsLoop:
         if since is None:
             return {}
         seconds = settings.number("dead_host_seconds")
-        hosts = await controller.store.sweep_dead_hosts(seconds, since, now=now)
+        hosts = await controller.store.hosts.sweep_dead_hosts(seconds, since, now=now)
         for host in hosts:
             await self._tell(host)
         if hosts:
@@ -158,7 +160,9 @@ class DeadHostsLoop:
     async def _tell(self, host: HostRecord) -> None:
         store = self._controller.store
         try:
-            jobs = [job.id for job in await store.list_jobs(JobFilter(host_id=host.id, limit=10))]
+            jobs = [
+                job.id for job in await store.jobs.list_jobs(JobFilter(host_id=host.id, limit=10))
+            ]
         except NotFound:
             jobs = []
         age = "never"
@@ -191,4 +195,4 @@ class PruneLoop:
         self._controller = controller
 
     async def run_once(self) -> Summary:
-        return await prune_history(self._controller, self._controller.store.prune)
+        return await prune_history(self._controller, self._controller.store.jobs.prune)

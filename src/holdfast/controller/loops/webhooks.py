@@ -121,13 +121,13 @@ class WebhooksLoop:
         events."""
         store = self._controller.store
         of_cursor: dict[str, list[Subscription]] = {}
-        hooks = await store.list_subscriptions(MAX_PENDING)
+        hooks = await store.webhooks.list_subscriptions(MAX_PENDING)
         self._pause_seconds = PAUSE_SECONDS if hooks else NO_HOOKS_PAUSE_SECONDS
         for hook in hooks:
             of_cursor.setdefault(hook.cursor, []).append(hook)
         written, more = 0, False
         for cursor, together in of_cursor.items():
-            events = await store.read_events(cursor, limit=PAGE)
+            events = await store.events.read_events(cursor, limit=PAGE)
             if events:
                 written += await self._write(together, events)
             more = more or len(events) == PAGE
@@ -137,11 +137,11 @@ class WebhooksLoop:
         wanted = {
             e.job_id for e in events if e.job_id and any(is_wanted(hook, e) for hook in hooks)
         }
-        jobs = await self._controller.store.summarize_jobs(wanted)
+        jobs = await self._controller.store.webhooks.summarize_jobs(wanted)
         ids = (make_new_id() for _ in itertools.count())
         batches: list[DeliveryBatch] = [plan_deliveries(hook, events, jobs, ids) for hook in hooks]
         written = [batch for batch in batches if batch.before != batch.after]
-        moved = set(await self._controller.store.write_deliveries(written))
+        moved = set(await self._controller.store.webhooks.write_deliveries(written))
         return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)
 
     # ---- deliveries → tries
@@ -150,7 +150,7 @@ class WebhooksLoop:
         if len(flights) >= TOTAL_WINDOW:
             return
         flying = list(flights.values())
-        due = await self._controller.store.list_due(HOOK_WINDOW, [d.id for d in flying])
+        due = await self._controller.store.webhooks.list_due(HOOK_WINDOW, [d.id for d in flying])
         chosen = plan_sends(due, flying, self._windows, TOTAL_WINDOW)
         if not chosen:
             return
@@ -189,7 +189,7 @@ class WebhooksLoop:
             if window < HOOK_WINDOW:  # a receiver that is well needs no remembering
                 self._windows[due.webhook_id] = window
             tries.append(judge_try(due, answer, max_tries, self._policy, controller.chance()))
-        applied = set(await controller.store.record_tries(tries))
+        applied = set(await controller.store.webhooks.record_tries(tries))
         tally: Counter[str] = Counter()
         for tried in tries:
             if tried.delivery_id not in applied:
@@ -223,4 +223,6 @@ class PruneDeliveriesLoop:
         self._controller = controller
 
     async def run_once(self) -> Summary:
-        return await prune_history(self._controller, self._controller.store.prune_deliveries)
+        return await prune_history(
+            self._controller, self._controller.store.webhooks.prune_deliveries
+        )

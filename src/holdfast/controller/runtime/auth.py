@@ -101,7 +101,7 @@ class Guard:
         if kept is not None and kept[0] > now:
             return kept[1]
         self._tokens.pop(digest, None)
-        token = await self._store.find_token(digest)
+        token = await self._store.tokens.find_token(digest)
         if token is None or token.role not in _LADDER:
             what = (
                 "a join token only registers a host"
@@ -123,7 +123,7 @@ class Guard:
         if kept is not None and kept[0] > now:
             return kept[1]
         self._hosts.pop(digest, None)
-        host = await self._store.find_host_by_key(digest)
+        host = await self._store.hosts.find_host_by_key(digest)
         if host is None:
             raise Unauthorized(
                 "no host has this key; register with a join token (`holdfast token create --role "
@@ -181,14 +181,16 @@ async def _keep_admin_token(store: Store, token_file: Path) -> str:
                 )
             secret = file.read(MAX_SECRET_CHARS + 1).strip()
         if secret and len(secret) <= MAX_SECRET_CHARS:
-            token = await store.find_token(hash_secret(secret))
+            token = await store.tokens.find_token(hash_secret(secret))
             if token is not None and token.role == "admin":
                 return secret
     secret = make_secret("t")
     # The file first: a token that is in the file alone is replaced at the next start, one that is
     # on record alone is everybody's riddle for ever.
     _write_private(token_file, secret + "\n")
-    await store.create_token(make_new_id(), "admin", "first admin", hash_secret(secret), None)
+    await store.tokens.create_token(
+        make_new_id(), "admin", "first admin", hash_secret(secret), None
+    )
     return secret
 
 

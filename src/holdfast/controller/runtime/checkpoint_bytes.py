@@ -188,7 +188,7 @@ async def drop_unknown(controller: Controller, blob: str) -> None:
     """A row for `blob` could not be written, or nobody knows whether it was: delete the blob where
     no row names it."""
     try:
-        if blob not in await controller.store.find_known_blobs([blob]):
+        if blob not in await controller.store.checkpoints.find_known_blobs([blob]):
             await controller.blobs.delete([blob])
     except HoldfastError as error:
         level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING

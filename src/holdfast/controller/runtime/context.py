@@ -68,14 +68,14 @@ class Controller:
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
-        store.watch_drains(self._tell_drains)
+        store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:
         """Say that `topics` may have work: at once on this replica, soon on the others."""
         for topic in topics:
             # The hint first: it comes back through `pump_hints` before the woken loop looks at the
             # version, so one poke is one turn of a loop.
-            self.store.hint(topic)
+            self.store.leadership.hint(topic)
             self.wakes.fire(topic)
 
     def poke_hosts_of(self, job_id: str) -> None:
@@ -84,7 +84,7 @@ class Controller:
         self.background.start(self._poke_hosts_of(job_id))
 
     async def _poke_hosts_of(self, job_id: str) -> None:
-        tasks = await self.store.list_tasks(job_id)
+        tasks = await self.store.jobs.list_tasks(job_id)
         self.poke(
             *{f"host:{task.host_id}" for task in tasks if task.host_id and task.state.holds_lease}
         )
@@ -115,7 +115,7 @@ class Controller:
         covers the gap."""
         while True:
             try:
-                async for topic in self.store.hints():
+                async for topic in self.store.leadership.hints():
                     self.wakes.fire(topic)
             except Unavailable:
                 pass

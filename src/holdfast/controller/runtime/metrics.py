@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from holdfast.store.port.store import Gauges
+from holdfast.moves.values import Gauges
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -181,7 +181,7 @@ class Metrics:
         waiting_polls: int,
         leading: bool,
     ) -> bytes:
-        """The page. `waiting`: as `Store.count_waiting` has it.
+        """The page. `waiting`: as `JobStore.jobs.count_waiting` has it.
 
         `gauges` None: the store could not be read, and unknown is shown as absent, never as
         zero."""

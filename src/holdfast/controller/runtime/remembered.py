@@ -33,7 +33,7 @@ class Sizes:
 
     async def refresh(self) -> Sequence[Size]:
         """Return the sizes of now."""
-        self._known = await self._store.host_sizes()
+        self._known = await self._store.hosts.host_sizes()
         self._read_at = self._clock()
         return self._known
 
@@ -47,7 +47,7 @@ class JobSpecs:
 
     async def find(self, job_id: str) -> tuple[str, JobSpec]:
         """Return the queue and the spec of a job. Raises NotFound."""
-        return self._known.get(job_id) or self.keep(await self._store.get_job(job_id))
+        return self._known.get(job_id) or self.keep(await self._store.jobs.get_job(job_id))
 
     def keep(self, job: JobRecord) -> tuple[str, JobSpec]:
         """Remember a job that is at hand, because its logs will ask for it."""

@@ -16,7 +16,8 @@ from holdfast.core.settings.resolve import Effective, Value, job_layer, resolve,
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
-from holdfast.store.port.store import SettingsLayers, Store
+from holdfast.moves.values import SettingsLayers
+from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 
@@ -172,7 +173,7 @@ class SettingsCache:
 
     async def _read(self) -> Settings:
         try:
-            layers = await self._store.read_settings()
+            layers = await self._store.settings.read_settings()
         except Unavailable:
             if self._known is None:
                 raise

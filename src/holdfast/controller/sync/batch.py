@@ -19,7 +19,8 @@ from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.store.port.store import HostSync, HostSynced, Store
+from holdfast.moves.values import HostSync, HostSynced
+from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 MAX_BATCH = 256
@@ -94,7 +95,7 @@ class SyncBatcher:
         began = time.perf_counter()
         try:
             rules = (await self._settings.current()).rules
-            answers = await self._store.sync_hosts([sync for sync, _ in batch], rules=rules)
+            answers = await self._store.leases.sync_hosts([sync for sync, _ in batch], rules=rules)
         except Unavailable as error:
             self._outages.note_failure(error)
             _fail(batch, error)

@@ -42,22 +42,22 @@ class Joins:
                 del self._answers[old]
             kept = self._answers.get((digest, claim))
             if kept is not None:
-                await store.register_host(kept[1], None, request.incarnation, request.facts)
+                await store.hosts.register_host(kept[1], None, request.incarnation, request.facts)
                 return kept[1], kept[2]
-            token = await store.find_token(digest)
+            token = await store.tokens.find_token(digest)
             if token is None or token.role != "join":
                 raise Unauthorized(
                     "this is neither a host key nor a join token that is still good; make one with "
                     "`holdfast token create --role join`"
                 )
             host_id = await self._choose_host_id(request.facts.name)
-            if await store.use_join_token(digest) is None:
+            if await store.tokens.use_join_token(digest) is None:
                 raise Unauthorized(
                     "this join token is spent; make another with `holdfast token create --role "
                     "join`"
                 )
             key = make_secret("k")
-            host = await store.register_host(
+            host = await store.hosts.register_host(
                 host_id, hash_secret(key), request.incarnation, request.facts
             )
             self._answers[digest, claim] = (now + REMEMBER_SECONDS, host.id, key)
@@ -67,7 +67,7 @@ class Joins:
         """Return a new id, or the id of an idle or ended host of this name. Raises Conflict where
         that host has work running."""
         try:
-            host = await self._store.get_host(name)
+            host = await self._store.hosts.get_host(name)
         except NotFound:
             return make_new_id()
         if host.state is not HostState.TERMINATED and (

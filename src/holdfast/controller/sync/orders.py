@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.records import CheckpointRecord
-from holdfast.moves.values import GangSeat
-from holdfast.store.port.store import Store, TaskOffer
+from holdfast.moves.values import GangSeat, TaskOffer
+from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 
 MAX_LAYOUTS = 64
@@ -102,7 +102,7 @@ async def make_orders(
         for offer in offers
         if offer.task.attempt > 1 or offer.task.replaced
     ]
-    kept = await store.find_newest_checkpoints(again) if again else {}
+    kept = await store.checkpoints.find_newest_checkpoints(again) if again else {}
     orders = []
     for offer in offers:
         layout = layouts.find(offer)

@@ -31,7 +31,7 @@ from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
-from holdfast.store.port.store import HostSync, HostSynced, LogAppend, TaskBeat
+from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
@@ -54,9 +54,11 @@ async def register(call: ApiCall) -> Response:
     digest = hash_secret(read_bearer(call.header("authorization")))
     settings = await controller.settings.current()
     interval = settings.number("sync_interval_seconds")
-    host = await controller.store.find_host_by_key(digest)
+    host = await controller.store.hosts.find_host_by_key(digest)
     if host is not None:
-        await controller.store.register_host(host.id, None, request.incarnation, request.facts)
+        await controller.store.hosts.register_host(
+            host.id, None, request.incarnation, request.facts
+        )
         answer = wire.RegisterAnswer(host_id=host.id, sync_interval_seconds=interval)
     else:
         host_id, key = await controller.joins.join(digest, request)
@@ -223,7 +225,7 @@ async def _make_answer(
 ) -> wire.SyncAnswer:
     watch: list[wire.NewWatch] = []
     if request.tasks and request.settings_rev < settings.rev:
-        for task in await controller.store.list_live_tasks(host.id):
+        for task in await controller.store.leases.list_live_tasks(host.id):
             watch.append(wire.NewWatch(key=task.key, watch=settings.watch(task.queue, task.spec)))
     preempt: list[wire.PreemptOrder] = []
     for row in found.preempts:  # few, and the job's own grace must hold, so it is looked up
@@ -302,7 +304,7 @@ async def append_logs(call: ApiCall) -> Response:
             keep_bytes=int(settings.number("log_keep_mb", queue, spec) * 2**20),
         )
         appends.append(append)
-    sizes = await controller.store.append_logs(host.id, appends)
+    sizes = await controller.store.logs.append_logs(host.id, appends)
     refused |= {a.key: None for a, size in zip(appends, sizes, strict=True) if size is None}
     controller.poke("logs")
     return answer_json(wire.LogsAnswer(refused=list(refused)))
@@ -316,7 +318,7 @@ async def put_forensics(call: ApiCall) -> Response:
         await read_body(call.scope, call.receive, wire.MAX_FORENSICS_BYTES), _FORENSICS
     )
     try:
-        await call.controller.store.put_forensics(host.id, forensics)
+        await call.controller.store.logs.put_forensics(host.id, forensics)
     except (Stale, NotFound, Forbidden) as error:
         message = f"no attempt of {forensics.key} ran on host {host.name}: {error.message}"
         raise Stale(message, code="stale_epoch") from None

@@ -13,7 +13,7 @@ from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
-from holdfast.store.port.store import JobFilter
+from holdfast.moves.values import JobFilter
 
 MAX_DRAINING = 1000
 MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
@@ -29,15 +29,15 @@ async def find_circumstances(
     reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     settings = await controller.settings.current()
     hosts, tasks, now, queues, projects = await asyncio.gather(
-        store.list_hosts(),
-        store.list_tasks_of(ids, first=MAX_RANKS),
+        store.hosts.list_hosts(),
+        store.jobs.list_tasks_of(ids, first=MAX_RANKS),
         store.now(),
-        store.list_queues(),
-        store.list_projects(),
+        store.settings.list_queues(),
+        store.settings.list_projects(),
     )
-    places = await store.queue_places(queued) if queued else {}
-    attempts = await store.get_attempts(newest.values(), members=True) if newest else {}
-    rows = await store.list_reserved(reserved) if reserved else []
+    places = await store.jobs.queue_places(queued) if queued else {}
+    attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
+    rows = await store.admission.list_reserved(reserved) if reserved else []
     starts = {row.job.id: row.start_limit for row in rows}
     victims = await _find_victims(controller) if queued else {}
     preempts = queued and settings.value("preemption")
@@ -92,7 +92,7 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
     """Job → the jobs being stopped so that it can start. Their drains name it, whichever server
     asked for them."""
     found: dict[str, list[JobRecord]] = {}
-    draining = await controller.store.list_jobs(
+    draining = await controller.store.jobs.list_jobs(
         JobFilter(states=(JobState.DRAINING,), limit=MAX_DRAINING)
     )
     for other in draining:
@@ -105,7 +105,7 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
 async def _find_young(controller: Controller, settings: Settings) -> list[YoungJob]:
     """The jobs that could be preempted if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
-    for task in await controller.store.read_running():
+    for task in await controller.store.admission.read_running():
         if task.preemptible and not task.draining:
             tasks.setdefault(task.job_id, []).append(task)
     found = []

@@ -20,24 +20,65 @@ from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, TASK, sources, step
-from holdfast.moves import requests
+from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import Allotment, quota_left, read_quota
+from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, name_hosts, plan_headroom, serves
-from holdfast.moves.rows import TaskRow
-from holdfast.moves.values import AdmissionSnapshot, Reserved
+from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, TaskRow
+from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
 from holdfast.store.memory.state import MemoryJob, MemoryState
 
 
-class MemoryAdmission(MemoryMembers):
-    """From queued to reserved, and back."""
+class MemoryAdmission:
+    """`AdmissionStore` in memory."""
 
-    state: MemoryState
-    environment: Mapping[str, Value]
+    def __init__(
+        self, state: MemoryState, environment: Mapping[str, Value], members: MemoryMembers
+    ) -> None:
+        self.state = state
+        self.environment = environment
+        self.members = members
+
+    async def release_due(
+        self, retry_limit: int | None = None, *, now: datetime | None = None
+    ) -> Released:
+        s, at = self.state, self.state.at(now)
+        off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
+        switches = dispatch.Switches(s.settings, self.environment, off)
+        rows = [s.jobs[job_id].row for job_id in s.by_state[JobState.WAITING]]
+        due = (
+            r.id
+            for r in rows
+            if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD
+        )
+        m = s.load(due, at)
+        retries, done = [], {"started": 0, "held": 0}
+        for job in m.jobs.values():
+            held = switches.held_by(job.project)
+            if job.wait_cause == RETRIES_HELD and held is None:
+                dispatch.resume_retry(m, job)
+            if job.wait_until is None or job.wait_until > at:
+                continue
+            if job.wait_cause != BACK_OFF:
+                done["started"] += 1
+                m.move_job(job, JobEvent.RELEASE, DUE)
+                job.wait_cause, job.wait_until, job.queued_at = None, None, at
+                m.log("job.released", job, DUE)
+            elif held is not None:
+                done["held"] += 1
+                dispatch.hold_due(m, job, held)
+            else:
+                retries.append(job)
+        retries.sort(key=lambda job: (job.wait_until, job.id))
+        for job in retries[:retry_limit]:
+            dispatch.dispatch_retry(m, job)
+        s.commit(m)
+        count = len(retries[:retry_limit])
+        return Released(retries=count, left=count < len(retries), **done)
 
     async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
-        """See `Store.read_admission`."""
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
         dead, interval = (
@@ -77,7 +118,7 @@ class MemoryAdmission(MemoryMembers):
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
         return AdmissionSnapshot(
             candidates=(
-                *self.list_blocked(at, limit),
+                *self.members.list_blocked(at, limit),
                 *(
                     _candidate(job, at)
                     for job in sorted((j for top in tops for j in top), key=_order)
@@ -110,7 +151,6 @@ class MemoryAdmission(MemoryMembers):
         return left
 
     async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
-        """See `Store.read_running`."""
         s, at, running = self.state, self.state.at(now), []
         for state in LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
@@ -141,7 +181,6 @@ class MemoryAdmission(MemoryMembers):
     async def list_reserved(
         self, ids: Sequence[str] | None = None, *, now: datetime | None = None
     ) -> list[Reserved]:
-        """See `Store.list_reserved`."""
         s, at = self.state, self.state.at(now)
         return [
             Reserved(
@@ -163,7 +202,6 @@ class MemoryAdmission(MemoryMembers):
         *,
         now: datetime | None = None,
     ) -> list[str]:
-        """See `Store.reserve`."""
         s, at = self.state, self.state.at(now)
         ids = {t.host_id for p in placements for t in p.tasks}
         room = RoomCheck(
@@ -246,7 +284,6 @@ class MemoryAdmission(MemoryMembers):
     async def expire_reservations(
         self, reservation_seconds: float, *, now: datetime | None = None
     ) -> list[str]:
-        """See `Store.expire_reservations`."""
         s, at = self.state, self.state.at(now)
         before = at - timedelta(seconds=reservation_seconds)
         m = s.load(

@@ -26,12 +26,12 @@ from holdfast.store.memory.state import MemoryCheckpoint, MemoryState
 
 
 class MemoryCheckpoints:
-    """The part of the store that knows what tasks left for the attempts after them."""
+    """`CheckpointStore` in memory."""
 
-    state: MemoryState
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
-        """See `CheckpointStore.check_checkpoint`."""
         task = self.state.task_for(key)
         job = self.state.jobs.get(key.job_id)
         if (
@@ -54,7 +54,6 @@ class MemoryCheckpoints:
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """See `CheckpointStore.add_checkpoint`."""
         return self._add(
             key, await self.check_checkpoint(host_id, incarnation, key), new, keep, now
         )
@@ -69,7 +68,6 @@ class MemoryCheckpoints:
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """See `CheckpointStore.put_checkpoint`."""
         if job_id not in self.state.jobs:
             raise no_job(job_id)
         row = self.state.jobs[job_id].row
@@ -112,7 +110,6 @@ class MemoryCheckpoints:
         return CheckpointAdded(record=record, dropped=dropped)
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
-        """See `CheckpointStore.list_checkpoints`."""
         return [
             one.record
             for place, kept in sorted(self.state.checkpoints.items())
@@ -123,7 +120,6 @@ class MemoryCheckpoints:
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
     ) -> tuple[CheckpointRecord, str]:
-        """See `CheckpointStore.find_checkpoint`."""
         for one in reversed(self.state.checkpoints.get((job_id, rank), [])):
             if number in (None, one.record.number) and epoch in (None, one.record.epoch):
                 return one.record, one.blob
@@ -132,7 +128,6 @@ class MemoryCheckpoints:
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], CheckpointRecord]:
-        """See `CheckpointStore.find_newest_checkpoints`."""
         return {
             place: self.state.checkpoints[place][-1].record
             for place in ranks
@@ -149,7 +144,6 @@ class MemoryCheckpoints:
         *,
         now: datetime | None = None,
     ) -> CheckpointRecord:
-        """See `CheckpointStore.skip_checkpoint`."""
         attempt = await self.check_checkpoint(host_id, incarnation, key)
         kept = [one.record for one in self.state.checkpoints.get((key.job_id, key.rank), [])]
         older = next((record for record in reversed(kept) if record.number < number), None)
@@ -171,7 +165,6 @@ class MemoryCheckpoints:
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
-        """See `CheckpointStore.delete_checkpoints`."""
         return self._drop(
             lambda one: (
                 one.record.job_id == job_id
@@ -181,7 +174,6 @@ class MemoryCheckpoints:
         )
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """See `CheckpointStore.find_unneeded_blobs`."""
         jobs, found = self.state.jobs, []
         for (job_id, _), kept in self.state.checkpoints.items():
             if job_id not in jobs or jobs[job_id].row.state is JobState.SUCCEEDED:
@@ -189,7 +181,6 @@ class MemoryCheckpoints:
         return tuple(found[:limit])
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
-        """See `CheckpointStore.forget_blobs`."""
         unneeded = set(names)
         self._drop(lambda one: one.blob in unneeded)
 
@@ -203,7 +194,6 @@ class MemoryCheckpoints:
         return tuple(dropped)
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """See `CheckpointStore.find_known_blobs`."""
         named = {one.blob for kept in self.state.checkpoints.values() for one in kept}
         return {
             name for name in names if name in named or name.partition("/")[0] not in self.state.jobs

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
-from holdfast.moves import dispatch, drains, requests
+from holdfast.moves import drains, requests
 from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
 from holdfast.moves.requests import (
-    DUE,
     SUBMITTED,
     WAITS_FOR_START,
     check_revivable,
@@ -27,21 +26,21 @@ from holdfast.moves.requests import (
     refuse_mismatch,
     refuse_queue,
 )
-from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow, NewEvent
+from holdfast.moves.rows import JobRow, NewEvent
+from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.memory.state import UNFINISHED, MemoryJob, MemoryState
-from holdfast.store.port.store import JobFilter, NewJob, Released, Submitted
 
 
 class MemoryJobs:
-    """Jobs, tasks and attempts."""
+    """`JobStore` in memory."""
 
-    state: MemoryState
-    environment: Mapping[str, Value]
+    def __init__(self, state: MemoryState, environment: Mapping[str, Value]) -> None:
+        self.state = state
+        self.environment = environment
 
     async def submit_jobs(
         self, jobs: Sequence[NewJob], *, now: datetime | None = None
     ) -> list[Submitted]:
-        """See `Store.submit_jobs`."""
         s, at = self.state, self.state.at(now)
         for name in sorted({job.queue for job in jobs}):
             if name not in s.queues:
@@ -136,13 +135,16 @@ class MemoryJobs:
         s.log([event], at)
 
     async def get_job(self, job_id: str) -> JobRecord:
-        """See `Store.get_job`."""
         if job_id not in self.state.jobs:
             raise no_job(job_id)
         return self.state.job_record(job_id)
 
+    async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
+        return {
+            job_id: self.state.job_record(job_id) for job_id in job_ids if job_id in self.state.jobs
+        }
+
     async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
-        """See `Store.list_jobs`."""
         found: list[JobRecord] = []
         for job_id in sorted(self.state.jobs, reverse=True):
             if len(found) >= filter.limit:
@@ -179,7 +181,6 @@ class MemoryJobs:
         )
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
-        """See `Store.count_jobs`."""
         counts: dict[tuple[str, str], int] = {}
         for state in UNFINISHED:
             for job_id in self.state.by_state[state]:
@@ -188,7 +189,6 @@ class MemoryJobs:
         return counts
 
     async def count_waiting(self) -> dict[tuple[str, str], int]:
-        """See `Store.count_waiting`."""
         counts: dict[tuple[str, str], int] = {}
         for job_id in self.state.by_state[JobState.WAITING]:
             row = self.state.jobs[job_id].row
@@ -196,18 +196,85 @@ class MemoryJobs:
             counts[place] = counts.get(place, 0) + 1
         return counts
 
+    async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
+        queued = [self.state.jobs[i] for i in self.state.by_state[JobState.QUEUED]]
+        asked = set(job_ids)
+        return {
+            job.row.id: min(10_000, sum(_stands_before(other, job) for other in queued))
+            for job in queued
+            if job.row.id in asked
+        }
+
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
-        """See `Store.list_tasks`."""
         return [
             self.state.task_record(task)
             for _, task in sorted(self.state.tasks.get(job_id, {}).items())
         ]
 
+    async def list_tasks_of(
+        self, job_ids: Collection[str], *, first: int, after: int = -1
+    ) -> dict[str, list[TaskRecord]]:
+        found: dict[str, list[TaskRecord]] = {}
+        for job_id in job_ids:
+            tasks = [task for task in await self.list_tasks(job_id) if task.rank > after]
+            if tasks:
+                found[job_id] = tasks[:first]
+        return found
+
     async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
-        """See `Store.list_attempts`."""
         if job_id not in self.state.jobs:
             raise no_job(job_id)
         return [self._attempt(attempt) for attempt in self.state.attempts.get(job_id, [])]
+
+    async def list_attempts_of(
+        self,
+        job_ids: Collection[str],
+        *,
+        last: int,
+        before: int | None = None,
+        cause: Cause | None = None,
+    ) -> dict[str, list[AttemptRecord]]:
+        found: dict[str, list[AttemptRecord]] = {}
+        for job_id in job_ids:
+            fitting = [
+                attempt
+                for attempt in self.state.attempts.get(job_id, [])
+                if (before is None or attempt.number < before) and cause in (None, attempt.cause)
+            ]
+            if fitting:
+                found[job_id] = [
+                    msgspec.structs.replace(self._attempt(a), members=()) for a in fitting[-last:]
+                ]
+        return found
+
+    async def get_attempts(
+        self, keys: Collection[tuple[str, int]], *, members: bool = False
+    ) -> dict[tuple[str, int], AttemptRecord]:
+        found = self._find_attempts(keys)
+        if members:
+            return found
+        return {key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()}
+
+    def _find_attempts(
+        self, keys: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], AttemptRecord]:
+        asked = set(keys)
+        return {
+            (job_id, attempt.number): self._attempt(attempt)
+            for job_id in {job_id for job_id, _ in asked}
+            for attempt in self.state.attempts.get(job_id, [])
+            if (job_id, attempt.number) in asked
+        }
+
+    async def list_members_of(
+        self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
+    ) -> dict[tuple[str, int], list[MemberRecord]]:
+        found: dict[tuple[str, int], list[MemberRecord]] = {}
+        for key, attempt in self._find_attempts(keys).items():
+            members = sorted((m for m in attempt.members if m.rank > after), key=lambda m: m.rank)
+            if members:
+                found[key] = members[:first]
+        return found
 
     def _attempt(self, attempt: AttemptRecord) -> AttemptRecord:
         beat = None
@@ -220,7 +287,6 @@ class MemoryJobs:
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
     ) -> JobRecord:
-        """See `Store.cancel_job`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
             raise no_job(job_id)
@@ -237,7 +303,6 @@ class MemoryJobs:
         from_scratch: bool = False,
         now: datetime | None = None,
     ) -> JobRecord:
-        """See `Store.revive_job`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
             raise no_job(job_id)
@@ -268,7 +333,6 @@ class MemoryJobs:
         epoch: int | None = None,
         now: datetime | None = None,
     ) -> bool:
-        """See `Store.drain_job`."""
         m = self.state.load([job_id], self.state.at(now))
         job = m.jobs.get(job_id)
         if job is None:
@@ -279,40 +343,32 @@ class MemoryJobs:
         self.state.commit(m)
         return True
 
-    async def release_due(
-        self, retry_limit: int | None = None, *, now: datetime | None = None
-    ) -> Released:
-        """See `Store.release_due`."""
-        s, at = self.state, self.state.at(now)
-        off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
-        switches = dispatch.Switches(s.settings, self.environment, off)
-        rows = [s.jobs[job_id].row for job_id in s.by_state[JobState.WAITING]]
-        due = (
-            r.id
-            for r in rows
-            if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD
-        )
-        m = s.load(due, at)
-        retries, done = [], {"started": 0, "held": 0}
-        for job in m.jobs.values():
-            held = switches.held_by(job.project)
-            if job.wait_cause == RETRIES_HELD and held is None:
-                dispatch.resume_retry(m, job)
-            if job.wait_until is None or job.wait_until > at:
-                continue
-            if job.wait_cause != BACK_OFF:
-                done["started"] += 1
-                m.move_job(job, JobEvent.RELEASE, DUE)
-                job.wait_cause, job.wait_until, job.queued_at = None, None, at
-                m.log("job.released", job, DUE)
-            elif held is not None:
-                done["held"] += 1
-                dispatch.hold_due(m, job, held)
-            else:
-                retries.append(job)
-        retries.sort(key=lambda job: (job.wait_until, job.id))
-        for job in retries[:retry_limit]:
-            dispatch.dispatch_retry(m, job)
-        s.commit(m)
-        count = len(retries[:retry_limit])
-        return Released(retries=count, left=count < len(retries), **done)
+    async def prune(
+        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+    ) -> int:
+        s, before = self.state, self.state.at(now) - timedelta(days=history_days)
+        old = [
+            (job.row.ended_at, i)
+            for i, job in s.jobs.items()
+            if job.row.ended_at is not None and job.row.ended_at < before
+        ]
+        gone = {i for _, i in sorted(old)[:limit]}
+        for job_id in gone:
+            s.attempts.pop(job_id, None)
+            del s.jobs[job_id]
+        s.keys = {key: i for key, i in s.keys.items() if i not in gone}
+        s.streams = {place: log for place, log in s.streams.items() if place[0] not in gone}
+        s.replacements = [r for r in s.replacements if r.job_id not in gone]
+        s.log_bases = {place: base for place, base in s.log_bases.items() if place[0] not in gone}
+        s.forensics = {place: f for place, f in s.forensics.items() if place[0] not in gone}
+        s.events = [
+            e for e in s.events if e.job_id not in gone and (e.job_id is not None or e.at >= before)
+        ]
+        return len(gone)
+
+
+def _stands_before(other: MemoryJob, job: MemoryJob) -> bool:
+    return other.row.queue == job.row.queue and (-other.priority, other.ord) < (
+        -job.priority,
+        job.ord,
+    )

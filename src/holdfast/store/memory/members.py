@@ -11,21 +11,21 @@ from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, JobPlacement
 from holdfast.core.records import JobRecord
-from holdfast.core.states import HostEvent, HostState, TaskState
-from holdfast.core.transitions import HOST, sources, step
+from holdfast.core.states import HostState, TaskState
 from holdfast.moves import members
-from holdfast.moves.registration import moved_event
 from holdfast.moves.requests import no_job, refuse_retry
 from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DueMember
+from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.state import MemoryState
 
 
 class MemoryMembers:
-    """Members of supervised jobs."""
+    """`MemberStore` in memory."""
 
-    state: MemoryState
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
 
     def _tasks(self) -> Iterator[TaskRow]:
         for state in members.GOING_ON:
@@ -33,7 +33,6 @@ class MemoryMembers:
                 yield from (task for _, task in sorted(self.state.tasks.get(job_id, {}).items()))
 
     async def list_members(self, limit: int) -> list[DueMember]:
-        """See `Store.list_members`."""
         s, at, found = self.state, self.state.at(None), []
         for task in sorted(
             self._tasks(), key=lambda t: (t.state is TaskState.RESERVED, t.job_id, t.rank)
@@ -104,30 +103,17 @@ class MemoryMembers:
     async def replace_members(
         self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
     ) -> list[TaskKey]:
-        """See `Store.replace_members`."""
         s, at = self.state, self.state.at(now)
         m = s.load([key.job_id for key, _ in plans], at)
         done, suspects = members.replace_members(m, plans)
         s.commit(m)
         for host_id, reason in sorted(suspects.items()):
-            host = s.hosts[host_id]
-            if host.state in sources(HOST, HostEvent.QUARANTINE):
-                before, host.state = host.state, step(HOST, host.state, HostEvent.QUARANTINE)
-                host.reason = reason
-                s.log(
-                    [
-                        moved_event(
-                            host.id, host.name, before, host.state, "quarantine", reason, False
-                        )
-                    ],
-                    at,
-                )
+            quarantine_host(s, s.hosts[host_id], reason, at)
         return done
 
     async def unpark_members(
         self, job_id: str, reason: str, *, now: datetime | None = None
     ) -> JobRecord:
-        """See `Store.unpark_members`."""
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
             raise no_job(job_id)
@@ -139,7 +125,6 @@ class MemoryMembers:
     async def stop_member(
         self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
     ) -> bool:
-        """See `Store.stop_member`."""
         m = self.state.load([key.job_id], self.state.at(now))
         job = m.jobs.get(key.job_id)
         task = None if job is None else m.tasks[job.id].get(key.rank)
@@ -161,7 +146,6 @@ class MemoryMembers:
         *,
         now: datetime | None = None,
     ) -> list[str]:
-        """See `Store.seat_members`."""
         s = self.state
         ids = {t.host_id for p in placements for t in p.tasks}
         capacity = [
@@ -181,7 +165,6 @@ class MemoryMembers:
     async def release_members(
         self, reservation_seconds: float, *, now: datetime | None = None
     ) -> list[str]:
-        """See `Store.release_members`."""
         s, at = self.state, self.state.at(now)
         before = members.asked_before(at, reservation_seconds)
         m = s.load({task.job_id for task in self._tasks()}, at)

@@ -27,17 +27,17 @@ from holdfast.moves.changes import (
     settings_event,
 )
 from holdfast.moves.registration import drain_jobs_for
+from holdfast.moves.values import SettingsLayers
 from holdfast.store.memory.state import UNFINISHED, MemoryProject, MemoryQueue, MemoryState
-from holdfast.store.port.store import SettingsLayers
 
 
 class MemorySettings:
-    """Settings and queues."""
+    """`SettingsStore` in memory."""
 
-    state: MemoryState
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
 
     async def read_settings(self) -> SettingsLayers:
-        """See `Store.read_settings`."""
         s = self.state
         return SettingsLayers(
             revision=s.settings_rev,
@@ -54,7 +54,6 @@ class MemorySettings:
         *,
         now: datetime | None = None,
     ) -> int:
-        """See `Store.write_cluster_settings`."""
         checked = check_changes(changes, unset, "cluster")
         merged = merge_layer(self.state.settings, checked, unset)
         if merged != self.state.settings:
@@ -64,7 +63,6 @@ class MemorySettings:
         return self.state.settings_rev
 
     async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
-        """See `Store.write_rules`."""
         if text != self.state.rules:
             self.state.rules = text
             self.state.settings_rev += 1
@@ -72,7 +70,6 @@ class MemorySettings:
         return self.state.settings_rev
 
     async def list_queues(self) -> list[QueueRecord]:
-        """See `Store.list_queues`."""
         counts: dict[str, dict[str, int]] = {}
         for state in UNFINISHED:
             word = state.value if state in (JobState.WAITING, JobState.QUEUED) else "running"
@@ -92,7 +89,6 @@ class MemorySettings:
         ]
 
     async def get_queue(self, name: str) -> QueueRecord:
-        """See `Store.get_queue`."""
         self._queue(name)
         return next(q for q in await self.list_queues() if q.name == name)
 
@@ -109,7 +105,6 @@ class MemorySettings:
         *,
         now: datetime | None = None,
     ) -> QueueRecord:
-        """See `Store.put_queue`."""
         checked = check_changes(changes, unset, "queue")
         at, queue = self.state.at(now), self.state.queues.get(name)
         before = {} if queue is None else queue.settings
@@ -124,7 +119,6 @@ class MemorySettings:
         return await self.get_queue(name)
 
     async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
-        """See `Store.delete_queue`."""
         self._queue(name)
         if any(
             self.state.jobs[i].row.queue == name
@@ -139,7 +133,6 @@ class MemorySettings:
     async def pause_queue(
         self, name: str, reason: str, *, hard: bool, now: datetime | None = None
     ) -> list[str]:
-        """See `Store.pause_queue`."""
         at, queue = self.state.at(now), self._queue(name)
         if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
             queue.paused_at, queue.paused_reason, queue.hard = queue.paused_at or at, reason, hard
@@ -153,26 +146,17 @@ class MemorySettings:
         return drained
 
     async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
-        """See `Store.resume_queue`."""
         queue = self._queue(name)
         if queue.paused_at is not None:
             queue.paused_at, queue.paused_reason, queue.hard = None, "", False
             self.state.log([resumed_event(name)], self.state.at(now))
 
-
-class MemoryProjects:
-    """Projects: their settings, and what they use."""
-
-    state: MemoryState
-
     async def list_projects(self) -> list[ProjectRecord]:
-        """See `Store.list_projects`."""
         s = self.state
         named = {s.jobs[i].row.project for state in UNFINISHED for i in s.by_state[state]}
         return [self._project(name) for name in sorted(named | s.projects.keys())]
 
     async def get_project(self, name: str) -> ProjectRecord:
-        """See `Store.get_project`."""
         return self._project(name)
 
     def _project(self, name: str) -> ProjectRecord:
@@ -194,7 +178,6 @@ class MemoryProjects:
         *,
         now: datetime | None = None,
     ) -> ProjectRecord:
-        """See `Store.put_project`."""
         checked = check_changes(changes, unset, "project")
         s, at = self.state, self.state.at(now)
         project = s.projects.get(name)
@@ -208,7 +191,6 @@ class MemoryProjects:
         return self._project(name)
 
     async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
-        """See `Store.delete_project`."""
         if name not in self.state.projects:
             raise no_project(name)
         if self.state.use_of(name).jobs:

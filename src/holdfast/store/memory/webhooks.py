@@ -56,11 +56,10 @@ class MemoryDelivery(msgspec.Struct, kw_only=True):
 
 
 class MemoryWebhooks:
-    """Hooks and deliveries."""
+    """`WebhookStore` in memory."""
 
-    state: MemoryState
-
-    def _init_webhooks(self) -> None:
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
         self._hooks: dict[str, MemoryHook] = {}
         self._deliveries: dict[str, MemoryDelivery] = {}
         self._seq = 0
@@ -68,7 +67,6 @@ class MemoryWebhooks:
     async def create_webhook(
         self, new: NewWebhook, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.create_webhook`."""
         if new.id not in self._hooks:
             at = self.state.at(now)
             record = WebhookRecord(
@@ -89,12 +87,10 @@ class MemoryWebhooks:
         return await self.get_webhook(new.id)
 
     async def list_webhooks(self) -> list[WebhookRecord]:
-        """See `WebhookStore.list_webhooks`."""
         found = [await self.get_webhook(hook_id) for hook_id in self._hooks]
         return sorted(found, key=lambda hook: (hook.created_at, hook.id))
 
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
-        """See `WebhookStore.get_webhook`."""
         record = self._hook(webhook_id).record
         states = [
             d.record.state for d in self._deliveries.values() if d.record.webhook_id == webhook_id
@@ -106,14 +102,12 @@ class MemoryWebhooks:
     async def get_webhook_target(
         self, webhook_id: str, *, now: datetime | None = None
     ) -> WebhookTarget:
-        """See `WebhookStore.get_webhook_target`."""
         hook = self._hook(webhook_id)
         return WebhookTarget(url=hook.record.url, secrets=_secrets(hook, self.state.at(now)))
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.change_webhook`."""
         hook = self._hook(webhook_id)
         fields = {
             n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET
@@ -130,7 +124,6 @@ class MemoryWebhooks:
     async def rotate_webhook(
         self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.rotate_webhook`."""
         hook, at = self._hook(webhook_id), self.state.at(now)
         until = at + timedelta(seconds=grace_seconds) if grace_seconds > 0 else None
         hook.old_secret = hook.secret if grace_seconds > 0 else None
@@ -149,7 +142,6 @@ class MemoryWebhooks:
     async def pause_webhook(
         self, webhook_id: str, reason: str, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.pause_webhook`."""
         self._pause(self._hook(webhook_id), reason, self.state.at(now))
         return await self.get_webhook(webhook_id)
 
@@ -165,7 +157,6 @@ class MemoryWebhooks:
     async def resume_webhook(
         self, webhook_id: str, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.resume_webhook`."""
         hook, at = self._hook(webhook_id), self.state.at(now)
         if hook.record.state is WebhookState.PAUSED:
             hook.record = msgspec.structs.replace(hook.record, state=WebhookState.ACTIVE, reason="")
@@ -177,7 +168,6 @@ class MemoryWebhooks:
         return await self.get_webhook(webhook_id)
 
     async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
-        """See `WebhookStore.delete_webhook`."""
         hook = self._hook(webhook_id)
         del self._hooks[webhook_id]
         self._deliveries = {
@@ -188,7 +178,6 @@ class MemoryWebhooks:
     # ---- collecting
 
     async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
-        """See `WebhookStore.list_subscriptions`."""
         found = []
         for hook_id, hook in sorted(self._hooks.items()):
             room = max_pending - len(self._of(hook_id, PENDING))
@@ -205,7 +194,6 @@ class MemoryWebhooks:
         return found
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
-        """See `WebhookStore.summarize_jobs`."""
         found = {}
         for job_id in job_ids:
             job = self.state.jobs.get(job_id)
@@ -226,7 +214,6 @@ class MemoryWebhooks:
     async def write_deliveries(
         self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
     ) -> list[str]:
-        """See `WebhookStore.write_deliveries`."""
         at, moved = self.state.at(now), []
         for batch in batches:
             hook = self._hooks.get(batch.webhook_id)
@@ -268,7 +255,6 @@ class MemoryWebhooks:
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
     ) -> list[DueDelivery]:
-        """See `WebhookStore.list_due`."""
         at, found = self.state.at(now), list[MemoryDelivery]()
         for hook_id, hook in self._hooks.items():
             if hook.record.state is not WebhookState.ACTIVE:
@@ -298,7 +284,6 @@ class MemoryWebhooks:
     async def record_tries(
         self, tries: Sequence[Tried], *, now: datetime | None = None
     ) -> list[str]:
-        """See `WebhookStore.record_tries`."""
         at, done = self.state.at(now), []
         events: list[NewEvent] = []
         for tried in tries:
@@ -347,7 +332,6 @@ class MemoryWebhooks:
         before: str | None = None,
         limit: int = 100,
     ) -> list[DeliveryRecord]:
-        """See `WebhookStore.list_deliveries`."""
         self._hook(webhook_id)
         found = [
             d.record
@@ -357,14 +341,12 @@ class MemoryWebhooks:
         return sorted(found, key=lambda d: d.id, reverse=True)[:limit]
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
-        """See `WebhookStore.get_delivery`."""
         found = self._delivery(webhook_id, delivery_id)
         return found.record, found.body
 
     async def redeliver(
         self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
     ) -> DeliveryRecord:
-        """See `WebhookStore.redeliver`."""
         found, at = self._delivery(webhook_id, delivery_id), self.state.at(now)
         tries = found.record.tries if found.record.state is PENDING else 0
         next_at = at if found.record.next_at is not None else None
@@ -375,7 +357,6 @@ class MemoryWebhooks:
         return found.record
 
     async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
-        """See `WebhookStore.redeliver_dead`."""
         self._hook(webhook_id)
         dead = self._of(webhook_id, DEAD)
         for delivery in dead:
@@ -383,14 +364,12 @@ class MemoryWebhooks:
         return len(dead)
 
     async def count_deliveries(self) -> Mapping[str, int]:
-        """See `WebhookStore.count_deliveries`."""
         states = [d.record.state for d in self._deliveries.values()]
         return {"pending": states.count(PENDING), "dead": states.count(DEAD)}
 
     async def prune_deliveries(
         self, history_days: float, *, limit: int = 1000, now: datetime | None = None
     ) -> int:
-        """See `WebhookStore.prune_deliveries`."""
         before = self.state.at(now) - timedelta(days=history_days)
         old = [d.record for d in self._deliveries.values() if d.record.state is not PENDING]
         gone = sorted((d.created_at, d.id) for d in old if d.created_at < before)[:limit]

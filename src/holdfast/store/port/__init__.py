@@ -1,1 +1,1 @@
-"""What a store promises."""
+"""What a store promises: one small port per file, and `store.py`, which holds them."""

@@ -1,11 +1,10 @@
-"""What a store does for checkpoints: the rows. Their bytes are in the blob store. Part of
-`store.port.store.Store`.
+"""The rows of checkpoints; their bytes are in the blob store.
 
-CKPT-1  A checkpoint is taken from the host and incarnation that the current attempt's rank was
-        given to, under the attempt's epoch, while the attempt is reserved, running or draining;
-        from nobody else and never later (FENCE-1).
+CKPT-1  A checkpoint is taken only from the host and incarnation that the current attempt's rank was
+        given to, under the attempt's epoch, while the attempt is reserved, running or draining
+        (FENCE-1).
 CKPT-2  A row is written when its bytes are whole in the blob store, so the newest row is always a
-        checkpoint that can be had.
+        checkpoint that can be fetched.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class CheckpointStore(Protocol):
     """Checkpoints by (job, rank, number)."""
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
-        """The attempt's number. Raises Stale where a checkpoint of this task would not be taken
-        (CKPT-1)."""
+        """Return the attempt's number. Raises Stale where a checkpoint of this task would not be
+        taken (CKPT-1)."""
 
     async def add_checkpoint(
         self,
@@ -36,9 +35,9 @@ class CheckpointStore(Protocol):
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """Write a checkpoint of a task and drop all but the last `keep` of its rank. One that says
-        what the newest of this epoch says (size, checksum, step) is a call made again: that row is
-        returned. Raises Stale (CKPT-1)."""
+        """Write a checkpoint of a task and drop all but the last `keep` of its rank. A checkpoint
+        with the size, checksum and step of the newest of this epoch is a call made again: that row
+        is returned. Raises Stale (CKPT-1)."""
 
     async def put_checkpoint(
         self,
@@ -50,9 +49,10 @@ class CheckpointStore(Protocol):
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """The same by a person's hand. `epoch` given: the one the rank runs under (its
-        HOLDFAST_EPOCH), while its attempt is reserved, running or draining. None: while no attempt
-        is.
+        """Write a checkpoint on a person's behalf.
+
+        epoch: the one the rank runs under (its HOLDFAST_EPOCH), while its attempt is reserved,
+        running or draining; None while no attempt is.
 
         Raises:
             NotFound: no such job, or no such rank.
@@ -62,18 +62,18 @@ class CheckpointStore(Protocol):
         """
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
-        """By rank, then number."""
+        """Return a job's checkpoints by rank, then number."""
 
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
     ) -> tuple[CheckpointRecord, str]:
-        """The newest of a rank (of an epoch), or the one of that number, and its blob. Raises
-        NotFound."""
+        """Return the newest checkpoint of a rank (of an epoch), or the one of that number, and its
+        blob. Raises NotFound."""
 
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], CheckpointRecord]:
-        """(job, rank) → its newest; ranks without one are missing."""
+        """Return (job, rank) → its newest; ranks without one are missing."""
 
     async def skip_checkpoint(
         self,
@@ -85,9 +85,9 @@ class CheckpointStore(Protocol):
         *,
         now: datetime | None = None,
     ) -> CheckpointRecord:
-        """A task of this host cannot start from checkpoint `number` of its rank. Returns the next
-        older one; event task.checkpoint_skipped, once for each epoch and number. Nothing is
-        deleted: a person may want to look.
+        """Return the checkpoint before `number`, from which a task of this host cannot start. Event
+        task.checkpoint_skipped, once for each epoch and number. Nothing is deleted, because a
+        person may want to look.
 
         Raises:
             Stale: CKPT-1. NotFound: nothing older is kept.
@@ -96,16 +96,15 @@ class CheckpointStore(Protocol):
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
-        """Forget those of a job, of one rank, or one. Returns their blobs."""
+        """Forget the checkpoints of a job or of one rank, or one of them. Returns their blobs."""
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """The blobs of checkpoints whose jobs have succeeded or are gone. To be deleted, then
-        forgotten."""
+        """Return the blobs of checkpoints whose jobs have succeeded or are gone. Delete the blobs,
+        then call `forget_blobs`."""
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
-        """These blobs are deleted: so are the rows that name them. What is not on record is no
-        error."""
+        """Delete the rows that name these deleted blobs. A blob without a row is no error."""
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Which of these blobs are to stay: those a row names, and those of jobs that are not known
-        here."""
+        """Return which of these blobs must stay: those a row names, and those of jobs that are not
+        known here."""

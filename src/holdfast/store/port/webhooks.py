@@ -1,5 +1,4 @@
-"""What a store does for webhooks. Part of `store.port.store.Store`; the sentences STORE-1…5 hold
-here too."""
+"""Webhooks and their deliveries."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change of a hook; UNSET leaves a field as it is."""
+    """The changes of a hook; UNSET leaves a field as it is."""
 
     url: str | msgspec.UnsetType = msgspec.UNSET
     events: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -49,76 +48,77 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookStore(Protocol):
-    """Hooks and their deliveries. Every change of a hook writes its event (webhook.created,
-    .changed, .paused, …)."""
+    """Hooks and their deliveries.
+
+    Every change of a hook writes its event (webhook.created, .changed, .paused, …). Methods that
+    take a webhook's or a delivery's id raise NotFound.
+    """
 
     async def create_webhook(
         self, new: NewWebhook, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """Write a hook. It gets every event that is committed after this call, none that a reader
-        saw before it. A repeated id with the same url returns the hook that is there."""
+        """Write a hook. It gets every event that is committed after this call, and none that a
+        reader saw before it. A repeated id returns the hook that is there."""
 
     async def list_webhooks(self) -> list[WebhookRecord]:
-        """Oldest first."""
+        """Return every hook, oldest first."""
 
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
-        """Raises NotFound."""
+        """Return a hook."""
 
     async def get_webhook_target(
         self, webhook_id: str, *, now: datetime | None = None
     ) -> WebhookTarget:
-        """Raises NotFound."""
+        """Return where deliveries go and what signs them."""
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """What is pending already goes to the new url. Raises NotFound."""
+        """Change a hook. Deliveries that are pending go to the new url too."""
 
     async def rotate_webhook(
         self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """Give a hook a new secret; the one before signs too for `grace_seconds`. Raises
-        NotFound."""
+        """Give a hook a new secret; the one before signs too for `grace_seconds`."""
 
     async def pause_webhook(
         self, webhook_id: str, reason: str, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """Send nothing more; the cursor stands still. A paused hook keeps its first reason. Raises
-        NotFound."""
+        """Send nothing more; the cursor stands still. A paused hook keeps its first reason."""
 
     async def resume_webhook(
         self, webhook_id: str, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """Go on where it stopped; what is pending is due at once. Raises NotFound."""
+        """Go on where it stopped; pending deliveries are due at once."""
 
     async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
-        """Forget a hook and its deliveries. Raises NotFound."""
+        """Forget a hook and its deliveries."""
 
     async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
-        """Active hooks with room for more: fewer than `max_pending` pending deliveries."""
+        """Return active hooks with fewer than `max_pending` pending deliveries."""
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
-        """What deliveries say of these jobs; one that is gone is missing."""
+        """Return what deliveries say of these jobs; a job that is gone is missing."""
 
     async def write_deliveries(
         self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
     ) -> list[str]:
         """Write deliveries and cursors in one transaction, each hook's only where it is active and
-        its cursor stands at `before`. Returns the ids of the hooks that moved. An event a hook has
-        a delivery for is not written twice."""
+        its cursor stands at `before`. An event that a hook has a delivery for is not written twice.
+        Returns the ids of the hooks that moved."""
 
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
     ) -> list[DueDelivery]:
-        """Pending deliveries of active hooks whose time has come, the oldest of its lane alone
-        (HOOK-1), without `flying`."""
+        """Return pending deliveries of active hooks whose time has come, of each sequence the
+        oldest alone (HOOK-1), without the ids in `flying`."""
 
     async def record_tries(
         self, tries: Sequence[Tried], *, now: datetime | None = None
     ) -> list[str]:
-        """Write what came of tries, where the delivery is pending after as many tries as it was
-        then: of two senders one is heard. A dead one leaves event webhook.dead_letter (HOOK-3), a
-        pause webhook.paused. Returns the delivery ids applied."""
+        """Write the results of tries, each only where the delivery is still pending after as many
+        tries as when it was sent, so that of two senders one counts. A dead delivery leaves event
+        webhook.dead_letter (HOOK-3), a pause webhook.paused. Returns the delivery ids applied."""
 
     async def list_deliveries(
         self,
@@ -128,22 +128,22 @@ class WebhookStore(Protocol):
         before: str | None = None,
         limit: int = 100,
     ) -> list[DeliveryRecord]:
-        """Newest first, those with ids under `before`. Raises NotFound for an unknown hook."""
+        """Return a hook's deliveries with ids under `before`, newest first."""
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
-        """A delivery and its body. Raises NotFound."""
+        """Return a delivery and its body."""
 
     async def redeliver(
         self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
     ) -> DeliveryRecord:
-        """Due at once: a dead or delivered one with its tries fresh, in its old place of its lane;
-        a pending one without waiting longer. Raises NotFound."""
+        """Make a delivery due at once: a dead or delivered one with its tries fresh and in its old
+        place of its sequence; a pending one without waiting longer."""
 
     async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
-        """`redeliver` every dead one. Returns how many. Raises NotFound."""
+        """`redeliver` every dead one. Returns how many."""
 
     async def count_deliveries(self) -> Mapping[str, int]:
-        """How many are pending and how many dead, over all hooks: keys "pending" and "dead"."""
+        """Return how many are pending and dead over all hooks: keys "pending" and "dead"."""
 
     async def prune_deliveries(
         self, history_days: float, *, limit: int = 1000, now: datetime | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,25 +21,111 @@ from holdfast.core.placement.plan import (
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
-from holdfast.moves import members, requests
+from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, sets_quota
+from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, name_hosts, plan_headroom, serves
-from holdfast.moves.values import AdmissionSnapshot, Reserved
+from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
-from holdfast.store.postgres.projects import lock_quotas, read_quotas, read_quotas_left
+from holdfast.store.postgres.settings import lock_quotas, read_quotas, read_quotas_left
+
+RELEASE_BATCH = 1000
 
 
-class AdmissionPart:
-    """The part of the store that is about starting work."""
+class PostgresAdmission:
+    """`AdmissionStore` on PostgreSQL."""
 
-    session: Session
-    environment: Mapping[str, Value]
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
+        self.session = session
+        self.environment = environment
+
+    async def release_due(
+        self, retry_limit: int | None = None, *, now: datetime | None = None
+    ) -> Released:
+        held_projects = await self.session.single(lambda tx: self._look(tx, now))
+        done, more = Released(), held_projects is not None
+        while more:
+            rest = None if retry_limit is None else max(0, retry_limit - done.retries)
+            found, more = await self.session.transact(
+                partial(self._release, held_projects or [], rest, now)
+            )
+            done = Released(
+                started=done.started + found.started,
+                retries=done.retries + found.retries,
+                held=done.held + found.held,
+                left=found.left,
+            )
+        return done
+
+    async def _look(self, tx: Tx, now: datetime | None) -> list[str] | None:
+        """The projects of retries that are held; None where there is nothing to do."""
+        row = await tx.one("look_due", {"now": now})
+        if row is None:
+            return None
+        held: list[str] = row["held"]
+        switches = dispatch.Switches(row["cluster"], self.environment, row["off"])
+        if (
+            row["starts"]
+            or row["retries"]
+            or any(switches.held_by(project) is None for project in held)
+        ):
+            return held
+        return None
+
+    async def _release(
+        self, held_projects: Sequence[str], limit: int | None, now: datetime | None, tx: Tx
+    ) -> tuple[Released, bool]:
+        """One batch of each kind, and whether there may be more."""
+        at = await tx.now(now)
+        (cluster,), rows = await tx.many(("share_switch", None), ("list_switched_off", None))
+        switches = dispatch.Switches(
+            cluster["settings"], self.environment, [row["name"] for row in rows]
+        )
+        off, free = switches.projects_off, [p for p in held_projects if switches.held_by(p) is None]
+        batch = RELEASE_BATCH if limit is None else min(limit, RELEASE_BATCH)
+        started, *found = await tx.many(
+            ("release_starts", {"now": at, "limit": RELEASE_BATCH, "reason": DUE}),
+            (
+                "find_due_held",
+                {
+                    "now": at,
+                    "limit": RELEASE_BATCH,
+                    "everywhere": switches.everywhere is not None,
+                    "off": off,
+                },
+            ),
+            ("find_resumed", {"projects": free, "limit": RELEASE_BATCH}),
+            (
+                "find_due_retries",
+                {"now": at, "limit": batch if switches.everywhere is None else 0, "off": off},
+            ),
+        )
+        held, resumed, due = ([row["id"] for row in rows] for rows in found)
+        m = await load_moves(tx, [*held, *resumed, *due], at)
+        for job in (m.jobs[job_id] for job_id in held):
+            dispatch.hold_due(m, job, switches.held_by(job.project) or "a kill switch")
+        for job_id in resumed:
+            dispatch.resume_retry(m, m.jobs[job_id])
+        for job_id in due:
+            dispatch.dispatch_retry(m, m.jobs[job_id])
+        await write_moves(tx, m)
+        spent = limit is not None and len(due) >= limit
+        left = (
+            spent
+            and switches.everywhere is None
+            and bool(await tx.value("retries_left", {"now": at, "off": off}))
+        )
+        (count,) = started[0].values()
+        full = (
+            max(count, len(held)) >= RELEASE_BATCH
+            or (len(due) >= batch and not spent)
+            or bool(resumed)
+        )
+        return Released(started=count, retries=len(due), held=len(held), left=left), full
 
     async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
-        """See `Store.read_admission`."""
-
         async def work(tx: Tx) -> AdmissionSnapshot:
             revision = await tx.one(
                 "begin_admission", {"now": now, "limits": "max_running" in self.environment}
@@ -97,8 +184,6 @@ class AdmissionPart:
         return await self.session.single(work)
 
     async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
-        """See `Store.read_running`."""
-
         async def work(tx: Tx) -> list[RunningTask]:
             return [
                 msgspec.convert(row, RunningTask)
@@ -110,8 +195,6 @@ class AdmissionPart:
     async def list_reserved(
         self, ids: Sequence[str] | None = None, *, now: datetime | None = None
     ) -> list[Reserved]:
-        """See `Store.list_reserved`."""
-
         async def work(tx: Tx) -> list[Reserved]:
             unstarted = [str(cause) for cause in UNSTARTED]
             rows = await tx.rows("read_reserved", {"ids": ids, "unstarted": unstarted, "now": now})
@@ -135,7 +218,6 @@ class AdmissionPart:
         *,
         now: datetime | None = None,
     ) -> list[str]:
-        """See `Store.reserve`."""
         if not placements:
             return []
 
@@ -186,8 +268,6 @@ class AdmissionPart:
     async def expire_reservations(
         self, reservation_seconds: float, *, now: datetime | None = None
     ) -> list[str]:
-        """See `Store.expire_reservations`."""
-
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
             before = at - timedelta(seconds=reservation_seconds)

@@ -27,13 +27,13 @@ from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.moves import write_events
 
 
-class CheckpointsPart:
-    """The part of the store that knows what tasks left for the attempts after them."""
+class PostgresCheckpoints:
+    """`CheckpointStore` on PostgreSQL."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
-        """See `CheckpointStore.check_checkpoint`."""
         attempt = None
         if is_storable_key(key):
             attempt = await self.session.single(
@@ -53,8 +53,6 @@ class CheckpointsPart:
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """See `CheckpointStore.add_checkpoint`."""
-
         async def work(tx: Tx) -> CheckpointAdded:
             attempt = await tx.value("lock_checkpoint_task", _who(host_id, incarnation, key))
             if attempt is None:
@@ -75,8 +73,6 @@ class CheckpointsPart:
         *,
         now: datetime | None = None,
     ) -> CheckpointAdded:
-        """See `CheckpointStore.put_checkpoint`."""
-
         async def work(tx: Tx) -> CheckpointAdded:
             job = await tx.one("lock_checkpoint_job", {"job_id": job_id, "rank": rank})
             if job is None:
@@ -98,14 +94,12 @@ class CheckpointsPart:
         return await self.session.transact(work)
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
-        """See `CheckpointStore.list_checkpoints`."""
         rows = await self.session.rows("list_checkpoints", {"job_id": job_id})
         return [msgspec.convert(row, CheckpointRecord) for row in rows]
 
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
     ) -> tuple[CheckpointRecord, str]:
-        """See `CheckpointStore.find_checkpoint`."""
         row = None
         if 0 <= rank <= MAX_INT and (number or 0) <= MAX_BIGINT and (epoch or 0) <= MAX_BIGINT:
             params = {"job_id": job_id, "rank": rank, "number": number, "epoch": epoch}
@@ -117,7 +111,6 @@ class CheckpointsPart:
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], CheckpointRecord]:
-        """See `CheckpointStore.find_newest_checkpoints`."""
         wanted = sorted(ranks)
         params = {
             "job_ids": [job_id for job_id, _ in wanted],
@@ -138,8 +131,6 @@ class CheckpointsPart:
         *,
         now: datetime | None = None,
     ) -> CheckpointRecord:
-        """See `CheckpointStore.skip_checkpoint`."""
-
         async def work(tx: Tx) -> CheckpointRecord:
             task = await tx.one("lock_checkpoint_task", _who(host_id, incarnation, key))
             if task is None:
@@ -162,25 +153,21 @@ class CheckpointsPart:
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
-        """See `CheckpointStore.delete_checkpoints`."""
         rows = await self.session.rows(
             "delete_checkpoints", {"job_id": job_id, "rank": rank, "number": number}
         )
         return tuple(row["blob"] for row in rows)
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """See `CheckpointStore.find_unneeded_blobs`."""
         return tuple(
             row["blob"] for row in await self.session.rows("find_unneeded_blobs", {"limit": limit})
         )
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
-        """See `CheckpointStore.forget_blobs`."""
         params = {"blobs": list(names)}
         await self.session.single(lambda tx: tx.run("forget_blobs", params))
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """See `CheckpointStore.find_known_blobs`."""
         return {
             row["blob"]
             for row in await self.session.rows("find_known_blobs", {"blobs": list(names)})

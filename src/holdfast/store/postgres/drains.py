@@ -11,21 +11,23 @@ from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import drains
-from holdfast.store.port.store import DrainSnapshot
+from holdfast.moves.values import DrainSnapshot, TellDrains
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import set_host_state
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
-class DrainsPart:
-    """The part of the store that ends drains."""
+class PostgresDrains:
+    """`DrainStore` on PostgreSQL."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def watch_drains(self, tell: TellDrains) -> None:
+        self.session.tell_drains = tell
 
     async def list_drains(self, limit: int) -> list[DrainSnapshot]:
-        """See `Store.list_drains`."""
-
         async def work(tx: Tx) -> list[DrainSnapshot]:
             seconds = {
                 row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})
@@ -46,8 +48,6 @@ class DrainsPart:
         return await self.session.single(work)
 
     async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
-        """See `Store.list_slow_drains`."""
-
         async def work(tx: Tx) -> list[JobRecord]:
             ids = [row["id"] for row in await tx.rows("find_slow_drains", {"before": before})]
             jobs = await read_jobs(tx, ids)
@@ -56,8 +56,6 @@ class DrainsPart:
         return await self.session.single(work)
 
     async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
-        """See `Store.force_drain`."""
-
         async def work(tx: Tx) -> int:
             m = await load_moves(tx, [job_id], await tx.now(now))
             job = m.jobs.get(job_id)
@@ -72,8 +70,6 @@ class DrainsPart:
     async def complete_drain(
         self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None
     ) -> bool:
-        """See `Store.complete_drain`."""
-
         async def work(tx: Tx) -> bool:
             at = await tx.now(now)
             suspect = None

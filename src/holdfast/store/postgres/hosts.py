@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
@@ -30,16 +30,16 @@ from holdfast.moves.registration import (
     stop_work,
 )
 from holdfast.moves.rows import NewEvent
-from holdfast.store.port.store import LiveTask
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
 
-class HostsPart:
-    """The part of the store that is about hosts."""
+class PostgresHosts:
+    """`HostStore` on PostgreSQL."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def register_host(
         self,
@@ -50,9 +50,6 @@ class HostsPart:
         *,
         now: datetime | None = None,
     ) -> HostRecord:
-        """See `Store.register_host`. There is no preflight yet: a host goes straight on to
-        active."""
-
         async def work(tx: Tx) -> HostRecord:
             at = await tx.now(now)
             before = await tx.value("lock_host", {"id": host_id})
@@ -81,8 +78,6 @@ class HostsPart:
         return await self.session.transact(work)
 
     async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
-        """See `Store.find_host_by_key`."""
-
         async def work(tx: Tx) -> HostRecord | None:
             found = await tx.value("find_host_by_key", {"key_hash": key_hash})
             return None if found is None else await read_host(tx, found)
@@ -90,8 +85,6 @@ class HostsPart:
         return await self.session.single(work)
 
     async def get_host(self, host: str) -> HostRecord:
-        """See `Store.get_host`."""
-
         async def work(tx: Tx) -> HostRecord:
             found = await tx.value("find_host", {"host": host})
             if found is None:
@@ -100,14 +93,16 @@ class HostsPart:
 
         return await self.session.single(work)
 
+    async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
+        found = await self.session.single(lambda tx: read_hosts(tx, list(host_ids), True, False))
+        return {host.id: host for host in found}
+
     async def list_hosts(
         self, *, include_terminated: bool = False, dead: bool = False
     ) -> list[HostRecord]:
-        """See `Store.list_hosts`."""
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        """See `Store.host_sizes`."""
         return [msgspec.convert(row, Size) for row in await self.session.rows("host_sizes")]
 
     async def move_host(
@@ -121,8 +116,6 @@ class HostsPart:
         scale_down: bool = False,
         now: datetime | None = None,
     ) -> HostRecord:
-        """See `Store.move_host`."""
-
         async def work(tx: Tx) -> HostRecord:
             at = await tx.now(now)
             await tx.value("lock_host", {"id": host_id})
@@ -155,8 +148,6 @@ class HostsPart:
         return await self.session.transact(work)
 
     async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
-        """See `Store.drain_due_hosts`."""
-
         async def find(tx: Tx) -> list[str]:
             return [
                 row["id"]
@@ -173,8 +164,6 @@ class HostsPart:
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
     ) -> list[HostRecord]:
-        """See `Store.sweep_dead_hosts`."""
-
         async def work(tx: Tx) -> list[HostRecord]:
             at = await tx.now(now)
             if leading_since + timedelta(seconds=dead_seconds) >= at:
@@ -188,20 +177,6 @@ class HostsPart:
             return hosts
 
         return await self.session.transact(work)
-
-    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
-        """See `Store.list_live_tasks`."""
-        return [
-            msgspec.convert(
-                {
-                    "key": TaskKey(row["job_id"], row["rank"], row["epoch"]),
-                    "queue": row["queue"],
-                    "spec": row["spec"],
-                },
-                LiveTask,
-            )
-            for row in await self.session.rows("live_tasks_of_host", {"id": host_id})
-        ]
 
 
 async def set_host_state(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
@@ -26,22 +26,35 @@ from holdfast.moves.requests import (
     refuse_mismatch,
     refuse_queue,
 )
-from holdfast.store.port.store import JobFilter, NewJob, Submitted
+from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_moves
-from holdfast.store.postgres.projects import check_quotas
+from holdfast.store.postgres.settings import check_quotas
+
+T = TypeVar("T")
+PRUNE_BATCH = 20  # jobs a transaction: each may have hundreds of megabytes of log
+_PRUNED = (
+    "prune_chunks",
+    "prune_streams",
+    "prune_forensics",
+    "prune_attempts",
+    "prune_replacements",
+    "prune_secrets",
+    "prune_events",
+    "prune_jobs",
+)
 
 
-class JobsPart:
-    """The part of the store that is about jobs."""
+class PostgresJobs:
+    """`JobStore` on PostgreSQL."""
 
-    session: Session
-    environment: Mapping[str, Value]
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
+        self.session = session
+        self.environment = environment
 
     async def submit_jobs(
         self, jobs: Sequence[NewJob], *, now: datetime | None = None
     ) -> list[Submitted]:
-        """See `Store.submit_jobs`."""
         if not jobs:
             return []
         names = sorted({job.queue for job in jobs})
@@ -94,15 +107,15 @@ class JobsPart:
         return await self.session.transact(work)
 
     async def get_job(self, job_id: str) -> JobRecord:
-        """See `Store.get_job`."""
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
         if job_id not in found:
             raise no_job(job_id)
         return found[job_id]
 
-    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
-        """See `Store.list_jobs`."""
+    async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
+        return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
 
+    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
         async def work(tx: Tx) -> list[JobRecord]:
             params = {
                 "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
@@ -117,22 +130,34 @@ class JobsPart:
         return await self.session.single(work)
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
-        """See `Store.count_jobs`."""
         return {
             (row["queue"], row["state"]): row["count"]
             for row in await self.session.rows("count_jobs")
         }
 
+    async def count_waiting(self) -> dict[tuple[str, str], int]:
+        rows = await self.session.rows("count_waiting")
+        return {(row["project"], row["wait_cause"]): row["count"] for row in rows}
+
+    async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
+        rows = await self.session.rows("read_queue_places", {"ids": _once(job_ids)})
+        return {row["id"]: row["place"] for row in rows}
+
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
-        """See `Store.list_tasks`."""
         return [
             msgspec.convert(row, TaskRecord)
             for row in await self.session.rows("read_tasks", {"ids": [job_id]})
         ]
 
-    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
-        """See `Store.list_attempts`."""
+    async def list_tasks_of(
+        self, job_ids: Collection[str], *, first: int, after: int = -1
+    ) -> dict[str, list[TaskRecord]]:
+        rows = await self.session.rows(
+            "read_tasks_of", {"ids": _once(job_ids), "first": first, "after": after}
+        )
+        return _group([msgspec.convert(row, TaskRecord) for row in rows])
 
+    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
         async def work(tx: Tx) -> list[AttemptRecord]:
             rows = await tx.rows("read_attempts", {"id": job_id})
             if not rows and await tx.one("job_exists", {"id": job_id}) is None:
@@ -141,11 +166,39 @@ class JobsPart:
 
         return await self.session.single(work)
 
+    async def list_attempts_of(
+        self,
+        job_ids: Collection[str],
+        *,
+        last: int,
+        before: int | None = None,
+        cause: Cause | None = None,
+    ) -> dict[str, list[AttemptRecord]]:
+        params = {"ids": _once(job_ids), "last": last, "before": before, "cause": cause}
+        rows = await self.session.rows("read_attempts_of", params)
+        return _group([msgspec.convert(row, AttemptRecord) for row in rows])
+
+    async def get_attempts(
+        self, keys: Collection[tuple[str, int]], *, members: bool = False
+    ) -> dict[tuple[str, int], AttemptRecord]:
+        rows = await self.session.rows("read_attempts_by_key", {**_split(keys), "members": members})
+        return {(row["job_id"], row["number"]): msgspec.convert(row, AttemptRecord) for row in rows}
+
+    async def list_members_of(
+        self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
+    ) -> dict[tuple[str, int], list[MemberRecord]]:
+        found: dict[tuple[str, int], list[MemberRecord]] = {}
+        for row in await self.session.rows(
+            "read_members_of", {**_split(keys), "first": first, "after": after}
+        ):
+            found.setdefault((row["job_id"], row["number"]), []).append(
+                msgspec.convert(row["member"], MemberRecord)
+            )
+        return found
+
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
     ) -> JobRecord:
-        """See `Store.cancel_job`."""
-
         async def work(tx: Tx) -> JobRecord:
             m = await load_moves(tx, [job_id], await tx.now(now))
             if job_id not in m.jobs:
@@ -165,8 +218,6 @@ class JobsPart:
         from_scratch: bool = False,
         now: datetime | None = None,
     ) -> JobRecord:
-        """See `Store.revive_job`."""
-
         async def work(tx: Tx) -> JobRecord:
             at = await tx.now(now)
             found = (await read_jobs(tx, [job_id])).get(job_id)
@@ -206,8 +257,6 @@ class JobsPart:
         epoch: int | None = None,
         now: datetime | None = None,
     ) -> bool:
-        """See `Store.drain_job`."""
-
         async def work(tx: Tx) -> bool:
             m = await load_moves(tx, [job_id], await tx.now(now))
             job = m.jobs.get(job_id)
@@ -220,6 +269,30 @@ class JobsPart:
             return True
 
         return await self.session.transact(work)
+
+    async def prune(
+        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+    ) -> int:
+        async def work(tx: Tx) -> int:
+            before = await tx.now(now) - timedelta(days=history_days)
+            ids = [
+                row["id"]
+                for row in await tx.rows("find_old_jobs", {"before": before, "limit": batch})
+            ]
+            if ids:
+                for name in _PRUNED:
+                    await tx.run(name, {"ids": ids})
+            await tx.run("prune_other_events", {"before": before, "limit": batch})
+            return len(ids)
+
+        total = 0
+        while total < limit:
+            batch = min(PRUNE_BATCH, limit - total)
+            pruned = await self.session.transact(work)
+            total += pruned
+            if pruned < batch:
+                break
+        return total
 
 
 def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
@@ -281,3 +354,20 @@ async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
         row["id"]: msgspec.convert(row, JobRecord)
         for row in await tx.rows("read_jobs", {"ids": list(ids)})
     }
+
+
+def _once(keys: Collection[T]) -> list[T]:
+    """Each key once, so that nothing is read twice for a key that was asked for twice."""
+    return list(dict.fromkeys(keys))
+
+
+def _split(keys: Collection[tuple[str, int]]) -> dict[str, Any]:
+    asked = _once(keys)
+    return {"ids": [job_id for job_id, _ in asked], "numbers": [number for _, number in asked]}
+
+
+def _group(records: list[Any]) -> dict[str, list[Any]]:
+    grouped: dict[str, list[Any]] = {}
+    for record in records:
+        grouped.setdefault(record.job_id, []).append(record)
+    return grouped

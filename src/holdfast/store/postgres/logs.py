@@ -28,14 +28,13 @@ from holdfast.wire.agent import Forensics
 _STREAM = ("job_id", "attempt", "rank", "stream")
 
 
-class LogsPart:
-    """The part of the store that keeps what tasks wrote and what was found before a kill."""
+class PostgresLogs:
+    """`LogStore` on PostgreSQL."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
-        """See `Store.append_logs`."""
-
         async def work(tx: Tx) -> list[int | None]:
             found = await _lock_streams(
                 tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)}
@@ -53,7 +52,6 @@ class LogsPart:
     async def list_log_streams(
         self, job_id: str, attempt: int | None = None
     ) -> list[LogStreamRecord]:
-        """See `Store.list_log_streams`."""
         rows = await self.session.rows("list_streams", {"job_id": job_id, "attempt": attempt})
         return [msgspec.convert(row, LogStreamRecord) for row in rows]
 
@@ -67,7 +65,6 @@ class LogsPart:
         *,
         limit_bytes: int = 1 << 20,
     ) -> list[LogChunk]:
-        """See `Store.read_log`."""
         rows = await self.session.rows(
             "read_log",
             {
@@ -87,7 +84,6 @@ class LogsPart:
     async def put_forensics(
         self, host_id: str, forensics: Forensics, *, now: datetime | None = None
     ) -> None:
-        """See `Store.put_forensics`."""
         key = forensics.key
 
         async def work(tx: Tx) -> None:
@@ -111,7 +107,6 @@ class LogsPart:
     async def get_forensics(
         self, job_id: str, attempt: int | None = None
     ) -> list[tuple[int, Forensics]]:
-        """See `Store.get_forensics`."""
         rows = await self.session.rows("read_forensics", {"job_id": job_id, "attempt": attempt})
         return [
             (

@@ -23,14 +23,13 @@ from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
-class MembersPart:
-    """The part of the store that replaces members of supervised jobs."""
+class PostgresMembers:
+    """`MemberStore` on PostgreSQL."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def list_members(self, limit: int) -> list[DueMember]:
-        """See `Store.list_members`."""
-
         async def work(tx: Tx) -> list[DueMember]:
             found = await tx.rows("find_members", {"limit": limit})
             if not found:
@@ -57,7 +56,6 @@ class MembersPart:
     async def replace_members(
         self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
     ) -> list[TaskKey]:
-        """See `Store.replace_members`."""
         if not plans:
             return []
 
@@ -77,8 +75,6 @@ class MembersPart:
     async def unpark_members(
         self, job_id: str, reason: str, *, now: datetime | None = None
     ) -> JobRecord:
-        """See `Store.unpark_members`."""
-
         async def work(tx: Tx) -> JobRecord:
             m = await load_moves(tx, [job_id], await tx.now(now))
             job = m.jobs.get(job_id)
@@ -94,8 +90,6 @@ class MembersPart:
     async def stop_member(
         self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
     ) -> bool:
-        """See `Store.stop_member`."""
-
         async def work(tx: Tx) -> bool:
             m = await load_moves(tx, [key.job_id], await tx.now(now))
             job = m.jobs.get(key.job_id)
@@ -120,7 +114,6 @@ class MembersPart:
         *,
         now: datetime | None = None,
     ) -> list[str]:
-        """See `Store.seat_members`."""
         if not placements:
             return []
 
@@ -145,8 +138,6 @@ class MembersPart:
     async def release_members(
         self, reservation_seconds: float, *, now: datetime | None = None
     ) -> list[str]:
-        """See `Store.release_members`."""
-
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
             before = members.asked_before(at, reservation_seconds)

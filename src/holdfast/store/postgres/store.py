@@ -1,5 +1,4 @@
-"""The store on PostgreSQL (14 or newer): the parts, put together. See `store.port.store` for what
-each method promises."""
+"""The store on PostgreSQL (14 or newer): the ports of `store.port`, put together."""
 
 from __future__ import annotations
 
@@ -10,53 +9,46 @@ import psycopg
 
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import Conflict, Unavailable
-from holdfast.moves.values import TellDrains
-from holdfast.store.postgres.admission import AdmissionPart
-from holdfast.store.postgres.checkpoints import CheckpointsPart
-from holdfast.store.postgres.connection.hints import HintsPart
+from holdfast.moves.values import Gauges
+from holdfast.store.port.admission import AdmissionStore
+from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.store.port.drains import DrainStore
+from holdfast.store.port.events import EventStore
+from holdfast.store.port.hosts import HostStore
+from holdfast.store.port.jobs import JobStore
+from holdfast.store.port.leadership import Leadership
+from holdfast.store.port.leases import LeaseStore
+from holdfast.store.port.logs import LogStore
+from holdfast.store.port.members import MemberStore
+from holdfast.store.port.settings import SettingsStore
+from holdfast.store.port.tokens import TokenStore
+from holdfast.store.port.webhooks import WebhookStore
+from holdfast.store.postgres.admission import PostgresAdmission
+from holdfast.store.postgres.checkpoints import PostgresCheckpoints
+from holdfast.store.postgres.connection.leadership import PostgresLeadership
 from holdfast.store.postgres.connection.migrate import list_migrations
 from holdfast.store.postgres.connection.session import Session, Tx
-from holdfast.store.postgres.drains import DrainsPart
-from holdfast.store.postgres.hosts import HostsPart
-from holdfast.store.postgres.jobs import JobsPart
-from holdfast.store.postgres.logs import LogsPart
-from holdfast.store.postgres.members import MembersPart
-from holdfast.store.postgres.projects import ProjectsPart
-from holdfast.store.postgres.reads import ReadsPart
-from holdfast.store.postgres.records import RecordsPart
-from holdfast.store.postgres.release import ReleasePart
-from holdfast.store.postgres.settings import SettingsPart
-from holdfast.store.postgres.sync import SyncPart
-from holdfast.store.postgres.upkeep import UpkeepPart
-from holdfast.store.postgres.webhooks import WebhooksPart
+from holdfast.store.postgres.drains import PostgresDrains
+from holdfast.store.postgres.events import PostgresEvents
+from holdfast.store.postgres.hosts import PostgresHosts
+from holdfast.store.postgres.jobs import PostgresJobs
+from holdfast.store.postgres.leases import PostgresLeases
+from holdfast.store.postgres.logs import PostgresLogs
+from holdfast.store.postgres.members import PostgresMembers
+from holdfast.store.postgres.settings import PostgresSettings
+from holdfast.store.postgres.tokens import PostgresTokens
+from holdfast.store.postgres.webhooks import PostgresWebhooks
 
 PING_SECONDS = 1.0
 
 
-class PostgresStore(
-    SettingsPart,
-    ProjectsPart,
-    JobsPart,
-    ReleasePart,
-    AdmissionPart,
-    HostsPart,
-    SyncPart,
-    DrainsPart,
-    MembersPart,
-    RecordsPart,
-    LogsPart,
-    ReadsPart,
-    CheckpointsPart,
-    WebhooksPart,
-    UpkeepPart,
-    HintsPart,
-):
+class PostgresStore:
     """A `Store` on one database.
 
     dsn: what libpq takes. max_connections: of the pool; leadership and hints take three more.
     prepare_threshold: None when a pooler in transaction mode stands between (leadership then needs
     a direct dsn).
-    environment: the environment's layer of settings, for the two that admission reads itself.
+    environment: the environment's layer of settings, for the decisions the store makes itself.
     """
 
     def __init__(
@@ -68,67 +60,95 @@ class PostgresStore(
         call_seconds: float = 30.0,
         environment: Mapping[str, Value] | None = None,
     ) -> None:
-        self.session = Session(
+        self.session = session = Session(
             dsn,
             max_connections=max_connections,
             prepare_threshold=prepare_threshold,
             call_seconds=call_seconds,
         )
         self.environment = dict(environment or {})
-        self._init_hints()
+        self._leadership = PostgresLeadership(session)
+        self.admission: AdmissionStore = PostgresAdmission(session, self.environment)
+        self.checkpoints: CheckpointStore = PostgresCheckpoints(session)
+        self.drains: DrainStore = PostgresDrains(session)
+        self.events: EventStore = PostgresEvents(session)
+        self.hosts: HostStore = PostgresHosts(session)
+        self.jobs: JobStore = PostgresJobs(session, self.environment)
+        self.leadership: Leadership = self._leadership
+        self.leases: LeaseStore = PostgresLeases(session)
+        self.logs: LogStore = PostgresLogs(session)
+        self.members: MemberStore = PostgresMembers(session)
+        self.settings: SettingsStore = PostgresSettings(session)
+        self.tokens: TokenStore = PostgresTokens(session)
+        self.webhooks: WebhookStore = PostgresWebhooks(session)
 
     async def open(self) -> None:
-        """Connect. Raises Unavailable; Conflict when the schema is not this code's."""
         await self.session.open()
         try:
-            await self._check_schema()
+            await self.session.single(_check_schema)
         except BaseException:
             await self.session.close()
             raise
-        self._start_hints()
+        self._leadership.start()
 
     async def close(self) -> None:
-        """Give up leadership and every connection. Safe to call twice."""
-        await self._stop_hints()
+        await self._leadership.stop()
         await self.session.close()
 
     async def ping(self) -> None:
-        """See `Store.ping`."""
         await self.session.single(
             lambda tx: tx.value("read_now", {"now": None}), seconds=PING_SECONDS
         )
 
     async def now(self) -> datetime:
-        """The database's clock."""
         return await self.session.single(lambda tx: tx.now(None))
 
-    def watch_drains(self, tell: TellDrains) -> None:
-        """See `Store.watch_drains`."""
-        self.session.tell_drains = tell
+    async def read_gauges(self, *, now: datetime | None = None) -> Gauges:
+        return await self.session.transact(lambda tx: _read_gauges(tx, now))
 
-    async def _check_schema(self) -> None:
-        async def work(tx: Tx) -> int:
-            try:
-                cursor = await tx.conn.execute(
-                    "select coalesce(max(version), 0) as version from schema_migrations"
-                )
-            except psycopg.errors.UndefinedTable:
-                return 0
-            row = await cursor.fetchone()
-            if row is None:
-                raise Unavailable("the database gave no answer about its schema")
-            return int(row["version"])
 
-        version, wanted = await self.session.single(work), len(list_migrations())
-        if version < wanted:
-            raise Conflict(
-                f"the database's schema is version {version} and this Holdfast needs {wanted}; "
-                "run `holdfast db migrate`",
-                code="schema_old",
-            )
-        if version > wanted:
-            raise Conflict(
-                f"the database's schema is version {version}, but this Holdfast knows only up to "
-                f"{wanted}; run the newer Holdfast",
-                code="schema_newer",
-            )
+async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
+    await tx.conn.execute(
+        "set transaction isolation level repeatable read, read only", prepare=False
+    )
+    jobs = {(row["queue"], row["state"]): row["count"] for row in await tx.rows("count_jobs")}
+    hosts = await tx.rows("gauge_hosts")
+    slots, gpus = (await tx.one("gauge_busy") or {}).values()
+    alive = [row for row in hosts if row["state"] != "terminated"]
+    return Gauges(
+        jobs=jobs,
+        hosts={row["state"]: row["count"] for row in hosts},
+        dead_hosts=sum(row["dead"] for row in hosts),
+        busy_cpu_slots=slots,
+        busy_gpus=gpus,
+        total_cpu_slots=sum(row["cpu_slots"] for row in alive),
+        total_gpus=sum(row["gpus"] for row in alive),
+        oldest_queued_seconds=max(0.0, await tx.value("gauge_oldest_queued", {"now": now})),
+        oldest_transaction_seconds=await tx.value("gauge_oldest_transaction"),
+        webhook_deliveries=await tx.one("count_deliveries") or {},
+    )
+
+
+async def _check_schema(tx: Tx) -> None:
+    try:
+        cursor = await tx.conn.execute(
+            "select coalesce(max(version), 0) as version from schema_migrations"
+        )
+        row = await cursor.fetchone()
+    except psycopg.errors.UndefinedTable:
+        row = {"version": 0}
+    if row is None:
+        raise Unavailable("the database gave no answer about its schema")
+    version, wanted = int(row["version"]), len(list_migrations())
+    if version < wanted:
+        raise Conflict(
+            f"the database's schema is version {version} and this Holdfast needs {wanted}; "
+            "run `holdfast db migrate`",
+            code="schema_old",
+        )
+    if version > wanted:
+        raise Conflict(
+            f"the database's schema is version {version}, but this Holdfast knows only up to "
+            f"{wanted}; run the newer Holdfast",
+            code="schema_newer",
+        )

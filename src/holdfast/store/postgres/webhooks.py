@@ -27,17 +27,15 @@ from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_jso
 from holdfast.store.postgres.moves import write_events
 
 
-class WebhooksPart:
-    """The part of the store that keeps webhooks and their deliveries. Hooks are locked in id order,
-    before deliveries."""
+class PostgresWebhooks:
+    """`WebhookStore` on PostgreSQL. Hooks are locked in id order, before deliveries."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def create_webhook(
         self, new: NewWebhook, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.create_webhook`."""
-
         async def work(tx: Tx) -> WebhookRecord:
             at = await tx.now(now)
             params = {
@@ -60,20 +58,17 @@ class WebhooksPart:
         return await self.session.transact(work)
 
     async def list_webhooks(self) -> list[WebhookRecord]:
-        """See `WebhookStore.list_webhooks`."""
         return [
             msgspec.convert(row, WebhookRecord)
             for row in await self.session.rows("list_webhooks", {"id": None})
         ]
 
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
-        """See `WebhookStore.get_webhook`."""
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
     async def get_webhook_target(
         self, webhook_id: str, *, now: datetime | None = None
     ) -> WebhookTarget:
-        """See `WebhookStore.get_webhook_target`."""
         rows = await self.session.rows("read_webhook_target", {"id": webhook_id, "now": now})
         if not rows:
             raise no_webhook(webhook_id)
@@ -82,8 +77,6 @@ class WebhooksPart:
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.change_webhook`."""
-
         async def work(tx: Tx) -> WebhookRecord:
             before = await _lock(tx, webhook_id)
             fields = {
@@ -116,8 +109,6 @@ class WebhooksPart:
     async def rotate_webhook(
         self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.rotate_webhook`."""
-
         async def work(tx: Tx) -> WebhookRecord:
             at = await tx.now(now)
             hook = await _lock(tx, webhook_id)
@@ -136,8 +127,6 @@ class WebhooksPart:
     async def pause_webhook(
         self, webhook_id: str, reason: str, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.pause_webhook`."""
-
         async def work(tx: Tx) -> WebhookRecord:
             hook = await _lock(tx, webhook_id)
             events = await _pause(tx, hook, reason)
@@ -149,8 +138,6 @@ class WebhooksPart:
     async def resume_webhook(
         self, webhook_id: str, *, now: datetime | None = None
     ) -> WebhookRecord:
-        """See `WebhookStore.resume_webhook`."""
-
         async def work(tx: Tx) -> WebhookRecord:
             at = await tx.now(now)
             hook = await _lock(tx, webhook_id)
@@ -163,8 +150,6 @@ class WebhooksPart:
         return await self.session.transact(work)
 
     async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
-        """See `WebhookStore.delete_webhook`."""
-
         async def work(tx: Tx) -> None:
             hook = await _lock(tx, webhook_id)
             await tx.run("delete_webhook", {"id": webhook_id})
@@ -175,12 +160,10 @@ class WebhooksPart:
     # ---- collecting
 
     async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
-        """See `WebhookStore.list_subscriptions`."""
         rows = await self.session.rows("list_subscriptions", {"max": max_pending})
         return [msgspec.convert(row, Subscription) for row in rows]
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
-        """See `WebhookStore.summarize_jobs`."""
         if not job_ids:
             return {}
         rows = await self.session.rows("summarize_jobs", {"ids": sorted(job_ids)})
@@ -189,7 +172,6 @@ class WebhooksPart:
     async def write_deliveries(
         self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
     ) -> list[str]:
-        """See `WebhookStore.write_deliveries`."""
         steps = [
             {"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches
         ]
@@ -217,7 +199,6 @@ class WebhooksPart:
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
     ) -> list[DueDelivery]:
-        """See `WebhookStore.list_due`."""
         rows = await self.session.rows(
             "list_due", {"per_hook": per_hook, "flying": list(flying), "now": now}
         )
@@ -231,7 +212,6 @@ class WebhooksPart:
     async def record_tries(
         self, tries: Sequence[Tried], *, now: datetime | None = None
     ) -> list[str]:
-        """See `WebhookStore.record_tries`."""
         if not tries:
             return []
 
@@ -274,7 +254,6 @@ class WebhooksPart:
         before: str | None = None,
         limit: int = 100,
     ) -> list[DeliveryRecord]:
-        """See `WebhookStore.list_deliveries`."""
         params = {
             "webhook_id": webhook_id,
             "states": [str(s) for s in states] or None,
@@ -292,7 +271,6 @@ class WebhooksPart:
         return await self.session.single(work)
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
-        """See `WebhookStore.get_delivery`."""
         rows = await self.session.rows(
             "get_delivery", {"webhook_id": webhook_id, "id": delivery_id}
         )
@@ -304,8 +282,6 @@ class WebhooksPart:
     async def redeliver(
         self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
     ) -> DeliveryRecord:
-        """See `WebhookStore.redeliver`."""
-
         async def work(tx: Tx) -> DeliveryRecord:
             at = await tx.now(now)
             await _lock(tx, webhook_id)
@@ -322,8 +298,6 @@ class WebhooksPart:
         return await self.session.transact(work)
 
     async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
-        """See `WebhookStore.redeliver_dead`."""
-
         async def work(tx: Tx) -> int:
             await _lock(tx, webhook_id)
             rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
@@ -333,15 +307,12 @@ class WebhooksPart:
         return await self.session.transact(work)
 
     async def count_deliveries(self) -> Mapping[str, int]:
-        """See `WebhookStore.count_deliveries`."""
         (row,) = await self.session.rows("count_deliveries")
         return row
 
     async def prune_deliveries(
         self, history_days: float, *, limit: int = 1000, now: datetime | None = None
     ) -> int:
-        """See `WebhookStore.prune_deliveries`."""
-
         async def work(tx: Tx) -> int:
             before = await tx.now(now) - timedelta(days=history_days)
             return await tx.run("prune_deliveries", {"before": before, "limit": limit})

@@ -483,7 +483,7 @@ async def test_a_bug_is_told_without_its_traceback(
     async def broken(*_: object) -> None:
         raise RuntimeError("the inner secret")
 
-    monkeypatch.setattr(served.store, "list_queues", broken)
+    monkeypatch.setattr(served.store.settings, "list_queues", broken)
     answer = await served.call("GET", "/v1/queues")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "inner secret" not in answer.text
@@ -503,7 +503,7 @@ async def test_a_wait_that_is_broken_off_below_is_a_503_and_not_a_bare_500(
     async def torn_down(job_id: str) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(served.store, "get_job", torn_down)
+    monkeypatch.setattr(served.store.jobs, "get_job", torn_down)
     answer = await served.call("GET", "/v1/jobs/0123456789abcdefghjk")
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     assert answer.headers["retry-after"]
@@ -531,7 +531,7 @@ async def test_what_a_shutdown_breaks_off_is_told_to_try_again(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    monkeypatch.setattr(served.store, "get_job", never)
+    monkeypatch.setattr(served.store.jobs, "get_job", never)
     path = "/v1/jobs/0123456789abcdefghjk"
     headers = [(b"authorization", f"Bearer {SECRETS['admin']}".encode())]
     scope = {

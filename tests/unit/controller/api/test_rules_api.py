@@ -146,7 +146,7 @@ async def test_what_cannot_be_tried(
 async def test_rules_of_another_version_do_not_stop_the_controller(
     served: Served, agent: FakeAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await served.store.write_rules('[[rule]]\nname = "new"\nphase_of_moon = "full"\n')
+    await served.store.settings.write_rules('[[rule]]\nname = "new"\nphase_of_moon = "full"\n')
     with caplog.at_level(logging.ERROR, "holdfast.controller"):
         view = (await served.call("GET", "/v1/rules")).json()
         assert view["rules"] == []

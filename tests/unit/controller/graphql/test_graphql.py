@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -656,6 +657,11 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.store, name)
+        if name in get_annotations(Store):
+            return CountingPort(self, found)
+        return self.count(name, found)
+
+    def count(self, name: str, found: Any) -> Any:
         if not asyncio.iscoroutinefunction(found):
             return found
 
@@ -670,6 +676,16 @@ class Counting:
                 self.at_once -= 1
 
         return counted
+
+
+class CountingPort:
+    """A port of a store that counts its calls."""
+
+    def __init__(self, counting: Counting, port: Any) -> None:
+        self.counting, self.port = counting, port
+
+    def __getattr__(self, name: str) -> Any:
+        return self.counting.count(name, getattr(self.port, name))
 
 
 def service_over(store: Any, limits: Limits | None = None) -> Service:
@@ -687,7 +703,7 @@ async def fill(store: Store, jobs: int) -> None:
         assert len(ids) == jobs
         keys = [
             task.key
-            for tasks in (await store.list_tasks_of(ids, first=9)).values()
+            for tasks in (await store.jobs.list_tasks_of(ids, first=9)).values()
             for task in tasks
         ]
         await rig.sync()
@@ -811,7 +827,7 @@ async def test_a_closed_reader_calls_nothing(store: Store) -> None:
     reads = Reads(Controller(counting), 1, 1)  # type: ignore[arg-type]  # it is one by __getattr__
     reads.close()
     with pytest.raises(asyncio.CancelledError):
-        await reads.call(counting.list_queues)
+        await reads.call(counting.settings.list_queues)
     assert not counting.calls
 
 

@@ -116,7 +116,9 @@ async def full_store() -> MemoryStore:
     for _ in range(2):
         ids = await rig.admit()
         keys = [
-            t.key for tasks in (await store.list_tasks_of(ids, first=9)).values() for t in tasks
+            t.key
+            for tasks in (await store.jobs.list_tasks_of(ids, first=9)).values()
+            for t in tasks
         ]
         await rig.sync(claimed=[(key, 1000 if key.rank == 0 else 0) for key in keys])
         await rig.sync(live=keys, started=keys)

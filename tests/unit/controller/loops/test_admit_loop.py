@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.controller.loops.admit import LIMIT, AdmitLoop
 from holdfast.controller.runtime.context import Controller
-from holdfast.store.port.store import AdmissionSnapshot, Store
+from holdfast.moves.values import AdmissionSnapshot
+from holdfast.store.port.store import Store
 from tests.store.rig import Rig
 
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
@@ -23,13 +24,13 @@ class Deep:
         self.limits: list[int] = []
         self.controller = Controller(store, clock=lambda: self.ran)
         self.loop = AdmitLoop(self.controller)
-        read = store.read_admission
+        read = store.admission.read_admission
 
         async def noted(limit: int) -> AdmissionSnapshot:
             self.limits.append(limit)
             return await read(limit)
 
-        monkeypatch.setattr(store, "read_admission", noted)
+        monkeypatch.setattr(store.admission, "read_admission", noted)
 
     async def fill(self, store: Store) -> None:
         self.rig.now = await store.now()

@@ -177,7 +177,9 @@ async def lapse(pair: Pair) -> None:
     """Both leases: the first is the failure, and the other is gone without a word."""
     pair.silent |= {"h0", "h1"}
     now = await pair.served.store.now() + timedelta(days=1)
-    assert await pair.served.store.lapse_leases(now - timedelta(days=1), now=now) == [pair.job]
+    assert await pair.served.store.leases.lapse_leases(now - timedelta(days=1), now=now) == [
+        pair.job
+    ]
     pair.served.controller.poke("drain")
 
 
@@ -254,7 +256,7 @@ async def test_places_that_nobody_was_told_to_use_have_nothing_to_stop(
     job = (await served.submit(tasks=2, cpus=1))["id"]
     async with asyncio.timeout(SECONDS):
         await pair._claim(pair.agents[0])
-        await served.store.expire_reservations(
+        await served.store.admission.expire_reservations(
             0.0, now=await served.store.now() + timedelta(seconds=1)
         )
         served.controller.poke("drain")

@@ -120,7 +120,7 @@ async def test_loops_stop_when_leadership_is_lost_and_start_anew(
     async def try_lead() -> bool:
         return leads
 
-    monkeypatch.setattr(store, "try_lead", try_lead)
+    monkeypatch.setattr(store.leadership, "try_lead", try_lead)
     controller, loop = Controller(store), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 1)
@@ -269,7 +269,7 @@ async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
     served.controller.leadership.begin(await served.store.now() - timedelta(hours=1))
     loop = DeadHostsLoop(served.controller)
     async with asyncio.timeout(8):
-        while not (await served.store.get_host("h1")).flagged_dead_at:
+        while not (await served.store.hosts.get_host("h1")).flagged_dead_at:
             await loop.run_once()
             await asyncio.sleep(0.05)
     await loop.run_once()

@@ -46,7 +46,7 @@ async def _reserve(rig: Rig, started: tuple[int, ...]) -> str:
         tasks=3, placement="spread", supervised=True, start_timeout_seconds=60.0
     )
     await rig.admit()
-    tasks = await rig.store.list_tasks(job_id)
+    tasks = await rig.store.jobs.list_tasks(job_id)
     for task in tasks:
         await rig.sync(str(task.host_id))
     for task in tasks:
@@ -60,7 +60,7 @@ async def test_a_late_member_is_placed_anew_where_the_script_runs(rig: Rig) -> N
     job_id, controller = await _reserve(rig, (0, 1)), Controller(rig.store)
     rig.tick(61)
     assert await ReservationsLoop(controller).run_once() == {}
-    task = (await rig.store.list_tasks(job_id))[2]
+    task = (await rig.store.jobs.list_tasks(job_id))[2]
     assert (task.state, task.stop_cause) == (TaskState.PREEMPTING, Cause.START_TIMEOUT)
     assert (await rig.job(job_id)).drain_cause is None
     assert await ReservationsLoop(controller).run_once() == {}, "and its end is waited for"
@@ -93,7 +93,7 @@ async def test_a_replacement_that_does_not_start_is_placed_elsewhere(rig: Rig) -
     assert await MembersLoop(controller).run_once() == {}
     rig.tick(2)
     assert await MembersLoop(controller).run_once() == {"replaced": 0, "late": 1, "released": 0}
-    task = (await rig.store.list_tasks(job_id))[1]
+    task = (await rig.store.jobs.list_tasks(job_id))[1]
     assert (task.host_id, task.state, task.stop_cause) == (
         "h4",
         TaskState.PREEMPTING,
@@ -101,7 +101,7 @@ async def test_a_replacement_that_does_not_start_is_placed_elsewhere(rig: Rig) -
     )
     await rig.sync("h4", ended=[(task.key, STOPPED)])
     await MembersLoop(controller).run_once()
-    task = (await rig.store.list_tasks(job_id))[1]
+    task = (await rig.store.jobs.list_tasks(job_id))[1]
     assert (task.state, task.replaced) == (TaskState.BLOCKED, 2)
     assert task.ready_at is not None
     assert task.ready_at > rig.now, "MEMBER-3: not at once, the second time"
@@ -124,7 +124,7 @@ async def test_a_member_that_cannot_be_decided_keeps_no_other_from_it(
     with caplog.at_level(logging.INFO):
         assert (await MembersLoop(Controller(rig.store)).run_once())["replaced"] == 1
     assert "the fall of rank 1 could not be decided" in caplog.text
-    states = [task.state for task in await rig.store.list_tasks(job_id)]
+    states = [task.state for task in await rig.store.jobs.list_tasks(job_id)]
     assert states == [TaskState.RUNNING, TaskState.FAILED, TaskState.BLOCKED]
 
 
@@ -132,11 +132,11 @@ async def test_the_deadline_of_a_hosts_drain_wakes_the_host_of_a_member(rig: Rig
     job_id, _ = await rig.supervised()
     controller = Controller(rig.store)
     host = await rig.where(job_id, 1)
-    await rig.store.move_host(host, "drain", "disk swap", deadline_seconds=10.0, now=rig.now)
+    await rig.store.hosts.move_host(host, "drain", "disk swap", deadline_seconds=10.0, now=rig.now)
     rig.tick(11)
     line = controller.wakes.host(host)
     seen = line.wake.version
     assert await HostDrainsLoop(controller).run_once() == {"drained": [host]}
     assert line.wake.version > seen
-    assert (await rig.store.list_tasks(job_id))[1].state is TaskState.PREEMPTING
+    assert (await rig.store.jobs.list_tasks(job_id))[1].state is TaskState.PREEMPTING
     assert (await rig.job(job_id)).state is JobState.RUNNING

@@ -13,7 +13,7 @@ from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
-from holdfast.store.port.store import HostSync
+from holdfast.moves.values import HostSync
 from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
 
@@ -77,7 +77,7 @@ async def test_a_client_that_hangs_up_is_offered_nothing(served: Served, agent: 
             await asyncio.sleep(0.005)
     job = await served.submit()
     await served.until(job["id"], "reserved")
-    tasks = await served.store.list_tasks(job["id"])
+    tasks = await served.store.jobs.list_tasks(job["id"])
     assert [t.offered_at for t in tasks] == [None]
 
 
@@ -253,14 +253,14 @@ async def test_many_polls_go_to_the_store_together(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    whole = served.store.sync_hosts
+    whole = served.store.leases.sync_hosts
 
     async def slow(syncs: list[HostSync], **more: Any) -> object:
         sizes.append(len(syncs))
         await asyncio.sleep(0.05)
         return await whole(syncs, **more)
 
-    monkeypatch.setattr(served.store, "sync_hosts", slow)
+    monkeypatch.setattr(served.store.leases, "sync_hosts", slow)
     others = [FakeAgent(served, f"m{n}") for n in range(8)]
     for other in others:
         await other.register()
@@ -272,7 +272,7 @@ async def test_many_polls_go_to_the_store_together(
 async def test_one_bad_sync_does_not_take_its_neighbours_down(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = served.store.sync_hosts
+    whole = served.store.leases.sync_hosts
     bad = FakeAgent(served, "bad")
     await bad.register()
 
@@ -282,7 +282,7 @@ async def test_one_bad_sync_does_not_take_its_neighbours_down(
             raise RuntimeError("cannot take this")
         return await whole(syncs, **more)
 
-    monkeypatch.setattr(served.store, "sync_hosts", picky)
+    monkeypatch.setattr(served.store.leases, "sync_hosts", picky)
     first = asyncio.create_task(agent.post_sync())
     others = [FakeAgent(served, f"m{n}") for n in range(3)]
     for other in others:
@@ -298,7 +298,7 @@ async def test_a_store_that_is_away_is_503_with_retry_after(
     async def gone(*_: object, **__: object) -> None:
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(served.store, "sync_hosts", gone)
+    monkeypatch.setattr(served.store.leases, "sync_hosts", gone)
     monkeypatch.setattr(served.store, "ping", gone)
     answer = await agent.post_sync()
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
@@ -322,7 +322,7 @@ async def test_a_stop_answers_waiting_polls(served: Served, agent: FakeAgent) ->
 async def test_a_leaving_host_is_sent_nothing(served: Served, agent: FakeAgent) -> None:
     await served.submit()
     async with asyncio.timeout(5):
-        while not (await served.store.get_host("h1")).busy_cpu_slots:
+        while not (await served.store.hosts.get_host("h1")).busy_cpu_slots:
             await asyncio.sleep(0.01)
     answer = await agent.sync(leaving=True, wait=5)
     assert answer.launch == []
@@ -342,7 +342,7 @@ async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_t
     """A newer call that comes before the older one waits has nobody to wake; the older must see it
     by itself."""
     await agent.sync(wait=0.3)  # the wakes of its registration are over when this poll is
-    whole = served.store.sync_hosts
+    whole = served.store.leases.sync_hosts
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def held(syncs: list[HostSync], **more: Any) -> object:
@@ -350,7 +350,7 @@ async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_t
         await go_on.wait()
         return await whole(syncs, **more)
 
-    monkeypatch.setattr(served.store, "sync_hosts", held)
+    monkeypatch.setattr(served.store.leases, "sync_hosts", held)
     older = asyncio.create_task(agent.post_sync(wait=5.0))
     await inside.wait()
     overtaken_by = agent.seq + 1

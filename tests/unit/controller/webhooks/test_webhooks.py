@@ -25,8 +25,10 @@ from holdfast.core.webhooks.values import (
     WebhookState,
 )
 from holdfast.errors import Unavailable
+from holdfast.moves.values import NewJob
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import NewJob, Store
+from holdfast.store.memory.webhooks import MemoryWebhooks
+from holdfast.store.port.store import Store
 from holdfast.store.port.webhooks import NewWebhook
 from tests.unit.controller.conftest import Served
 from tests.unit.controller.webhooks.receiver import (
@@ -62,14 +64,14 @@ class Leader:
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def set(self, **settings: Any) -> None:
-        await self.store.write_cluster_settings(settings)
+        await self.store.settings.write_cluster_settings(settings)
         await self.controller.settings.refresh()
 
     async def add(
         self, url: str, *events: str, secret: str = SECRET, project: str | None = None
     ) -> str:
         hook_id = make_new_id()
-        await self.store.create_webhook(
+        await self.store.webhooks.create_webhook(
             NewWebhook(
                 id=hook_id, url=url, secret=secret, events=events or ("job.*",), project=project
             )
@@ -78,7 +80,7 @@ class Leader:
 
     async def submit(self, project: str = "default") -> str:
         job_id = make_new_id()
-        await self.store.submit_jobs(
+        await self.store.jobs.submit_jobs(
             [NewJob(id=job_id, spec=JobSpec(argv=("true",), project=project), queue="cpu")]
         )
         self.controller.poke("events")
@@ -88,21 +90,23 @@ class Leader:
         """A job with a history of 1 + 2 × turns events."""
         job_id = await self.submit(project)
         for _ in range(turns):
-            await self.store.cancel_job(job_id, "")
-            await self.store.revive_job(job_id, "")
+            await self.store.jobs.cancel_job(job_id, "")
+            await self.store.jobs.revive_job(job_id, "")
         self.controller.poke("events")
         return job_id
 
     async def deliveries(self, hook_id: str, *states: Any) -> list[DeliveryRecord]:
-        return await self.store.list_deliveries(hook_id, states=states, limit=1000)
+        return await self.store.webhooks.list_deliveries(hook_id, states=states, limit=1000)
 
     async def until_idle(self, seconds: float = 40) -> None:
         """Until nothing is pending and every event was looked at."""
         async with asyncio.timeout(seconds):
             while True:
-                hooks = await self.store.list_subscriptions(10**9)
-                behind = [h for h in hooks if await self.store.read_events(h.cursor, limit=1)]
-                if not behind and not (await self.store.count_deliveries())["pending"]:
+                hooks = await self.store.webhooks.list_subscriptions(10**9)
+                behind = [
+                    h for h in hooks if await self.store.events.read_events(h.cursor, limit=1)
+                ]
+                if not behind and not (await self.store.webhooks.count_deliveries())["pending"]:
                     return
                 await asyncio.sleep(0.02)
 
@@ -185,8 +189,8 @@ async def test_a_hook_sees_its_kinds_and_its_project_alone(leader: Leader) -> No
         await leader.add(one.url, "job.cancelled", project="vision")
         await leader.add(two.url, "queue.*")
         mine, other = await leader.live(project="vision"), await leader.live(project="speech")
-        await leader.store.pause_queue("cpu", "why not", hard=False)
-        await leader.store.resume_queue("cpu")
+        await leader.store.settings.pause_queue("cpu", "why not", hard=False)
+        await leader.store.settings.resume_queue("cpu")
         leader.controller.poke("events")
         await leader.until_idle()
         assert one.kinds_of(mine) == ["job.cancelled"] * 2
@@ -226,7 +230,7 @@ async def test_spent_tries_make_a_dead_letter_which_lets_the_next_go_and_may_be_
         receiver.answer = lambda request, number: (
             status(503) if request.kind == "job.submitted" else OK
         )
-        await leader.store.cancel_job(job_id, "")
+        await leader.store.jobs.cancel_job(job_id, "")
         leader.controller.poke("events")
         await leader.until_idle()
         tries = Counter(r.kind for r in receiver.requests)
@@ -236,7 +240,7 @@ async def test_spent_tries_make_a_dead_letter_which_lets_the_next_go_and_may_be_
         (told,) = [r for r in watcher.requests if r.kind == "webhook.dead_letter"]
         assert told.payload["event"]["data"]["delivery_id"] == dead.id
         receiver.answer = lambda request, number: OK
-        assert await leader.store.redeliver_dead(hook) == 1
+        assert await leader.store.webhooks.redeliver_dead(hook) == 1
         leader.controller.poke("events")
         await leader.until_idle()
         assert receiver.requests[-1].delivery == dead.id
@@ -261,13 +265,13 @@ async def test_gone_pauses_and_a_resumed_hook_misses_nothing(leader: Leader) -> 
         hook = await leader.add(receiver.url)
         first = await leader.live()
         async with asyncio.timeout(20):
-            while (await leader.store.get_webhook(hook)).state is WebhookState.ACTIVE:
+            while (await leader.store.webhooks.get_webhook(hook)).state is WebhookState.ACTIVE:
                 await asyncio.sleep(0.02)
         second = await leader.live()
         receiver.answer = lambda request, number: OK
         await asyncio.sleep(0.3)  # a pause is seen by what does not come
         assert len(receiver.requests) == 1
-        await leader.store.resume_webhook(hook)
+        await leader.store.webhooks.resume_webhook(hook)
         leader.controller.poke("events")
         await leader.until_idle()
         assert story(receiver.kinds_of(first))
@@ -290,7 +294,7 @@ async def test_what_was_under_way_when_leadership_was_lost_is_sent_again() -> No
 
 
 async def test_a_store_that_fails_to_record_makes_a_second_call_and_no_harm() -> None:
-    class Forgetful(MemoryStore):
+    class Forgetful(MemoryWebhooks):
         left = 2
 
         async def record_tries(self, tries: Any, *, now: Any = None) -> list[str]:
@@ -299,7 +303,9 @@ async def test_a_store_that_fails_to_record_makes_a_second_call_and_no_harm() ->
                 raise Unavailable("away")
             return await super().record_tries(tries, now=now)
 
-    async with receive() as receiver, leading(Forgetful()) as leader:
+    store = MemoryStore()
+    store.webhooks = Forgetful(store.state)
+    async with receive() as receiver, leading(store) as leader:
         await leader.add(receiver.url)
         job_id = await leader.live()
         await leader.until_idle()
@@ -364,10 +370,10 @@ async def test_a_receiver_that_hangs_is_given_up_and_asked_less(leader: Leader) 
 async def test_a_long_way_behind_is_caught_up_page_by_page(leader: Leader) -> None:
     async with receive() as receiver:
         hook = await leader.add(receiver.url, "job.submitted")
-        await leader.store.pause_webhook(hook, "")
+        await leader.store.webhooks.pause_webhook(hook, "")
         for _ in range(6):
             await leader.live(turns=100)
-        await leader.store.resume_webhook(hook)
+        await leader.store.webhooks.resume_webhook(hook)
         leader.controller.poke("events")
         await leader.until_idle()
         assert [r.kind for r in receiver.requests] == ["job.submitted"] * 6

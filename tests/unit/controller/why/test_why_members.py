@@ -22,14 +22,14 @@ from tests.store.rig import STOPPED, Rig
 async def _explain(rig: Rig, job_id: str, *, dead: str = "", refusal: str | None = None) -> Why:
     hosts = [
         msgspec.structs.replace(h, flagged_dead_at=rig.now if h.id == dead else None)
-        for h in await rig.store.list_hosts()
+        for h in await rig.store.hosts.list_hosts()
     ]
-    attempts = await rig.store.list_attempts(job_id)
+    attempts = await rig.store.jobs.list_attempts(job_id)
     return explain(
         Circumstances(
             job=await rig.job(job_id),
             queue=None,
-            tasks=tuple(await rig.store.list_tasks(job_id)),
+            tasks=tuple(await rig.store.jobs.list_tasks(job_id)),
             hosts=tuple(hosts),
             place=0,
             now=rig.now,
@@ -59,7 +59,7 @@ async def test_members_that_fell_wait_and_start_are_told_apart() -> None:
         lines["member_starts"]
         == f"rank 1 is to start anew on host name-{await rig.where(job_id, 1)}"
     )
-    task = (await rig.store.list_tasks(job_id))[1]
+    task = (await rig.store.jobs.list_tasks(job_id))[1]
     await rig.sync(str(task.host_id), ended=[(task.key, KILLED)])
     await rig.replace()
     lines = {
@@ -74,7 +74,7 @@ async def test_members_that_fell_wait_and_start_are_told_apart() -> None:
         for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines
     }
     assert lines["member_waits"] == "ranks 1-2 wait for another host: no host has a slot free"
-    shown = draw_tasks(await rig.job(job_id), await rig.store.list_tasks(job_id))
+    shown = draw_tasks(await rig.job(job_id), await rig.store.jobs.list_tasks(job_id))
     assert shown.count("waits for a host") == 2
     assert "replaced 2 times" in shown
 
@@ -98,19 +98,19 @@ async def test_a_dead_host_takes_only_its_members_with_it() -> None:
 async def test_a_parked_rank_says_why_and_what_to_do() -> None:
     rig = Rig(MemoryStore())
     job_id, keys = await rig.supervised()
-    task = (await rig.store.list_tasks(job_id))[1]
+    task = (await rig.store.jobs.list_tasks(job_id))[1]
     for failures in (1, 2):
-        await rig.store.stop_member(
+        await rig.store.members.stop_member(
             task.key, Cause.START_TIMEOUT, "it did not start within 60 s", now=rig.now
         )
         await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
         plan = plan_replacement(
             await rig.job(job_id),
-            msgspec.structs.replace((await rig.store.list_tasks(job_id))[1], started_at=None),
+            msgspec.structs.replace((await rig.store.jobs.list_tasks(job_id))[1], started_at=None),
             Policy(start_failure_limit=2),
             (),
         )
-        await rig.store.replace_members([(task.key, plan)], now=rig.now)
+        await rig.store.members.replace_members([(task.key, plan)], now=rig.now)
         told = {
             line.code: line
             for line in (await _explain(rig, job_id, refusal="no host has a slot free")).lines
@@ -118,7 +118,7 @@ async def test_a_parked_rank_says_why_and_what_to_do() -> None:
         if failures == 1:
             assert "(failed start 1 of 8 in a row)" in told["member_waits"].message
             await rig.admit()
-            task = (await rig.store.list_tasks(job_id))[1]
+            task = (await rig.store.jobs.list_tasks(job_id))[1]
             await rig.sync(str(task.host_id))
     line = told["member_parked"]
     assert line.message.startswith(
@@ -127,7 +127,7 @@ async def test_a_parked_rank_says_why_and_what_to_do() -> None:
     )
     assert f"holdfast retry {job_id}" in line.hint
     assert "member_waits" not in told
-    shown = draw_tasks(await rig.job(job_id), await rig.store.list_tasks(job_id))
+    shown = draw_tasks(await rig.job(job_id), await rig.store.jobs.list_tasks(job_id))
     assert "parked" in shown
     assert "waits for a host" not in shown
     assert keys

@@ -48,7 +48,10 @@ _RELAXED = b"set local synchronous_commit = off"
 # array of unknown length for dear; planning took as long as running them. Good where one plan
 # serves every length: look-ups by key.
 _KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
-_BOTH = b"select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
+_BOTH = (
+    b"select set_config('synchronous_commit', 'off', true),"
+    b" set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
 # What our statements count on, whatever an owner of the server or of the role has set for others.
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import psycopg
 
 from holdfast.errors import Unavailable
-from holdfast.store.port.hub import HintHub
+from holdfast.store.port.leadership import HintHub
 from holdfast.store.postgres.connection.session import Connection, Session, cut_after
 
 log = logging.getLogger("holdfast.store")
@@ -25,37 +25,35 @@ CONFIRM_SECONDS = 2.0
 BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class HintsPart:
-    """The part of the store that leads and hints."""
+class PostgresLeadership:
+    """`Leadership` on PostgreSQL."""
 
-    session: Session
-
-    def _init_hints(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._hub = HintHub()
         self._sender_id = secrets.token_hex(6)
         self._pending: dict[str, None] = {}
         self._wake = asyncio.Event()
-        self._hint_tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._lead: Connection | None = None
         self._lead_lock = asyncio.Lock()
 
-    def _start_hints(self) -> None:
-        self._hint_tasks = [
+    def start(self) -> None:
+        """Keep the two connections for hints from now on."""
+        self._tasks = [
             asyncio.create_task(self._keep(self._send), name="hints-send"),
             asyncio.create_task(self._keep(self._receive), name="hints-receive"),
         ]
 
-    async def _stop_hints(self) -> None:
-        for task in self._hint_tasks:
+    async def stop(self) -> None:
+        """Close every connection of its own. Safe to call twice."""
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._hint_tasks, return_exceptions=True)
-        self._hint_tasks = []
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         await self.stop_leading()
 
-    # ---- leadership
-
     async def try_lead(self) -> bool:
-        """See `Store.try_lead`."""
         async with self._lead_lock:
             if self._lead is not None:
                 if await self._confirm_lead(self._lead):
@@ -95,7 +93,6 @@ class HintsPart:
             await conn.close()
 
     async def stop_leading(self) -> None:
-        """See `Store.stop_leading`. Ending the session gives the lock back."""
         async with self._lead_lock:
             if self._lead is not None:
                 try:
@@ -105,16 +102,12 @@ class HintsPart:
                     pass  # the session is gone, and the lock with it
             await self._drop_lead()
 
-    # ---- hints
-
     def hint(self, topic: str) -> None:
-        """See `Store.hint`."""
         self._hub.deliver(topic)
         self._pending[topic] = None
         self._wake.set()
 
     def hints(self) -> AsyncIterator[str]:
-        """See `Store.hints`."""
         return self._hub.listen()
 
     async def _keep(self, serve: Callable[[Connection], Awaitable[None]]) -> None:

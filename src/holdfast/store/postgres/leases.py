@@ -31,7 +31,15 @@ from holdfast.moves.reports import (
     recovered_event,
 )
 from holdfast.moves.rows import clean_text
-from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, PreemptRow, TaskOffer
+from holdfast.moves.values import (
+    ClaimRow,
+    GangSeat,
+    HostSync,
+    HostSynced,
+    LiveTask,
+    PreemptRow,
+    TaskOffer,
+)
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state
@@ -42,10 +50,11 @@ PLANNED_TASKS = 64  # of a batch of syncs
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 
-class SyncPart:
-    """The part of the store that takes agents' syncs and lapses leases."""
+class PostgresLeases:
+    """`LeaseStore` on PostgreSQL."""
 
-    session: Session
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def sync_hosts(
         self,
@@ -54,7 +63,6 @@ class SyncPart:
         rules: Sequence[OperatorRule] = (),
         now: datetime | None = None,
     ) -> list[HostSynced]:
-        """See `Store.sync_hosts`."""
         answers: list[HostSynced | None] = [None] * len(syncs)
         for group in group_syncs(
             syncs
@@ -80,11 +88,22 @@ class SyncPart:
         )
         return [d.answer() for d in drafts]
 
+    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
+        return [
+            msgspec.convert(
+                {
+                    "key": TaskKey(row["job_id"], row["rank"], row["epoch"]),
+                    "queue": row["queue"],
+                    "spec": row["spec"],
+                },
+                LiveTask,
+            )
+            for row in await self.session.rows("live_tasks_of_host", {"id": host_id})
+        ]
+
     async def lapse_leases(
         self, leading_since: datetime, *, now: datetime | None = None
     ) -> list[str]:
-        """See `Store.lapse_leases`."""
-
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
             ids = [
@@ -101,7 +120,6 @@ class SyncPart:
         return await self.session.transact(work)
 
     async def settle_clock(self, *, now: datetime | None = None) -> None:
-        """See `Store.settle_clock`."""
         await self.session.transact(lambda tx: _settle_clock(tx, now))
 
 

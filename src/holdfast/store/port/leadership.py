@@ -1,14 +1,35 @@
-"""Hints within one process."""
+"""Leadership, and hints between replicas."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Protocol
+
+
+class Leadership(Protocol):
+    """One replica leads; all of them hint to each other.
+
+    A hint says that a topic may have work: "admit", "drain", "due", "events", "logs", "host:<id>".
+    It may be lost; polling is the contract.
+    """
+
+    async def try_lead(self) -> bool:
+        """Take or confirm leadership (a session's advisory lock on a connection of its own). False:
+        another replica leads, or leadership was lost."""
+
+    async def stop_leading(self) -> None:
+        """Give leadership back, if this replica has it."""
+
+    def hint(self, topic: str) -> None:
+        """Tell every replica about `topic`, soon and at most once per 20 ms per topic."""
+
+    def hints(self) -> AsyncIterator[str]:
+        """Yield hints from every replica, this one included, for ever."""
 
 
 class HintHub:
-    """Topics told to this process's listeners at once, and to other replicas' at most every 20
-    ms."""
+    """Hands the topics of hints to this process's listeners."""
 
     def __init__(self) -> None:
         self._listeners: dict[int, tuple[dict[str, None], asyncio.Event]] = {}

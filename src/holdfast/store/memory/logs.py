@@ -1,0 +1,137 @@
+"""Logs and forensics in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import LogChunk, LogStreamRecord
+from holdfast.errors import Stale
+from holdfast.moves.log_plan import (
+    LogBase,
+    LogPlace,
+    Range,
+    find_place,
+    no_attempt,
+    plan_append,
+    window,
+)
+from holdfast.moves.values import LogAppend
+from holdfast.store.memory.state import MemoryState, MemoryStream
+from holdfast.wire.agent import Forensics
+
+
+class MemoryLogs:
+    """`LogStore` in memory."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+
+    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
+        sizes: list[int | None] = []
+        for append in appends:
+            try:
+                sizes.append(self._append(host_id, append))
+            except Stale:
+                sizes.append(None)
+        return sizes
+
+    def _append(self, host_id: str, append: LogAppend) -> int:
+        key, stream, ended = append.key, append.stream, append.ended
+        attempt = self._find_attempt(host_id, key)
+        log = self.state.streams.setdefault(
+            (key.job_id, attempt, key.rank, stream), MemoryStream(chunks={})
+        )
+        place = self._find_place(key, attempt, stream, log.size)
+        at, kept = place.cut(append.offset, append.data)
+        ends = ended and not place.later
+        if not kept and not place.new and (log.ended or not ends):
+            return log.size
+        ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
+        plan = plan_append(log.size, ranges, at, kept, append.keep_bytes)
+        log.chunks.update(plan.pieces)
+        for old in [
+            a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start
+        ]:
+            del log.chunks[old]
+        log.size, log.kept = plan.size, sum(map(len, log.chunks.values()))
+        log.ended = ends or (log.ended and not place.new)
+        return log.size
+
+    def _find_place(self, key: TaskKey, attempt: int, stream: str, size: int) -> LogPlace:
+        found = [
+            r
+            for r in self.state.replacements
+            if (r.job_id, r.rank, r.attempt) == (key.job_id, key.rank, attempt)
+        ]
+        bases = [
+            LogBase(
+                r.epoch, r.number, self.state.log_bases.get((r.job_id, r.rank, r.epoch, stream))
+            )
+            for r in found
+        ]
+        place = find_place(bases, key.epoch, size)
+        if place.new:
+            self.state.log_bases[key.job_id, key.rank, key.epoch, stream] = place.base
+        return place
+
+    def _find_attempt(self, host_id: str, key: TaskKey) -> int:
+        for attempt in self.state.attempts.get(key.job_id, []):
+            here = 0 <= key.rank < len(attempt.host_ids) and attempt.host_ids[key.rank] == host_id
+            if attempt.epoch == key.epoch and here:
+                return attempt.number
+        for r in self.state.replacements:
+            if (r.job_id, r.rank, r.epoch, r.host_id) == (key.job_id, key.rank, key.epoch, host_id):
+                return r.attempt
+        raise no_attempt(host_id, key)
+
+    async def list_log_streams(
+        self, job_id: str, attempt: int | None = None
+    ) -> list[LogStreamRecord]:
+        return [
+            LogStreamRecord(
+                job_id=place[0],
+                attempt=place[1],
+                rank=place[2],
+                stream=place[3],
+                size=log.size,
+                kept=log.kept,
+                ended=log.ended,
+            )
+            for place, log in sorted(self.state.streams.items())
+            if place[0] == job_id and attempt in (None, place[1])
+        ]
+
+    async def read_log(
+        self,
+        job_id: str,
+        attempt: int,
+        rank: int,
+        stream: str,
+        offset: int,
+        *,
+        limit_bytes: int = 1 << 20,
+    ) -> list[LogChunk]:
+        log = self.state.streams.get((job_id, attempt, rank, stream), MemoryStream())
+        chunks = [(at, data) for at, data in sorted(log.chunks.items()) if at + len(data) > offset]
+        return [
+            LogChunk(stream=stream, rank=rank, offset=a, data=d)
+            for a, d in window(chunks, offset, limit_bytes)
+        ]
+
+    async def put_forensics(
+        self, host_id: str, forensics: Forensics, *, now: datetime | None = None
+    ) -> None:
+        attempt = self._find_attempt(host_id, forensics.key)
+        key = forensics.key
+        self.state.forensics[key.job_id, attempt, key.rank, key.epoch] = forensics
+
+    async def get_forensics(
+        self, job_id: str, attempt: int | None = None
+    ) -> list[tuple[int, Forensics]]:
+        return [
+            (place[1], found)
+            for place, found in sorted(self.state.forensics.items())
+            if place[0] == job_id and attempt in (None, place[1])
+        ]

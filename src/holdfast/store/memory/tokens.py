@@ -1,0 +1,84 @@
+"""Tokens in memory."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.records import TokenRecord
+from holdfast.errors import Conflict
+from holdfast.moves.events import no_token
+from holdfast.store.memory.state import MemoryState, MemoryToken
+
+
+class MemoryTokens:
+    """`TokenStore` in memory."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+
+    async def create_token(
+        self,
+        token_id: str,
+        role: str,
+        name: str,
+        secret_hash: bytes,
+        expires_at: datetime | None,
+        *,
+        now: datetime | None = None,
+    ) -> TokenRecord:
+        token = self.state.tokens.get(token_id)
+        if token is None:
+            record = TokenRecord(
+                id=token_id,
+                role=role,
+                name=name,
+                created_at=self.state.at(now),
+                expires_at=expires_at,
+            )
+            token = self.state.tokens[token_id] = MemoryToken(
+                record=record, secret_hash=secret_hash
+            )
+        elif (token.record.role, token.record.name) != (role, name):
+            raise Conflict(f"token {token_id} is there already, for something else")
+        return token.record
+
+    def _find(self, secret_hash: bytes, at: datetime) -> MemoryToken | None:
+        for token in self.state.tokens.values():
+            expires = token.record.expires_at
+            if (
+                token.secret_hash == secret_hash
+                and token.record.revoked_at is None
+                and (expires is None or expires > at)
+            ):
+                return token
+        return None
+
+    async def find_token(
+        self, secret_hash: bytes, *, now: datetime | None = None
+    ) -> TokenRecord | None:
+        token = self._find(secret_hash, self.state.at(now))
+        return None if token is None else token.record
+
+    async def use_join_token(
+        self, secret_hash: bytes, *, now: datetime | None = None
+    ) -> TokenRecord | None:
+        at = self.state.at(now)
+        token = self._find(secret_hash, at)
+        if token is None or token.record.role != "join" or token.record.used_at is not None:
+            return None
+        token.record = msgspec.structs.replace(token.record, used_at=at)
+        return token.record
+
+    async def list_tokens(self) -> list[TokenRecord]:
+        return sorted(
+            (t.record for t in self.state.tokens.values()), key=lambda t: (t.created_at, t.id)
+        )
+
+    async def revoke_token(self, token_id: str, *, now: datetime | None = None) -> None:
+        token = self.state.tokens.get(token_id)
+        if token is None:
+            raise no_token(token_id)
+        at = token.record.revoked_at or self.state.at(now)
+        token.record = msgspec.structs.replace(token.record, revoked_at=at)

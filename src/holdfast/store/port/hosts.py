@@ -1,0 +1,85 @@
+"""Hosts: registered, read, moved, found dead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.core.placement.plan import Size
+from holdfast.core.records import HostRecord
+from holdfast.wire.agent import HostFacts
+
+
+class HostStore(Protocol):
+    """Hosts and their states."""
+
+    async def register_host(
+        self,
+        host_id: str,
+        key_hash: bytes | None,
+        incarnation: str,
+        facts: HostFacts,
+        *,
+        now: datetime | None = None,
+    ) -> HostRecord:
+        """Create a host (key_hash given) or register it again; there is no preflight, so it is
+        active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
+        (LEASE-3).
+
+        Raises:
+            NotFound: no key_hash, and no such host.
+            Stale: an earlier incarnation of this host speaks late (code "stale_incarnation");
+            nothing was changed.
+        """
+
+    async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
+        """Return the host with this key."""
+
+    async def get_host(self, host: str) -> HostRecord:
+        """Return a host by id or name. Raises NotFound."""
+
+    async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
+        """Return hosts by id, terminated ones included; unknown ids are missing."""
+
+    async def list_hosts(
+        self, *, include_terminated: bool = False, dead: bool = False
+    ) -> list[HostRecord]:
+        """Return hosts by name. dead: only those flagged dead."""
+
+    async def host_sizes(self) -> list[Size]:
+        """Return the whole sizes of hosts that are not terminated."""
+
+    async def move_host(
+        self,
+        host_id: str,
+        event: str,
+        reason: str,
+        *,
+        hard: bool = False,
+        deadline_seconds: float | None = None,
+        scale_down: bool = False,
+        now: datetime | None = None,
+    ) -> HostRecord:
+        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). terminate loses the
+        host's tasks at once (host_gone).
+
+        hard: drain its running jobs now (cause host_drained, operator stop).
+        deadline_seconds: with drain, how long running work may go on.
+        scale_down: with drain, the host is no longer needed; its jobs drain with cause scaled_down,
+        each task with its grace, now or at the deadline.
+
+        Raises:
+            NotFound: no such host. Conflict: names the events that the state accepts.
+        """
+
+    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+        """Drain, once and at no charge, what still runs on draining hosts whose deadline has come
+        (cause host_drained or scaled_down). Returns host id → jobs."""
+
+    async def sweep_dead_hosts(
+        self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
+    ) -> list[HostRecord]:
+        """Flag, once, hosts with live tasks whose heartbeat is older than `dead_seconds` (and for
+        which leading_since + dead_seconds has passed). Event host.dead. Returns those flagged by
+        this call."""

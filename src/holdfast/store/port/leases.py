@@ -1,0 +1,52 @@
+"""Leases: begun, renewed and ended by agents' syncs, or lapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.moves.values import HostSync, HostSynced, LiveTask
+
+
+class LeaseStore(Protocol):
+    """What agents report, and what their silence means."""
+
+    async def sync_hosts(
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        now: datetime | None = None,
+    ) -> list[HostSynced]:
+        """Take many hosts' syncs in one transaction; answers come in the same order.
+
+        rules: the operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
+
+        Per host: its heartbeat (clears `flagged_dead_at` with a host.recovered event), beats,
+        renewals, starts and ends. A start makes its task running; when all tasks run, attempt and
+        job do too (event job.started).
+        An end with exit 0 by itself → done; otherwise failed, or preempted when the task was
+        preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended,
+        task rows deleted, events job.started if it was missed, and job.succeeded). A failed task
+        makes its job drain: trigger on record, siblings preempting, event job.draining.
+        `leaving` → the host is terminated after its ends are taken.
+        A key that matches no live task of this host and incarnation is `lost` if reported live,
+        `refused` if reported ended (STORE-2). An end whose task has already ended under the same
+        key is acknowledged again, not refused.
+        """
+
+    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
+        """Return the host's live tasks, for watch settings that may have to be sent again."""
+
+    async def lapse_leases(
+        self, leading_since: datetime, *, now: datetime | None = None
+    ) -> list[str]:
+        """End tasks whose lease ended more than its margin ago, and for which leading_since + TTL
+        has passed (LEASE-4): running or reserved → failed with lost="lease_lapsed"; preempting →
+        preempted. Their jobs drain. Returns job ids."""
+
+    async def settle_clock(self, *, now: datetime | None = None) -> None:
+        """LEASE-5: move times that a wrong clock put into the future to now: heartbeats, and when
+        reservations and drains began. No lease ends later than its TTL from now."""

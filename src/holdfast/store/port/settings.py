@@ -1,0 +1,85 @@
+"""Settings of the cluster, its queues and its projects, and the operators' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.core.records import ProjectRecord, QueueRecord
+from holdfast.core.settings.resolve import Value
+from holdfast.moves.values import SettingsLayers
+
+
+class SettingsStore(Protocol):
+    """Every layer of settings that is kept.
+
+    A write merges `changes` into the layer, drops the names in `unset`, and raises the revision and
+    leaves an event where that changed anything. Values are checked; a bad one raises
+    ValidationError.
+    """
+
+    async def read_settings(self) -> SettingsLayers:
+        """Return every layer, from one revision or newer."""
+
+    async def write_cluster_settings(
+        self,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
+    ) -> int:
+        """Change the cluster's settings and return the revision. Event settings.changed."""
+
+    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+        """Replace the operators' rules (checked by the caller) and return the revision. Event
+        settings.changed."""
+
+    async def list_projects(self) -> list[ProjectRecord]:
+        """Return, by name, projects with settings of their own and those that unfinished jobs
+        name."""
+
+    async def get_project(self, name: str) -> ProjectRecord:
+        """Return a project; a name that was never used is an empty project."""
+
+    async def put_project(
+        self,
+        name: str,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
+    ) -> ProjectRecord:
+        """Create or change a project. Event project.changed."""
+
+    async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
+        """Forget a project's settings. Raises NotFound where it has none, Conflict while unfinished
+        jobs are in it."""
+
+    async def list_queues(self) -> list[QueueRecord]:
+        """Return every queue, by name."""
+
+    async def get_queue(self, name: str) -> QueueRecord:
+        """Return a queue. Raises NotFound."""
+
+    async def put_queue(
+        self,
+        name: str,
+        changes: Mapping[str, Value],
+        unset: Sequence[str] = (),
+        *,
+        now: datetime | None = None,
+    ) -> QueueRecord:
+        """Create or change a queue."""
+
+    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """Delete a queue. Raises NotFound, Conflict while unfinished jobs are in it."""
+
+    async def pause_queue(
+        self, name: str, reason: str, *, hard: bool, now: datetime | None = None
+    ) -> list[str]:
+        """Stop new starts from the queue; `hard` also drains its running jobs (cause preempted,
+        operator stop). Returns the jobs that began to drain. Raises NotFound."""
+
+    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
+        """Allow new starts again. Raises NotFound."""

@@ -1,0 +1,53 @@
+"""Events in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.records import EventRecord
+from holdfast.moves.events import format_event_id, parse_event_id
+from holdfast.store.postgres.connection.session import Session
+
+
+class PostgresEvents:
+    """`EventStore` on PostgreSQL."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def read_events(
+        self,
+        after: str | None,
+        *,
+        limit: int = 500,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        tail: int = 0,
+    ) -> list[EventRecord]:
+        common = {"job_id": job_id, "kinds": list(kinds) or None}
+        if after is None and tail > 0:
+            rows = await self.session.rows("tail_events", {**common, "limit": tail}, prepare=False)
+        else:
+            tx, number = parse_event_id(after)
+            params = {**common, "tx": str(tx), "id": number, "limit": limit}
+            rows = await self.session.rows("read_events", params, prepare=False)
+        return [make_event(row) for row in rows]
+
+    async def list_events_of(
+        self, job_ids: Collection[str], *, last: int
+    ) -> dict[str, list[EventRecord]]:
+        params = {"ids": list(dict.fromkeys(job_ids)), "last": last}
+        found: dict[str, list[EventRecord]] = {}
+        for row in await self.session.rows("read_events_of", params):
+            found.setdefault(row["job_id"], []).append(make_event(row))
+        return found
+
+
+def make_event(row: dict[str, Any]) -> EventRecord:
+    """A row of the events as readers get it."""
+    row.pop("place", None)
+    row["id"] = format_event_id(int(row.pop("tx")), row["id"])
+    return msgspec.convert(row, EventRecord)
