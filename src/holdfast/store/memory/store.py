@@ -31,7 +31,7 @@ from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
-from holdfast.store.port.leadership import HintHub, Leadership
+from holdfast.store.port.leadership import HintHub, LeadershipStore
 from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
@@ -41,7 +41,7 @@ from holdfast.store.port.webhooks import WebhookStore
 
 
 class MemoryLeadership:
-    """`Leadership` in one process, which therefore leads."""
+    """`LeadershipStore` in one process, which therefore leads."""
 
     def __init__(self) -> None:
         self._hub = HintHub()
@@ -78,7 +78,7 @@ class MemoryStore:
         self.events: EventStore = MemoryEvents(state)
         self.hosts: HostStore = MemoryHosts(state)
         self.jobs: JobStore = MemoryJobs(state, self.environment)
-        self.leadership: Leadership = MemoryLeadership()
+        self.leadership: LeadershipStore = MemoryLeadership()
         self.leases: LeaseStore = MemoryLeases(state)
         self.logs: LogStore = MemoryLogs(state)
         self.members: MemberStore = members

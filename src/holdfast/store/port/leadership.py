@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 
-class Leadership(Protocol):
+class LeadershipStore(Protocol):
     """One replica leads; all of them hint to each other.
 
     A hint says that a topic may have work: "admit", "drain", "due", "events", "logs", "host:<id>".

@@ -23,7 +23,7 @@ from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
-from holdfast.store.port.leadership import Leadership
+from holdfast.store.port.leadership import LeadershipStore
 from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
@@ -45,7 +45,7 @@ class Store(Protocol):
     events: EventStore
     hosts: HostStore
     jobs: JobStore
-    leadership: Leadership
+    leadership: LeadershipStore
     leases: LeaseStore
     logs: LogStore
     members: MemberStore

@@ -16,7 +16,7 @@ from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
-from holdfast.store.port.leadership import Leadership
+from holdfast.store.port.leadership import LeadershipStore
 from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
@@ -74,7 +74,7 @@ class PostgresStore:
         self.events: EventStore = PostgresEvents(session)
         self.hosts: HostStore = PostgresHosts(session)
         self.jobs: JobStore = PostgresJobs(session, self.environment)
-        self.leadership: Leadership = self._leadership
+        self.leadership: LeadershipStore = self._leadership
         self.leases: LeaseStore = PostgresLeases(session)
         self.logs: LogStore = PostgresLogs(session)
         self.members: MemberStore = PostgresMembers(session)

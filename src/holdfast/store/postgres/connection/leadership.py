@@ -26,7 +26,7 @@ BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class PostgresLeadership:
-    """`Leadership` on PostgreSQL."""
+    """`LeadershipStore` on PostgreSQL."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
