@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = [name for name in given.names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    # A terminal's hang-up or a TERM must unwind, so that whatever was started is stopped.
+    # A terminal's hang-up or a TERM must unwind, so that every process that was started is stopped.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
     report: dict[str, object] = {

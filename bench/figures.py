@@ -18,8 +18,8 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread(readings: Sequence[float]) -> Spread:
-    """Sum up `readings`. Raises ValueError when there are none: a figure nobody measured must not
-    be printed."""
+    """Sum up `readings`. Raises ValueError when there are none: a figure that was not measured must
+    not be printed."""
     if not readings:
         raise ValueError("no readings")
     return Spread(statistics.median(readings), min(readings), max(readings), len(readings))

@@ -1,5 +1,5 @@
-"""Heartbeats of a very large fleet, and nothing else: what they cost, whom they lose, how soon a
-frozen host is noticed.
+"""Heartbeats of a very large fleet, and nothing else: what they cost, which hosts they lose, how
+soon a frozen host is noticed.
 
     python -m bench.supervisor_beats holdfast HOSTS PROCESSES WINDOWS WINDOW_SECONDS FROZEN
     python -m bench.supervisor_beats raw HOSTS PROCESSES WINDOWS WINDOW_SECONDS

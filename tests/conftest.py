@@ -1,5 +1,5 @@
-"""What every test package may use: a scratch PostgreSQL (see tests/store/pg_fixture.py), and
-examples without a stop-watch."""
+"""Fixtures and settings for all tests: a scratch PostgreSQL (tests/store/pg_fixture.py), and
+hypothesis without a deadline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The suites that both stores pass are imported by many; their asserts say what they saw only where
-# pytest knows of them before.
+# pytest must know of the suites that both stores pass before they are imported, or their asserts
+# do not say what they saw.
 pytest.register_assert_rewrite("tests.store")
 
 from tests.store.pg_fixture import pg_database, pg_dsn, pg_server  # noqa: E402
@@ -34,8 +34,8 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Parts that are started without a folder of their own keep to the tests' own, not to the home
-    of who runs them."""
+    """Give parts that are started without a folder the tests' own, instead of the home of the user
+    that runs them."""
     folder, before = tmp_path_factory.mktemp("state"), os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(folder)
     yield folder

@@ -152,7 +152,7 @@ def _time_in_turn(reporter: Reporter, sock: socket.socket, turns: int) -> tuple[
 
 
 def _time_awake(turns: int, address: str) -> tuple[float, float]:
-    """The same where nobody has to be woken: what is sent is read afterwards, by this process."""
+    """The same without a wake-up: this process reads what it sent afterwards."""
     clock = time.perf_counter
     bare, sent = [], []
     datagram = b'{"task":"%b","step":%d,"total":%d}' % (_TASK.encode(), turns, turns)

@@ -70,7 +70,7 @@ def _kill_one(
     journal: Journal, gang: list[tuple[int, int, int]], seen: int, chance: random.Random
 ) -> float:
     """Kill a random rank; seconds until the last rank of the next gang runs."""
-    time.sleep(0.3)  # let whoever started them come to rest
+    time.sleep(0.3)  # let the processes that started them come to rest
     victim = chance.choice(gang)[1]
     began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     os.kill(victim, signal.SIGKILL)

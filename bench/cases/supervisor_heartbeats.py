@@ -1,5 +1,5 @@
-"""Heartbeats of 16 000 hosts, one a second each way: what they cost the supervisor, whom it loses,
-how soon it sees a freeze."""
+"""Heartbeats of 16 000 hosts, one a second each way: what they cost the supervisor, which hosts it
+loses, how soon it sees a freeze."""
 
 from __future__ import annotations
 

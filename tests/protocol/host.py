@@ -266,8 +266,8 @@ class Host:
     # ---- the agent: commands down
 
     def take_answer(self, request: Request, answer: HostSynced | None, now: float) -> None:
-        """Carry out an answer; None is `stale_incarnation`. Nobody is there to hear one of an
-        earlier agent's calls."""
+        """Carry out an answer; None is `stale_incarnation`. The answer to an earlier agent's call
+        is lost with that agent."""
         if not self.agent_up or request.agent != self.agent:
             return
         newest = request.seq > self.newest_taken

@@ -409,8 +409,8 @@ def stopped_members_gone_at_once(p: Patch) -> None:
 
 
 def silent_members_gone_at_once(p: Patch) -> None:
-    """A member's place is given to another while its host may still run it: nobody waits for the
-    lease."""
+    """A member's place is given to another while its host may still run it, because no lease is
+    waited for."""
     sweep = MemoryHosts.sweep_dead_hosts
 
     async def eager(self: Any, dead_seconds: float, since: Any, *, now: Any = None) -> Any:
@@ -440,7 +440,8 @@ def offered_members_taken_back(p: Patch) -> None:
 
 
 def falls_decided_again(p: Patch) -> None:
-    """A second leader's decision is carried out once more on whatever has become of the member."""
+    """A second leader's decision is carried out once more, on what the member has become
+    meanwhile."""
 
     def any_life(m: Any, job: Any, rank: int, epoch: int) -> Any:
         task = m.tasks[job.id].get(rank)

@@ -146,7 +146,7 @@ class Truth:
     def check_leases(
         self, now: float, hosts: Sequence[Host], tasks: dict[str, list[TaskRecord]]
     ) -> None:
-        """GANG-3, LEASE-2, LEASE-3: whatever executes anywhere holds its lease in the store, on
+        """GANG-3, LEASE-2, LEASE-3: every process that executes holds its lease in the store, on
         that host and incarnation."""
         held = {
             t.key: (t.host_id, t.incarnation)
@@ -458,7 +458,8 @@ class Truth:
 def check_busy(
     hosts: Sequence[HostRecord], tasks: dict[str, list[TaskRecord]], jobs: dict[str, JobRecord]
 ) -> None:
-    """ADMIT-2: no device or slot is given twice, and what is shown as busy is what live leases hold."""
+    """ADMIT-2: no device or slot is given twice, and what is shown as busy is what live leases
+    hold."""
     for host in hosts:
         here = [
             t for ts in tasks.values() for t in ts if t.host_id == host.id and t.state.holds_lease

@@ -37,7 +37,7 @@ class PgServer:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def create_database(self, template: str = "template1") -> str:
-        """Make a fresh database and return its name. Nobody may be connected to `template`."""
+        """Make a fresh database and return its name. No connection to `template` may be open."""
         name = f"test_{next(self._numbers)}"
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
             sql.Identifier(name), sql.Identifier(template)
@@ -47,7 +47,7 @@ class PgServer:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, cutting off whoever is still connected."""
+        """Drop a database, cutting its open connections."""
         statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(statement)

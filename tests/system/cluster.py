@@ -128,7 +128,7 @@ class Controller:
         self.process.wait(15)
 
     def close(self) -> None:
-        """End it, in whatever state it is."""
+        """End it, also when it is stopped."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()

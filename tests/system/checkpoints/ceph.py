@@ -66,7 +66,7 @@ rgw frontends = beast endpoint=127.0.0.1:{port}
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         return int(bound.getsockname()[1])
 
@@ -250,7 +250,7 @@ class Gateway:
 
 
 def start_gateway(folder: Path) -> Gateway:
-    """Make and start one; whatever came up is ended where the rest does not."""
+    """Make and start one; if a part does not come up, the others are ended."""
     gateway = Gateway(folder)
     try:
         gateway.start()

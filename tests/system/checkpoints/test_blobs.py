@@ -1,4 +1,4 @@
-"""The blob stores: whole or not at all, whatever the disk or the bucket does."""
+"""The blob stores: a blob is there whole or not at all, also when the disk or the bucket fails."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_a_jobs_checkpoints_live_in_the_bucket(
     assert set(asyncio.run(listed(blobs)).values()) == {20 * MB}
 
     mended.kill_gateway()
-    (folder / "4").touch()  # it fails, and its next attempt needs what nobody can read now
+    (folder / "4").touch()  # it fails, and its next attempt needs a blob that cannot be read now
     wait_until(lambda: cluster.client.job(job).attempts == 2, SECONDS, what="the second attempt")
     wait_until(lambda: cluster.client.tasks(job), SECONDS, what="its place")
     assert b"began at 4" not in cluster.output(job)

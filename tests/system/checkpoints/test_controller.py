@@ -524,7 +524,7 @@ async def test_orphans_are_swept_and_named_blobs_are_not(
         "cleared": 0,
         "swept": 2,
     }
-    # A job nobody knows here may be known to another database that keeps its blobs in the same
+    # A job that is unknown here may be known to another database that keeps its blobs in the same
     # place.
     assert {path.read_bytes() for path in files(blobs)} == {b"named", b"of another database"}
 
@@ -532,7 +532,7 @@ async def test_orphans_are_swept_and_named_blobs_are_not(
 async def test_what_could_not_be_deleted_in_its_time_is_deleted_though_its_job_is_gone(
     served: Served, agent: FakeAgent, blobs: MoodyBlobs
 ) -> None:
-    """CKPT-4: of a job that nobody knows any more only its row leads to a blob, so the row goes
+    """CKPT-4: after a job is forgotten only the checkpoint's row leads to its blob, so the row goes
     last."""
     blobs.stuck = True
     order = await start(served, agent)

@@ -205,7 +205,7 @@ class Docker(Engine):
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)
-        # Where the first process of a machine reaps nobody, a zombie's pid makes the next daemon
+        # Where the first process of a machine reaps no orphans, a zombie's pid makes the next daemon
         # wait for the old containerd.
         (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 

@@ -191,8 +191,8 @@ def find_clients(host: Host, verb: str) -> list[int]:
 def test_a_container_that_somebody_removes_has_not_succeeded(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    """`rm --force` by hand kills and then removes. Who looks in between sees the kill, who looks
-    later sees nothing."""
+    """`rm --force` by hand kills and then removes. A look in between shows the kill, a look
+    afterwards shows nothing."""
     key = controller.launch("saver", image=image)
     pid = controller.wait_running(key)
     controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
@@ -237,8 +237,8 @@ def test_a_host_that_shuts_down_stops_its_containers_in_order(
 def test_the_container_of_another_task_is_left_alone(
     controller: FakeController, host: Host, image: str, engine: Engine
 ) -> None:
-    """A plain task without a group is the only suspect for orphans nobody knows: podman's monitors
-    must not be among them."""
+    """Every unknown orphan is ascribed to a plain task without a group, the only suspect: podman's
+    monitors must not be among them."""
     boxed = controller.launch("plain", job="boxed", image=image)
     pid = controller.wait_running(boxed)
     for number in range(3):

@@ -116,8 +116,8 @@ def find_main(init: int) -> int:
 def test_a_daemon_that_hangs_keeps_no_container_alive(
     controller: BoxController, host: Host, image: str, fresh: Docker
 ) -> None:
-    """BOX-1: the guardian ends what carries the host's mark, asking nobody. The end is told when
-    its record is gone, too."""
+    """BOX-1: the guardian ends what carries the host's mark, without asking the engine. The end is
+    told when its record is gone, too."""
     key = controller.launch("deaf", image=image)
     pid = controller.wait_running(key)
     os.kill(fresh.pid, signal.SIGSTOP)

@@ -1,5 +1,5 @@
-"""Who inside a container is told to stop, and in which order, shown on plain processes that stand
-for one."""
+"""Which processes of a container are told to stop, and in which order, shown on plain processes
+that stand for a container's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Family:
         return int(pid)
 
     def let_go(self) -> None:
-        """Whoever handles TERM has finished."""
+        """The process that handles TERM has finished."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 

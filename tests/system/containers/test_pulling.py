@@ -170,7 +170,8 @@ def test_a_registry_cut_off_in_mid_blob(
 
 
 def test_cancelled_while_pulling(controller: FakeController, host: Host, shelf: Shelf) -> None:
-    """At once, whatever the grace; the one that waited for this pull goes on with its own."""
+    """The pull ends at once and no grace is waited for; the task that waited for this pull goes on
+    with its own."""
     shelf.proxy.black_hole = True
     first = controller.launch("exit", "0", job="first", image=shelf.image)
     poll(lambda: shelf.pulls)

@@ -1,9 +1,9 @@
-"""A folder whose files nobody can open, nor be killed while they try: a FUSE file system that takes
-requests and never answers.
+"""A FUSE file system that takes requests and never answers: a process that opens one of its files
+hangs and cannot be killed.
 
-`stuck_files.py FOLDER` mounts it, says "ready" and waits. Whoever looks a file up in it is in an
-uninterruptible wait of the kernel, as in a driver that hangs, until this program ends. It speaks
-the kernel's protocol by itself (include/uapi/linux/fuse.h).
+`stuck_files.py FOLDER` mounts it, says "ready" and waits. A process that looks a file up in it is
+in an uninterruptible wait of the kernel, as in a driver that hangs, until this program ends. It
+speaks the kernel's protocol by itself (include/uapi/linux/fuse.h).
 """
 
 from __future__ import annotations

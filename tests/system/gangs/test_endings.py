@@ -60,8 +60,8 @@ def test_hosts_that_are_silent_during_a_drain(cluster: Cluster) -> None:
         os.kill(gang.pid(0), signal.SIGKILL)
         gang.until("draining")
 
-    # Nobody takes the silent ones for dead: their ranks run, so the drain waits, whatever else
-    # there is to do.
+    # The silent hosts are not taken for dead: their ranks run, so the drain waits, and everything
+    # else goes on.
     assert is_alive(gangs["frozen"].pid(1))
     assert cluster.client.job(gangs["frozen"].id).state == "draining"
     signal_all([agent], signal.SIGCONT)

@@ -1,5 +1,5 @@
-"""A gang as a person sees it, with real processes: its output, who began its fall, and a host that
-is drained by a deadline."""
+"""A gang as a person sees it, with real processes: its output, the rank that began its fall, and a
+host that is drained by a deadline."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who is charged when a gang falls, how often it may, and what becomes of work that was done
-(GANG-4, GANG-5, DRAIN-2)."""
+"""Which rank is charged when a gang falls, how often a gang may fall, and what becomes of finished
+work (GANG-4, GANG-5, DRAIN-2)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_three_members_that_fail_once_each_do_not_end_it(shared: Cluster) -> Non
 
 def test_a_killed_rank_takes_the_others_down_in_order(shared: Cluster) -> None:
     """TERM, grace, KILL, for one that ignores TERM and for a grandchild in a session of its own;
-    nobody else is charged."""
+    no other rank is charged."""
     add_hosts(shared, "killed", 2, 2)
     gang = Gang(shared, "killed", 4, "--ignore-term", "1", "--fork", "3", queue="killed", grace=2.0)
     gang.wait_all(1)

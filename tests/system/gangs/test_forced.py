@@ -1,5 +1,5 @@
-"""A drain that nobody confirms is forced, by the defaults and in real time: the one test that waits
-for the 45 s themselves."""
+"""A drain that is not confirmed is forced: the one test that waits the default 45 s in real
+time."""
 
 from __future__ import annotations
 

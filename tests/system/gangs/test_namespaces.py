@@ -207,7 +207,7 @@ def test_a_machine_is_cut_off(spread: MachineCluster) -> None:
     cut_at = gang.lines()[-1].at
     spread.network.plug(lost.number, "down")
 
-    # Nobody can tell it anything now: who ends its tasks is on that machine.
+    # No message reaches it now: its tasks are ended by its own guardian.
     wait_until(
         lambda: not any(is_alive(pid) for pid in there),
         TTL + SECONDS,

@@ -134,7 +134,7 @@ def test_a_gang_leaves_a_host_that_is_scaled_down_and_goes_on_elsewhere(cluster:
     ]
     assert (line["cause"], line["moved"]) == ("scaled_down", RANKS)
 
-    # The host takes nothing any more, and is empty: whoever rents it may end it.
+    # The host is empty and takes no more work, so its tenant may give it back.
     small = cluster.submit("true", tasks=4, cpus=1)
     wait_until(
         lambda: b"0 fit now" in cluster.cli("why", small).stdout,

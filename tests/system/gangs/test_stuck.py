@@ -90,7 +90,7 @@ def test_a_rank_that_no_signal_ends(
     wait_until(lambda: state_of(pids[1]) in "SD", SECONDS, what="rank 1 to be in its wait")
 
     if asked:
-        # Of another rank's host: whoever is stuck is not the one that is asked for.
+        # On another rank's host, because the stuck rank cannot be asked.
         cluster.client.act_on_host(where[2], "drain", "too many", scale_down=True)
         cluster.add_host("spare", cpu_slots=1)
     else:
@@ -129,7 +129,7 @@ def test_a_rank_that_no_signal_ends(
     shown = cluster.cli("show", job, "--attempt", "1").stdout.decode()
     assert "SIGKILL" in shown, shown
 
-    # Elsewhere, and nobody else where it sits.
+    # It runs elsewhere, and no other job is placed beside the stuck rank.
     wait_until(
         lambda: len(ranks_started(journal, job, 2)) == 3,
         SECONDS,

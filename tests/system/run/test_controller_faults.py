@@ -1,5 +1,4 @@
-"""The controller and its database die, freeze, restart; jobs do not notice (DESIGN §3.1: LEASE-4,
-§2: no state in controllers)."""
+"""The controller and its database die, freeze and restart, and jobs do not notice (LEASE-4)."""
 
 from __future__ import annotations
 
@@ -63,8 +62,8 @@ def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
 def test_nothing_is_reaped_until_a_restarted_controller_has_waited_a_whole_lease(
     cluster: Cluster,
 ) -> None:
-    """LEASE-4, with the agent silent all the time: what looks expired may be a host that had nobody
-    to talk to."""
+    """LEASE-4, with the agent silent all the time: a host whose lease looks expired may only
+    have had no controller to talk to."""
     host = cluster.add_host("silent", queues=[cluster.set_queue("silent")])
     file = cluster.folder / "chronicle"
     job = cluster.submit(sys.executable, CODE, str(file), "120", queue="silent", lease_ttl=TTL)

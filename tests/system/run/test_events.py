@@ -1,5 +1,4 @@
-"""The record of what happened, followed through a controller's restart: no gap, no duplicate (issue
-§3.12)."""
+"""The record of events, followed through a controller's restart: no gap and no duplicate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases and fences: who may run a job, until when, and that two never do at once (LEASE-1 to 3,
+"""Leases and fences: which host may run a job and until when; two never do at once (LEASE-1 to 3,
 FENCE-1)."""
 
 from __future__ import annotations

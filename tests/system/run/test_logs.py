@@ -1,5 +1,5 @@
-"""Output: whatever a job prints, it hurts nobody, and what is kept is what was printed (DESIGN §12,
-issue §3.11)."""
+"""Output: no job harms another, its host or the controller by what it prints, and what is kept is
+what was printed."""
 
 from __future__ import annotations
 

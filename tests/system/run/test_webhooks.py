@@ -1,5 +1,5 @@
-"""Webhooks of real controllers, real jobs and a real receiver: nothing missed, in order, whoever is
-killed."""
+"""Webhooks of real controllers, real jobs and a real receiver: every event arrives, in order,
+also when a part is killed."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def wait_for(
 
 
 def _find_ports(count: int) -> list[int]:
-    """Free ones that the kernel gives to nobody by itself: a slurmd that was killed must find its
-    port free again."""
+    """Free ports outside of the kernel's range for clients, because a slurmd that was killed must
+    find its port free again."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: list[int] = []
     while len(found) < count:
@@ -91,7 +91,7 @@ def _find_ports(count: int) -> list[int]:
 def _find_binding(box: str) -> str:
     """The setting that has Slurm listen on loopback alone. It then takes what the machine's name
     resolves to, so where that is another address, as in most containers, it must listen everywhere;
-    whoever has not the munge key is refused.
+    a client without the munge key is refused.
     """
     with contextlib.suppress(OSError):
         if socket.gethostbyname(box) == "127.0.0.1":
@@ -143,7 +143,7 @@ class Cluster:
         self._start("munged", "munged", *words)
         wait_for((self.folder / "munge.sock").is_socket, "munged")
         self._start("slurmctld", "slurmctld", "-D")
-        # A slurmd that finds nobody to register with tries again only after a minute or more.
+        # A slurmd that finds no slurmctld tries again only after a minute or more.
         wait_for(lambda: "UP" in self.ask("scontrol", "ping", check=False), "slurmctld")
         for node in NODES:
             self.start_slurmd(node)
@@ -173,7 +173,7 @@ class Cluster:
         self._daemons[node].wait()
 
     def restore(self) -> None:
-        """Have no job, a daemon on every node, and every node idle, whatever a test has done."""
+        """Have no job, a daemon on every node, and every node idle again."""
         for entry in self.find_processes():
             os.kill(entry.pid, signal.SIGCONT)
         for node in NODES:
@@ -186,7 +186,7 @@ class Cluster:
         wait_for(lambda: self.states() == dict.fromkeys(NODES, "idle"), "idle nodes")
 
     def end(self) -> None:
-        """End every daemon, and whatever else is left."""
+        """End every daemon and every process that is left."""
         for process in reversed(self._daemons.values()):
             process.terminate()
         for process in self._daemons.values():
@@ -290,7 +290,7 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """What a power cut does: kill -9 of its slurmd and of everything that runs there, in an
-        order in which nobody tells of another's end: slurmstepds, then children before their
+        order in which no process reports another's end: slurmstepds, then children before their
         parents (a child of srun ends the step when srun dies).
         """
         self.kill_slurmd(node)

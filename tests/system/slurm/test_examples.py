@@ -172,7 +172,7 @@ def test_a_node_that_freezes_is_given_up_and_told_to_end_when_it_wakes(
     after = run.wait_began(1)
     assert frozen.node not in {rank.node for rank in after}
     for entry in stopped:
-        with contextlib.suppress(ProcessLookupError):  # whoever woke first has ended it
+        with contextlib.suppress(ProcessLookupError):  # the first that woke has ended it
             os.kill(entry.pid, signal.SIGCONT)
     wait_for(
         lambda: f"the manager on {frozen.node} ended with 73" in run.read_output(),
@@ -302,7 +302,7 @@ def find_jobs(slurm: Cluster) -> dict[str, dict[str, str]]:
 def test_a_killed_slurmd_disturbs_nothing_until_it_returns(
     slurm: Cluster, run: Run, policy: Policy
 ) -> None:
-    """Its slurmstepd, manager and ranks live on, so nobody is lost. Slurm queues the job again:
+    """Its slurmstepd, manager and ranks live on, so no rank is lost. Slurm queues the job again:
     that is a spare. When the slurmd returns it ends what it finds, and the spare takes over.
     """
     ranks = run.wait_began(0)

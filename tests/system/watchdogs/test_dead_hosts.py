@@ -1,5 +1,5 @@
-"""A host that went silent with work on it: told once, listed, cleared; and busy is what leases say
-(DESIGN §4)."""
+"""A host falls silent with work on it: it is reported once, listed and cleared, and what is busy
+follows from the leases."""
 
 from __future__ import annotations
 

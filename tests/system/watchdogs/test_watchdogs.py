@@ -1,5 +1,4 @@
-"""The five watchdogs over the wire: what they end, with which code, and what becomes of the job
-(DESIGN §4)."""
+"""The five watchdogs over the wire: what they end, with which code, and what becomes of the job."""
 
 from __future__ import annotations
 
