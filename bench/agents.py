@@ -51,26 +51,26 @@ class Wire(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
+        """Called by asyncio."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Of asyncio."""
+        """Called by asyncio."""
         self._parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        """Of the parser."""
+        """Called by the parser."""
         self._body += body
 
     def on_message_complete(self) -> None:
-        """Of the parser."""
+        """Called by the parser."""
         status, body, self._body = self._parser.get_status_code(), self._body, b""
         self._parser = httptools.HttpResponseParser(self)
         if self._answer is not None and not self._answer.done():
             self._answer.set_result((status, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Of asyncio."""
+        """Called by asyncio."""
         self.closed = True
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError("the server closed the connection"))
@@ -222,7 +222,7 @@ class Punctuality:
         self.errors: dict[str, int] = {}
 
     def note_error(self, words: str) -> None:
-        """Count it under its words."""
+        """Count an error by its message."""
         self.errors[words[:200]] = self.errors.get(words[:200], 0) + 1
 
 

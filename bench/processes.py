@@ -1,15 +1,20 @@
-"""What processes cost, read from /proc, and how the ones we started are ended."""
+"""The cost of processes, read from /proc; how the benchmarks start and end their own."""
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+SPARE_DESCRIPTORS = 300
 
 
 def list_family(pid: int) -> list[int]:
@@ -115,3 +120,34 @@ def wait_gone(pids: Iterable[int], timeout_seconds: float) -> list[int]:
         if not left or time.monotonic() >= until:
             return left
         time.sleep(0.02)
+
+
+def need_descriptors(count: int) -> None:
+    """Allow this process and its children `count` connections and some files more. Raises OSError
+    where the hard limit forbids it: a fleet is measured whole or not at all."""
+    needed = count + SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise OSError(
+            f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit -Hn)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def run_module(module: str, *arguments: object, patience_seconds: float) -> dict[str, Any]:
+    """Run a module of the benchmarks in a process of its own and return what it prints, a JSON
+    object. Raises RuntimeError with the end of its stderr where it fails."""
+    command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, err = process.communicate(timeout=patience_seconds)
+    except BaseException:
+        end_process(process, signal.SIGTERM, 10)
+        raise
+    if process.returncode:
+        words = err.decode(errors="replace")[-1500:]
+        raise RuntimeError(f"bench.{module} {arguments} failed: {words}")
+    found: dict[str, Any] = json.loads(out)
+    return found

@@ -30,7 +30,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Benchmark(Protocol):
-    """The silhouette of every module in `bench.cases`."""
+    """What every module in `bench.cases` has."""
 
     name: str
     budget: str

@@ -153,7 +153,7 @@ class _BeatingPeers(Peers):
                 self.drain(self.dealers[fd])
 
     def drain(self, dealer: zmq.Socket[bytes]) -> None:
-        """Take what came."""
+        """Take every frame that has arrived."""
         while True:
             try:
                 while True:

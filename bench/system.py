@@ -41,7 +41,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 @functools.cache
 def _byte_code_folder() -> tempfile.TemporaryDirectory[str]:
-    """Goes with this process."""
+    """A folder for byte code, deleted when this process ends."""
     return tempfile.TemporaryDirectory(prefix="holdfast-bench-bytecode-")
 
 
@@ -144,15 +144,15 @@ class Place:
             )
 
     def make_queue(self, name: str = QUEUE) -> None:
-        """A lane without limits of its own."""
+        """Make a lane without limits."""
         self.connection.call("PUT", f"/v1/queues/{name}", {"set": {}, "unset": []})
 
     def pause(self, name: str = QUEUE) -> None:
-        """No new starts from the lane."""
+        """Let nothing more start from the lane."""
         self.connection.call("POST", f"/v1/queues/{name}/pause", {})
 
     def resume(self, name: str = QUEUE) -> None:
-        """Starts again."""
+        """Let the lane start jobs again."""
         self.connection.call("POST", f"/v1/queues/{name}/resume", {})
 
 

@@ -3,16 +3,10 @@ memory per host."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import signal
-import subprocess
-import sys
 from typing import Any
 
 from bench.figures import Figures, Line, spread
-from bench.processes import end_process
+from bench.processes import need_descriptors, run_module
 from bench.scale import Scale, say
 from bench.supervisor_fleet import LARGE_HEARTBEAT_SECONDS
 
@@ -27,14 +21,13 @@ _PAYLOAD_BYTES = 64
 # A launch on the wire: command, names and numbers of eight processes.
 _LAUNCH_BYTES = 96
 _PER_HOST = 8
-_SPARE_DESCRIPTORS = 300
 _PATIENCE_SECONDS = 600
 
 
 def run(scale: Scale) -> Figures:
     """Every fleet is simulated hosts on real connections, CURVE on both sides of the comparison."""
     small, large = scale.pick(1000, 20), scale.pick(16_000, 40)
-    _need_descriptors(large)
+    need_descriptors(large)
     rounds = scale.rounds
     frames, bulk_frames, fleets, wide, wide_raw = [], [], [], [], []
     for number in range(1, scale.pick(3, 1) + 1):
@@ -61,34 +54,8 @@ def run(scale: Scale) -> Figures:
     return _sum_up(small, large, frames, bulk_frames, fleets, wide_raw, wide, loss)
 
 
-def _need_descriptors(count: int) -> None:
-    """One connection is one descriptor of the supervisor. Measured whole or not at all."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < count + _SPARE_DESCRIPTORS:
-        if hard != resource.RLIM_INFINITY and hard < count + _SPARE_DESCRIPTORS:
-            raise OSError(
-                f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit "
-                "-Hn)"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count + _SPARE_DESCRIPTORS, hard))
-
-
 def _run(module: str, *arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
-    )
-    try:
-        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
-    except BaseException:
-        end_process(process, signal.SIGTERM, 10)
-        raise
-    if process.returncode:
-        raise RuntimeError(
-            f"bench.{module} {arguments} failed: {err.decode(errors='replace')[-1500:]}"
-        )
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return run_module(module, *arguments, patience_seconds=_PATIENCE_SECONDS)
 
 
 def _rate(found: dict[str, Any], hosts: int) -> str:

@@ -3,15 +3,10 @@ loses, how soon it sees a freeze."""
 
 from __future__ import annotations
 
-import json
-import resource
-import signal
-import subprocess
-import sys
 from typing import Any
 
 from bench.figures import Figures, Line, spread
-from bench.processes import end_process
+from bench.processes import need_descriptors, run_module
 from bench.scale import Scale, say
 
 name = "supervisor-heartbeats"
@@ -24,7 +19,6 @@ NOMINAL_LOSS_SECONDS = 3.0
 # A heartbeat may be so late beyond the third (`session_fleet.SLACK_SECONDS`): what a turn may take
 # before it shows.
 TURN_SECONDS = 0.25
-_SPARE_DESCRIPTORS = 300
 _PATIENCE_SECONDS = 900
 
 
@@ -40,32 +34,8 @@ def run(scale: Scale) -> Figures:
     return _sum_up(hosts, windows * seconds, raw, found)
 
 
-def need_descriptors(count: int) -> None:
-    """One connection is one descriptor of the supervisor. Measured whole or not at all."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < count + _SPARE_DESCRIPTORS:
-        if hard != resource.RLIM_INFINITY and hard < count + _SPARE_DESCRIPTORS:
-            raise OSError(
-                f"{count} hosts need as many descriptors; the hard limit here is {hard} (ulimit "
-                "-Hn)"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count + _SPARE_DESCRIPTORS, hard))
-
-
 def _run(side: str, *arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.supervisor_beats", side, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
-    except BaseException:
-        end_process(process, signal.SIGTERM, 10)
-        raise
-    if process.returncode:
-        raise RuntimeError(
-            f"bench.supervisor_beats {side} failed: {err.decode(errors='replace')[-1500:]}"
-        )
-    measured: dict[str, Any] = json.loads(out)
-    return measured
+    return run_module("supervisor_beats", side, *arguments, patience_seconds=_PATIENCE_SECONDS)
 
 
 def _cores(found: dict[str, Any]) -> str:
