@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store.memory.store import MemoryStore
-from tests.store.conformance import *  # noqa: F403
-from tests.store.conformance_gangs import *  # noqa: F403
-from tests.store.conformance_members import *  # noqa: F403
-from tests.store.conformance_quotas import *  # noqa: F403
-from tests.store.conformance_reads import *  # noqa: F403
-from tests.store.conformance_retries import *  # noqa: F403
+from tests.store.conformance.admission import *  # noqa: F403
+from tests.store.conformance.drains import *  # noqa: F403
+from tests.store.conformance.events import *  # noqa: F403
+from tests.store.conformance.hosts import *  # noqa: F403
+from tests.store.conformance.jobs import *  # noqa: F403
+from tests.store.conformance.leadership import *  # noqa: F403
+from tests.store.conformance.leases import *  # noqa: F403
+from tests.store.conformance.logs import *  # noqa: F403
+from tests.store.conformance.members import *  # noqa: F403
+from tests.store.conformance.settings import *  # noqa: F403
+from tests.store.conformance.store import *  # noqa: F403
+from tests.store.conformance.tokens import *  # noqa: F403
+from tests.store.conformance.webhooks import *  # noqa: F403
 from tests.store.rig import START, Rig
 
 

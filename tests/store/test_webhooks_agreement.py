@@ -18,7 +18,7 @@ from holdfast.core.webhooks.values import (
     judge_try,
 )
 from holdfast.store.memory.store import MemoryStore
-from tests.store.conformance_webhooks import Hooks
+from tests.store.conformance.webhooks import Hooks
 from tests.store.rig import START, Rig
 from tests.store.test_postgres import dsn, rig, template
 

@@ -18,7 +18,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.states import JobState, TaskState
 from holdfast.store.memory.store import MemoryStore
-from tests.store.conformance_members import KILLED
+from tests.store.conformance.members import KILLED
 from tests.store.rig import START, STOPPED, Rig
 
 

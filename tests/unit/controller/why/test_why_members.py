@@ -15,7 +15,7 @@ from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.store.memory.store import MemoryStore
 from holdfast.wire.api import Why
-from tests.store.conformance_members import GIVEN_UP, KILLED
+from tests.store.conformance.members import GIVEN_UP, KILLED
 from tests.store.rig import STOPPED, Rig
 
 

@@ -1,5 +1,4 @@
-"""What holds for members of supervised jobs, in both stores: each is replaced by itself while the
-others run on (MEMBER-1…4)."""
+"""What every store must do for `store.members`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What every store must do for webhooks. `test_memory_webhooks` and `test_postgres_webhooks` run
-all of it."""
+"""What every store must do for `store.webhooks`."""
 
 from __future__ import annotations
 
@@ -92,9 +91,6 @@ def kinds(deliveries: Sequence[DeliveryRecord]) -> list[str]:
     return [d.event_kind for d in deliveries]
 
 
-# ---- hooks
-
-
 async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> None:
     await hooks.add(project="vision")
     made = await rig.store.webhooks.get_webhook("hook-a")
@@ -169,9 +165,6 @@ async def test_both_secrets_sign_until_the_grace_is_over(rig: Rig, hooks: Hooks)
     hook = await rig.store.webhooks.rotate_webhook("hook-a", "third", 0, now=rig.now)
     assert hook.old_secret_until is None
     assert (await hooks.due())[0].secrets == ("third",)
-
-
-# ---- collecting
 
 
 async def test_a_hook_sees_what_happens_from_its_creation_on_and_nothing_twice(
@@ -252,9 +245,6 @@ async def test_a_full_hook_waits_and_a_paused_one_stands_still(rig: Rig, hooks: 
     await rig.store.webhooks.resume_webhook("hook-b", now=rig.now)
     await hooks.collect()
     assert len(await hooks.list("hook-b")) == 5
-
-
-# ---- sending
 
 
 async def test_only_the_oldest_of_a_job_is_due(rig: Rig, hooks: Hooks) -> None:
@@ -440,9 +430,6 @@ async def test_a_pause_whose_try_nobody_heard_does_nothing(rig: Rig, hooks: Hook
     assert (await rig.store.webhooks.get_webhook("hook-a")).state is WebhookState.ACTIVE
     gone = Tried(delivery_id="no-such", webhook_id="no-such", tries=0, state=DEAD, pause="gone")
     assert await rig.store.webhooks.record_tries([gone], now=rig.now) == []
-
-
-# ---- looking, cleaning
 
 
 async def test_deliveries_are_paged_newest_first(rig: Rig, hooks: Hooks) -> None:

@@ -1,0 +1,680 @@
+"""What every store must do for `store.admission`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.placement.plan import JobPlacement, QuotaLeft, TaskPlacement
+from holdfast.core.states import JobState, Outcome
+from holdfast.moves.values import Released
+from tests.store.conformance.shared import TRIPPED, events_of
+from tests.store.rig import OK, START, STOPPED, Rig, fails
+
+
+async def test_an_epoch_is_never_given_twice(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    seen: list[int] = [(await rig.job(job_id)).epoch]
+    for _ in range(4):
+        rig.tick(1)
+        await rig.admit()
+        key = await rig.key(job_id)
+        await rig.sync()
+        seen.append((await rig.job(job_id)).epoch)
+        await rig.sync(ended=[(key, fails())])
+        await rig.complete(max_retries=9)
+        await rig.release()
+        seen.append((await rig.job(job_id)).epoch)
+    await rig.admit()
+    rig.tick(60)
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [job_id]
+    await rig.sync()
+    await rig.admit()
+    seen.append((await rig.job(job_id)).epoch)
+    assert seen == sorted(set(seen))
+    attempts = await rig.store.jobs.list_attempts(job_id)
+    assert [a.number for a in attempts] == [1, 2, 3, 4, 5, 6]
+    assert [a.parent for a in attempts] == [None, 1, 2, 3, 4, 5]
+    assert len({a.epoch for a in attempts}) == len(attempts)
+
+
+async def test_reserve_is_guarded(rig: Rig) -> None:
+    await rig.host(slots=1)
+    first, second = await rig.submit(), await rig.submit()
+
+    def place(job_id: str, epoch: int = 0, incarnation: str = "inc-00001") -> JobPlacement:
+        task = TaskPlacement(rank=0, host_id="h1", incarnation=incarnation, devices=())
+        return JobPlacement(job_id=job_id, epoch=epoch, tasks=(task,))
+
+    ttls = {first: 300.0, second: 300.0, "none": 300.0}
+    assert await rig.store.admission.reserve([place(first, epoch=5)], ttls, now=rig.now) == []
+    assert (
+        await rig.store.admission.reserve(
+            [place(first, incarnation="inc-00009")], ttls, now=rig.now
+        )
+        == []
+    )
+    assert await rig.store.admission.reserve([place("none")], ttls, now=rig.now) == []
+    # One slot, two placements: two leaders for a moment must not give it twice.
+    assert await rig.store.admission.reserve([place(first), place(second)], ttls, now=rig.now) == [
+        first
+    ]
+    assert await rig.store.admission.reserve([place(second)], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(first)], ttls, now=rig.now) == []
+    assert (await rig.job(second)).epoch == 0
+    await rig.store.hosts.move_host("h1", "drain", "", now=rig.now)
+    await rig.sync()
+    await rig.sync(ended=[(await rig.key(first), OK)])
+    assert await rig.store.admission.reserve([place(second)], ttls, now=rig.now) == []
+
+
+async def test_one_device_is_never_given_twice(rig: Rig) -> None:
+    await rig.host(gpus=2)
+    ids = [await rig.submit(gpus=1) for _ in range(4)]
+
+    def place(job_id: str, *devices: int) -> JobPlacement:
+        task = TaskPlacement(rank=0, host_id="h1", incarnation="inc-00001", devices=devices)
+        return JobPlacement(job_id=job_id, epoch=0, tasks=(task,))
+
+    ttls = dict.fromkeys(ids, 300.0)
+    assert await rig.store.admission.reserve(
+        [place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now
+    ) == [ids[0]]
+    refused = [place(ids[1], 1), place(ids[1], 7), place(ids[1]), place(ids[1], 0, 1)]
+    for placement in refused:
+        assert await rig.store.admission.reserve([placement], ttls, now=rig.now) == []
+    assert await rig.store.admission.reserve([place(ids[1], 0)], ttls, now=rig.now) == [ids[1]]
+
+
+async def test_order_and_the_front_of_the_queue(rig: Rig) -> None:
+    await rig.host(slots=1)
+    first, key = await rig.running()
+    others = [await rig.submit() for _ in range(3)]
+    urgent = await rig.submit(priority=90)
+    assert await rig.places(urgent, *others) == [0, 1, 2, 3]
+    await rig.sync(
+        ended=[
+            (
+                key,
+                TaskFacts(
+                    lost=None,
+                    trip=Trip(
+                        watchdog=Watchdog.STALL,
+                        exit_code=76,
+                        reason="silent",
+                        evidence={"age": 120.5},
+                    ),
+                ),
+            )
+        ]
+    )
+    await rig.complete()
+    job = await rig.job(first)
+    assert (job.state, job.watchdog_charged, job.avoid_hosts) == (JobState.QUEUED, 1, ("h1",))
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
+    assert [c.job_id for c in snap.candidates] == [urgent, first, *others]
+    assert snap.candidates[1].avoid_hosts == ("h1",)
+    (tripped,) = [e for e in await rig.events(first) if e.kind == "task.tripped"]
+    assert (tripped.data["watchdog"], tripped.data["exit_code"], tripped.data["evidence"]) == (
+        "stall",
+        76,
+        {"age": 120.5},
+    )
+    assert tripped.host_id == "h1"
+    limited = await rig.store.admission.read_admission(2, now=rig.now)
+    assert [c.job_id for c in limited.candidates] == [urgent, first]
+
+
+async def test_only_lanes_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -> None:
+    await rig.host(queues=["cpu", "gpu"])
+    await rig.store.settings.put_queue("gpu", {"max_running": 1}, now=rig.now)
+    in_gpu = [await rig.submit(queue="gpu") for _ in range(3)]
+    in_video = await rig.submit(queue="video")
+    in_cpu = await rig.submit()
+
+    async def seen() -> list[str]:
+        return [
+            c.job_id for c in (await rig.store.admission.read_admission(10, now=rig.now)).candidates
+        ]
+
+    assert await seen() == [*in_gpu, in_cpu]
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).headroom == {"gpu": 1}
+    assert sorted(await rig.admit()) == sorted([in_gpu[0], in_cpu])
+    assert await seen() == []
+    await rig.store.settings.put_queue("gpu", {}, ["max_running"], now=rig.now)
+    assert await seen() == in_gpu[1:]
+    await rig.store.settings.pause_queue("gpu", "maintenance", hard=False, now=rig.now)
+    assert await seen() == []
+    task = TaskPlacement(rank=0, host_id="h1", incarnation="inc-00001", devices=())
+    forced = JobPlacement(job_id=in_gpu[1], epoch=0, tasks=(task,))
+    assert await rig.store.admission.reserve([forced], {in_gpu[1]: 300.0}, now=rig.now) == []
+    await rig.store.settings.resume_queue("gpu", now=rig.now)
+    assert await seen() == in_gpu[1:]
+    assert (await rig.job(in_video)).state is JobState.QUEUED
+    assert [k for k in await rig.kinds() if k.startswith("queue.")] == [
+        "queue.changed",
+        "queue.changed",
+        "queue.paused",
+        "queue.resumed",
+    ]
+
+
+async def test_a_silent_host_is_given_nothing(rig: Rig) -> None:
+    await rig.host()
+    await rig.submit()
+    rig.tick(31)
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).hosts == ()
+    await rig.sync()
+    assert len((await rig.store.admission.read_admission(10, now=rig.now)).hosts) == 1
+
+
+async def test_capacity_counts_devices_slots_and_memory_of_live_leases(rig: Rig) -> None:
+    await rig.host(slots=4, gpus=4)
+    job_id, key = await rig.running(gpus=2, cpus=3, memory_bytes=1 << 30)
+    await rig.submit(gpus=4)  # capacity is only read where somebody waits for it
+    (room,) = (await rig.store.admission.read_admission(10, now=rig.now)).hosts
+    assert (room.free_cpu_slots, room.free_memory_bytes, room.free_devices) == (
+        1,
+        (1 << 34) - (1 << 30),
+        (2, 3),
+    )
+    host = await rig.store.hosts.get_host("name-h1")
+    assert (host.busy_cpu_slots, host.busy_gpus, host.running) == (3, (0, 1), 1)
+    gauges = await rig.store.read_gauges(now=rig.now)
+    assert (gauges.busy_cpu_slots, gauges.busy_gpus, gauges.total_cpu_slots, gauges.total_gpus) == (
+        3,
+        2,
+        4,
+        4,
+    )
+    await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
+    assert (
+        await rig.store.read_gauges(now=rig.now)
+    ).busy_gpus == 2  # occupied until the end is confirmed
+    (room,) = (await rig.store.admission.read_admission(10, now=rig.now)).hosts
+    assert (room.free_cpu_slots, room.free_devices) == (1, (2, 3))
+    await rig.sync(ended=[(key, STOPPED)])
+    assert (await rig.store.read_gauges(now=rig.now)).busy_gpus == 0
+
+
+async def test_expired_reservations_go_back_to_their_place(rig: Rig) -> None:
+    await rig.host(slots=1)
+    first = await rig.submit()
+    await rig.admit()
+    second = await rig.submit()
+    rig.tick(29)
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == []
+    rig.tick(2)
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [first]
+    await rig.sync()
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
+    assert [c.job_id for c in snap.candidates] == [first, second]
+    (attempt,) = await rig.store.jobs.list_attempts(first)
+    assert (attempt.outcome, attempt.charged_to) == (Outcome.EXPIRED, None)
+    assert (await rig.job(first)).attempts == 1
+    await rig.admit()
+    await rig.sync()
+    rig.tick(60)
+    assert (
+        await rig.store.admission.expire_reservations(30, now=rig.now) == []
+    )  # offered: left to its lease
+    assert (await rig.store.jobs.list_attempts(first))[-1].number == 2
+
+
+async def test_start_times_release_jobs(rig: Rig) -> None:
+    await rig.host()
+    due = await rig.submit(start_at=(START + timedelta(seconds=60)).timestamp())
+    past = await rig.submit(start_at=(START - timedelta(seconds=60)).timestamp())
+    job = await rig.job(due)
+    assert (job.state, job.wait_cause, job.wait_until) == (
+        JobState.WAITING,
+        "start_time",
+        START + timedelta(seconds=60),
+    )
+    assert (await rig.job(past)).state is JobState.QUEUED
+    assert (await rig.store.admission.release_due(now=rig.tick(59))).started == 0
+    assert (await rig.store.admission.release_due(now=rig.tick(1))).started == 1
+    assert (await rig.job(due)).state is JobState.QUEUED
+    assert await rig.kinds(due) == ["job.submitted", "job.released"]
+
+
+async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
+    await rig.host("h1", slots=2)
+    gang = await rig.submit(tasks=3)
+    assert await rig.admit() == []
+    part = JobPlacement(
+        job_id=gang,
+        epoch=0,
+        tasks=tuple(
+            TaskPlacement(rank=r, host_id="h1", incarnation="inc-00001", devices=())
+            for r in range(3)
+        ),
+    )
+    assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == []
+    assert await rig.store.jobs.list_tasks(gang) == []
+    await rig.host("h2", slots=2)
+    assert await rig.admit() == [gang]
+    assert len(await rig.store.jobs.list_tasks(gang)) == 3
+
+
+async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> None:
+    """Three reserved, one dies before claiming: nothing ever starts, and the others are free at
+    once."""
+    for name in ("h1", "h2", "h3"):
+        await rig.host(name, slots=1)
+    gang = await rig.submit(tasks=3)
+    await rig.admit()
+    tasks = await rig.store.jobs.list_tasks(gang)
+    for task in tasks[:2]:
+        await rig.sync(task.host_id or "")
+        assert (await rig.sync(task.host_id or "", claimed=[(task.key, 1)])).offers == ()
+    rig.tick(31)
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [gang]
+    assert await rig.complete() == [gang]
+    job = await rig.job(gang)
+    assert (job.state, job.start_failures, job.retries_charged, job.avoid_hosts) == (
+        JobState.QUEUED,
+        1,
+        0,
+        (tasks[2].host_id,),
+    )
+    assert (
+        f"the places of rank 2 on name-{tasks[2].host_id} were not claimed within 30 s"
+        in job.reason
+    )
+    answer = await rig.sync(tasks[0].host_id or "", claimed=[(tasks[0].key, 1)])
+    assert (answer.offers, answer.lost) == ((), (tasks[0].key,))
+
+
+async def test_what_runs_is_told_with_its_limits(rig: Rig) -> None:
+    await rig.host(slots=4)
+    job_id, _ = await rig.running(time_limit_seconds=90.0, preemptible=True, priority=7)
+    off = await rig.submit(time_limit_seconds="off")
+    queued = await rig.submit(time_limit_seconds=5.0, host_labels={"zone": "a"}, placement="spread")
+    rig.tick(10)
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
+    assert snap.lowest_preemptible == 7
+    found = {c.job_id: c for c in snap.candidates}
+    assert found[off].time_limit_seconds == float("inf")
+    assert (found[queued].time_limit_seconds, found[queued].waited_seconds) == (5.0, 10.0)
+    assert (found[queued].placement, dict(found[queued].host_labels)) == ("spread", {"zone": "a"})
+    (task,) = await rig.store.admission.read_running(now=rig.now)
+    assert (
+        task.job_id,
+        task.ran_seconds,
+        task.time_limit_seconds,
+        task.preemptible,
+        task.draining,
+    ) == (job_id, 10.0, 90.0, True, False)
+
+
+async def test_a_job_that_has_not_started_says_since_when(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.admit()
+    rig.tick(12)
+    (found,) = await rig.store.admission.list_reserved(now=rig.now)
+    assert (found.job.id, found.seconds) == (job_id, 12.0)
+    await rig.sync()
+    key = await rig.key(job_id)
+    await rig.sync(live=[key], started=[key])
+    assert await rig.store.admission.list_reserved(now=rig.now) == []
+
+
+async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
+    """What it has to fetch is there after a run, and not after a reservation or a start that came
+    to nothing."""
+
+    async def read_limit() -> str:
+        assert await rig.admit() == [job_id]
+        (found,) = await rig.store.admission.list_reserved([job_id, "another"], now=rig.now)
+        assert await rig.store.admission.list_reserved(["another"], now=rig.now) == []
+        return found.start_limit
+
+    await rig.host()
+    job_id = await rig.submit(tasks=2)
+    assert await read_limit() == "start_timeout_seconds"
+    rig.tick(31)
+    assert await rig.store.admission.expire_reservations(30.0, now=rig.now) == [job_id]
+    await rig.host(new=False)
+    assert await read_limit() == "start_timeout_seconds", "nobody was told of the attempt before"
+    keys = [claim.key for claim in (await rig.sync()).claims]
+    await rig.sync(claimed=[(key, 4711) for key in keys])
+    await rig.sync(live=keys, started=keys[:1])
+    await rig.store.jobs.drain_job(job_id, Cause.START_TIMEOUT, "it is slow", now=rig.now)
+    await rig.sync(ended=[(key, STOPPED) for key in keys])
+    assert await rig.complete() == [job_id]
+    assert await read_limit() == "start_timeout_seconds", "one of its ranks never ran"
+    keys = [claim.key for claim in (await rig.sync()).claims]
+    await rig.sync(claimed=[(key, 4711) for key in keys])
+    await rig.sync(live=keys, started=keys)
+    await rig.sync(ended=[(keys[0], fails()), (keys[1], STOPPED)])
+    assert await rig.complete(max_retries=3) == [job_id]
+    await rig.release()
+    assert await read_limit() == "recovery_timeout_seconds"
+
+
+async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig) -> None:
+    """Until its room is free, whom it is stopped for must have it held back: that takes a look at
+    what runs."""
+    await rig.host()
+    job_id, key = await rig.running(preemptible=True, priority=7)
+    await rig.submit()
+    await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "make room", now=rig.now)
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).lowest_preemptible == 7
+    (task,) = await rig.store.admission.read_running(now=rig.now)
+    assert (task.draining, task.preemptible) == (True, False)
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete()
+    assert (await rig.store.admission.read_admission(10, now=rig.now)).lowest_preemptible is None
+
+
+async def test_a_gang_that_would_fail_by_being_stopped_is_not_preemptible(rig: Rig) -> None:
+    """GANG-5: one of its ranks has finished; to stop the other would fail the job, unless it may
+    start anew."""
+    await rig.host()
+    for on_partial in ("fail", "restart"):
+        job_id, keys = await rig.running_gang(2, preemptible=True, on_partial=on_partial)
+        assert [t.preemptible for t in await rig.store.admission.read_running(now=rig.now)] == [
+            True,
+            True,
+        ]
+        await rig.sync(live=[keys[1]], ended=[(keys[0], OK)])
+        (task,) = await rig.store.admission.read_running(now=rig.now)
+        assert task.preemptible is (on_partial == "restart")
+        await rig.sync(ended=[(keys[1], OK)])
+        assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_without_quotas_admission_knows_of_none(rig: Rig) -> None:
+    await rig.host()
+    await rig.store.settings.put_project("p", {"max_retries": 2}, now=rig.now)
+    await rig.submit(project="p")
+    snapshot = await rig.store.admission.read_admission(10, now=rig.now)
+    assert snapshot.quotas == {}
+    assert [c.project for c in snapshot.candidates] == ["p"]
+
+
+async def test_a_soft_quota_lets_jobs_wait(rig: Rig) -> None:
+    """QUOTA-2."""
+    await rig.host(slots=9)
+    await rig.store.settings.put_project("p", {"quota_jobs": 2}, now=rig.now)
+    mine = [await rig.submit(project="p") for _ in range(4)]
+    other = await rig.submit(project="q")
+    assert (await rig.store.admission.read_admission(9, now=rig.now)).quotas == {
+        "p": QuotaLeft(jobs=2)
+    }
+    assert await rig.admit() == [*mine[:2], other]
+    assert await rig.admit() == []
+    assert (await rig.store.admission.read_admission(9, now=rig.now)).quotas == {
+        "p": QuotaLeft(jobs=0)
+    }
+    project = await rig.store.settings.get_project("p")
+    assert (project.running, project.unfinished) == (2, 4)
+
+
+async def test_whatever_holds_room_counts_and_what_waits_does_not(rig: Rig) -> None:
+    await rig.host(slots=9)
+    await rig.store.settings.put_project("p", {"quota_jobs": 1}, now=rig.now)
+    job_id, key = await rig.running(project="p")
+    later = await rig.submit(project="p")
+    await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+    assert (await rig.job(job_id)).state is JobState.DRAINING
+    assert await rig.admit() == []
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete()
+    assert await rig.admit() == [job_id]  # it goes to the front, and counts like any other
+    await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
+    assert await rig.admit() == [later]
+
+
+async def test_a_retried_attempt_counts_like_any_other(rig: Rig) -> None:
+    await rig.host(slots=9)
+    await rig.store.settings.put_project("p", {"quota_jobs": 1}, now=rig.now)
+    first, second = await rig.submit(project="p"), await rig.submit(project="p")
+    await rig.fail(first, max_retries=1, retry_delay=10.0)
+    assert await rig.admit() == [second]  # a back-off holds no room
+    rig.tick(10)
+    await rig.release()
+    assert await rig.admit() == []
+    await rig.store.jobs.cancel_job(second, "", now=rig.now)
+    assert await rig.admit() == [first]
+
+
+async def test_gpus_are_counted_over_all_tasks(rig: Rig) -> None:
+    await rig.host(slots=9, gpus=8)
+    await rig.store.settings.put_project("p", {"quota_gpus": 5}, now=rig.now)
+    gang = await rig.submit(project="p", tasks=2, gpus=2)
+    wide, narrow, none = [await rig.submit(project="p", gpus=n) for n in (2, 1, 0)]
+    assert await rig.admit() == [gang, narrow, none]
+    assert (await rig.store.settings.get_project("p")).gpus == 5
+    assert (await rig.job(wide)).state is JobState.QUEUED
+    for job_id in (gang, narrow):
+        await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
+    assert await rig.admit() == [wide]
+
+
+async def test_a_project_at_its_limit_does_not_keep_the_others_from_being_looked_at(
+    rig: Rig,
+) -> None:
+    await rig.host(slots=9)
+    await rig.store.settings.put_project("p", {"quota_jobs": 1}, now=rig.now)
+    mine = [await rig.submit(project="p", priority=90) for _ in range(5)]
+    other = await rig.submit(project="q", priority=10)
+    assert await rig.admit(limit=2) == mine[:1]
+    assert await rig.admit(limit=2) == [other]
+
+
+async def test_the_clusters_quota_is_each_projects(rig: Rig) -> None:
+    await rig.host(slots=9)
+    await rig.store.settings.write_cluster_settings({"quota_jobs": 1}, now=rig.now)
+    await rig.store.settings.put_project("free", {"quota_jobs": None}, now=rig.now)
+    a = [await rig.submit(project="a") for _ in range(2)]
+    b = [await rig.submit(project="b") for _ in range(2)]
+    free = [await rig.submit(project="free") for _ in range(2)]
+    assert await rig.admit() == [a[0], b[0], *free]
+
+
+async def test_the_environments_quota_is_the_last_word_but_the_default(rig: Rig) -> None:
+    await rig.host(slots=9)
+    rig.store.environment["quota_jobs"] = 1  # type: ignore[attr-defined]  # both stores keep their layer there
+    jobs = [await rig.submit(project="a") for _ in range(2)]
+    assert await rig.admit() == jobs[:1]
+    await rig.store.settings.put_project("a", {"quota_jobs": 2}, now=rig.now)
+    assert await rig.admit() == jobs[1:]
+
+
+async def test_placements_from_an_old_snapshot_do_not_exceed_a_quota(rig: Rig) -> None:
+    """Two leaders for a moment: both planned on the same snapshot, and both write."""
+    await rig.host(slots=9, gpus=8)
+    await rig.store.settings.put_project("p", {"quota_jobs": 3, "quota_gpus": 4}, now=rig.now)
+    jobs = [await rig.submit(project="p", gpus=1) for _ in range(6)]
+    incarnation = rig.incarnations["h1"]
+
+    def place(number: int) -> JobPlacement:
+        task = TaskPlacement(rank=0, host_id="h1", incarnation=incarnation, devices=(number,))
+        return JobPlacement(job_id=jobs[number], epoch=0, tasks=(task,))
+
+    ttls = dict.fromkeys(jobs, 300.0)
+    one = rig.store.admission.reserve([place(i) for i in (0, 1, 2)], ttls, now=rig.now)
+    two = rig.store.admission.reserve([place(i) for i in (3, 4, 5)], ttls, now=rig.now)
+    applied = await asyncio.gather(one, two)
+    assert sorted(map(len, applied)) == [0, 3]
+    assert (await rig.store.settings.get_project("p")).running == 3
+
+
+async def test_dispatch_leaves_an_audit(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    job = await rig.fail(job_id, max_retries=1, retry_delay=5.0)
+    rig.tick(7.5)
+    await rig.release()
+    (event,) = await events_of(rig, job_id, "job.retry_dispatched")
+    assert job.retry_at is not None
+    assert event.data == {
+        "retry_count": 1,
+        "cause": "nonzero_exit",
+        "due_at": job.retry_at.isoformat(),
+        "waited_seconds": 2.5,
+    }
+    assert (event.attempt, event.at, event.epoch) == (1, rig.now, 2)
+    assert (
+        (await rig.job(job_id)).reason
+        == event.message
+        == "retry 1 after nonzero_exit: its back-off is over"
+    )
+    assert await rig.release() == Released()
+
+
+async def test_the_limit_takes_the_longest_due_first_and_says_that_some_are_left(rig: Rig) -> None:
+    await rig.host(slots=9)
+    late = await rig.submit(start_at=(rig.now + timedelta(seconds=100)).timestamp())
+    jobs = [await rig.submit() for _ in range(5)]
+    for delay, job_id in zip((50.0, 30.0, 10.0, 40.0, 20.0), jobs, strict=True):
+        await rig.fail(job_id, max_retries=1, retry_delay=delay)
+    rig.tick(60)
+    assert await rig.release(0) == Released(left=True)
+    assert await rig.release(2) == Released(retries=2, left=True)
+    states = [(await rig.job(i)).state for i in jobs]
+    assert [s is JobState.QUEUED for s in states] == [False, False, True, False, True]
+    rig.tick(40)
+    assert await rig.release(2) == Released(
+        started=1, retries=2, left=True
+    )  # a start time does not queue behind retries
+    assert (await rig.job(late)).state is JobState.QUEUED
+    assert await rig.release(1) == Released(retries=1)
+    assert await rig.release(1) == Released()
+
+
+async def throw(rig: Rig, where: str, on: bool) -> None:
+    if where == "cluster":
+        await rig.store.settings.write_cluster_settings({"retries_enabled": on}, now=rig.now)
+    else:
+        await rig.store.settings.put_project("default", {"retries_enabled": on}, now=rig.now)
+
+
+@pytest.mark.parametrize(
+    ("where", "who"), [("cluster", "the cluster"), ("project", "project default")]
+)
+async def test_a_kill_switch_thrown_while_retries_wait(rig: Rig, where: str, who: str) -> None:
+    """RETRY-6."""
+    await rig.host()
+    job_id = await rig.submit()
+    job = await rig.fail(job_id, max_retries=2, retry_delay=30.0)
+    await throw(rig, where, False)
+    assert await rig.release() == Released()  # not due: nothing to hold yet
+    rig.tick(30)
+    assert await rig.release() == Released(held=1)
+    held = await rig.job(job_id)
+    assert (held.state, held.wait_cause, held.wait_until) == (
+        JobState.WAITING,
+        "retries_held",
+        None,
+    )
+    assert (held.retry_at, held.retries_charged) == (job.retry_at, 1)
+    assert held.reason == f"retry 1 after nonzero_exit: {who} holds all retries"
+    for _ in range(3):
+        rig.tick(1000)
+        assert await rig.release() == Released()
+    assert await rig.job(job_id) == held
+    (event,) = await events_of(rig, job_id, "job.retry_held")
+    assert event.data["held_by"] == who
+    await throw(rig, where, True)
+    assert await rig.release() == Released(retries=1)
+    assert (await rig.job(job_id)).state is JobState.QUEUED
+    (event,) = await events_of(rig, job_id, "job.retry_dispatched")
+    assert event.data["waited_seconds"] == 3000.0
+    assert (await rig.kinds(job_id))[-3:] == [
+        "job.retry_held",
+        "job.retry_resumed",
+        "job.retry_dispatched",
+    ]
+
+
+async def test_a_retry_decided_while_held_backs_off_when_it_is_let_go(rig: Rig) -> None:
+    """RETRY-5."""
+    await rig.host()
+    job_id = await rig.submit()
+    job = await rig.fail(job_id, max_retries=1, retry_delay=100.0, held="the cluster")
+    assert (job.wait_cause, job.wait_until) == ("retries_held", None)
+    assert job.retry_at == rig.now + timedelta(seconds=100)
+    assert "held, for the cluster holds all retries" in job.reason
+    assert len(await events_of(rig, job_id, "job.retry_held")) == 1
+    await throw(rig, "cluster", False)
+    rig.tick(10)
+    assert await rig.release() == Released()
+    await throw(rig, "cluster", True)
+    assert await rig.release() == Released()
+    job = await rig.job(job_id)
+    assert (job.wait_cause, job.wait_until) == ("back_off", job.retry_at)
+    rig.tick(90)
+    assert await rig.release() == Released(retries=1)
+
+
+async def test_the_switch_of_one_project_leaves_the_others_alone(rig: Rig) -> None:
+    await rig.host()
+    ours, theirs = await rig.submit(project="ours"), await rig.submit(project="theirs")
+    for job_id in (ours, theirs):
+        await rig.fail(job_id, max_retries=1)
+    await rig.store.settings.put_project("ours", {"retries_enabled": False}, now=rig.now)
+    assert await rig.release() == Released(retries=1, held=1)
+    assert (await rig.job(ours)).wait_cause == "retries_held"
+    assert (await rig.job(theirs)).state is JobState.QUEUED
+    # The limit's leftovers are those that may go: a held one is not waited for by the limit.
+    assert await rig.release(0) == Released()
+    assert await rig.store.jobs.count_waiting() == {("ours", "retries_held"): 1}
+
+
+async def test_off_anywhere_is_off(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.fail(job_id, max_retries=1)
+    await throw(rig, "cluster", False)
+    await throw(rig, "project", True)
+    assert await rig.release() == Released(held=1)
+    await throw(rig, "cluster", True)
+    await throw(rig, "project", False)
+    assert await rig.release() == Released()
+    await rig.store.settings.put_project("default", {}, ["retries_enabled"], now=rig.now)
+    assert await rig.release() == Released(retries=1)
+
+
+async def test_the_environments_switch_holds_too(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.fail(job_id, max_retries=1)
+    rig.store.environment["retries_enabled"] = False  # type: ignore[attr-defined]  # both stores keep their layer there
+    await throw(rig, "cluster", True)
+    assert await rig.release() == Released(held=1)
+    assert "the environment holds all retries" in (await rig.job(job_id)).reason
+    del rig.store.environment["retries_enabled"]  # type: ignore[attr-defined]  # as above
+    assert await rig.release() == Released(retries=1)
+
+
+async def test_what_is_charged_to_other_budgets_is_held_and_what_costs_nothing_is_not(
+    rig: Rig,
+) -> None:
+    await rig.host()
+    tripped, preempted = await rig.submit(), await rig.submit()
+    job = await rig.fail(tripped, TRIPPED, held="the cluster")
+    assert (job.state, job.wait_cause, job.watchdog_charged) == (
+        JobState.WAITING,
+        "retries_held",
+        1,
+    )
+    await rig.admit()
+    key = await rig.key(preempted)
+    await rig.sync()
+    await rig.store.jobs.drain_job(preempted, Cause.PREEMPTED, "room is needed", now=rig.now)
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete(held="the cluster")
+    assert (await rig.job(preempted)).state is JobState.QUEUED
+    assert await rig.release() == Released(retries=1)
+    (event,) = await events_of(rig, tripped, "job.retry_dispatched")
+    assert event.message.startswith("its next attempt after stalled")
+    assert await rig.places(tripped) == [1]  # both to the front, the later one first

@@ -1,0 +1,225 @@
+"""What every store must do for `store.hosts`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.states import HostState, JobState, TaskState
+from holdfast.errors import Conflict, NotFound
+from holdfast.moves.values import JobFilter
+from holdfast.wire.agent import HostFacts
+from tests.store.conformance.shared import HASH
+from tests.store.rig import OK, START, Rig
+
+
+async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.host(new=False)
+    assert (
+        await rig.job(job_id)
+    ).state is JobState.RUNNING  # the same incarnation again: a repeated call
+    await rig.host()
+    assert (await rig.job(job_id)).state is JobState.DRAINING
+    assert (await rig.store.jobs.list_tasks(job_id))[0].facts == TaskFacts(lost="new_incarnation")
+    assert await rig.complete() == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.infra_charged, job.cause) == (JobState.QUEUED, 1, Cause.AGENT_TRANSIENT)
+    answer = await rig.sync(live=[key], ended=[])
+    assert answer.lost == (key,)
+    assert (await rig.sync(ended=[(key, OK)])).refused == (
+        key,
+    )  # its end is on record as lost, so this is stale
+    assert (await rig.kinds()).count("host.lost") == 1
+
+
+async def test_moving_hosts(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    assert (
+        await rig.store.hosts.move_host("h1", "drain", "disk swap", now=rig.now)
+    ).state is HostState.DRAINING
+    with pytest.raises(Conflict, match="undrain"):
+        await rig.store.hosts.move_host("h1", "release", "", now=rig.now)
+    with pytest.raises(Conflict):
+        await rig.store.hosts.move_host("h1", "register", "", now=rig.now)
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    await rig.store.hosts.move_host("h1", "undrain", "", now=rig.now)
+    await rig.store.hosts.move_host("h1", "drain", "disk swap", hard=True, now=rig.now)
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
+    await rig.store.hosts.move_host("h1", "quarantine", "smoke", now=rig.now)
+    assert (
+        await rig.store.hosts.move_host("h1", "terminate", "burnt", now=rig.now)
+    ).state is HostState.TERMINATED
+    assert (await rig.store.jobs.list_tasks(job_id))[0].state is TaskState.PREEMPTED
+    assert (await rig.sync(live=[key])).status == "stale"
+    assert await rig.store.hosts.list_hosts() == []
+    assert len(await rig.store.hosts.list_hosts(include_terminated=True)) == 1
+    await rig.host()
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.ACTIVE
+    with pytest.raises(NotFound):
+        await rig.store.hosts.move_host("h9", "drain", "", now=rig.now)
+    moved = [e.data["event"] for e in await rig.events() if e.kind == "host.moved"]
+    assert moved == ["drain", "undrain", "drain", "quarantine", "terminate"]
+
+
+async def test_a_leaving_host_is_terminated_after_its_ends(rig: Rig) -> None:
+    await rig.host(slots=3)
+    done, key = await rig.running()
+    left, _ = await rig.running()
+    told = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
+    third, third_key = await rig.running()
+    for _ in range(2):  # the answer may be lost and the call repeated
+        answer = await rig.sync(ended=[(key, OK), (third_key, told)], leaving=True)
+        assert answer.status == "ok"
+        assert set(answer.acked) == {key, third_key}
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.TERMINATED
+    assert (await rig.job(done)).state is JobState.SUCCEEDED
+    await rig.complete()
+    assert (await rig.job(left)).cause is Cause.AGENT_TRANSIENT
+    job = await rig.job(third)
+    assert (job.state, job.cause, job.infra_charged) == (JobState.QUEUED, Cause.HOST_DRAINED, 0)
+
+
+async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
+    await rig.host("h1")
+    await rig.running()
+    await rig.host("h2")  # idle: its silence is nobody's loss
+    long_ago = START - timedelta(days=1)
+    assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(30)) == []
+    rig.tick(1)
+    assert (
+        await rig.store.hosts.sweep_dead_hosts(30, rig.now - timedelta(seconds=30), now=rig.now)
+        == []
+    )
+    (flagged,) = await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.now)
+    assert (flagged.id, flagged.flagged_dead_at) == ("h1", rig.now)
+    assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(1)) == []
+    assert [h.id for h in await rig.store.hosts.list_hosts(dead=True)] == ["h1"]
+    assert (await rig.store.read_gauges(now=rig.now)).dead_hosts == 1
+    await rig.sync("h1")
+    assert (await rig.store.hosts.get_host("h1")).flagged_dead_at is None
+    assert [k for k in await rig.kinds() if k in ("host.dead", "host.recovered")] == [
+        "host.dead",
+        "host.recovered",
+    ]
+
+
+async def test_hosts_are_found(rig: Rig) -> None:
+    with pytest.raises(NotFound):
+        await rig.store.hosts.register_host(
+            "h1", None, "inc-00001", HostFacts(name="a"), now=rig.now
+        )
+    await rig.host("h1", gpus=2)
+    found = await rig.store.hosts.find_host_by_key(b"h1".ljust(32, b"."))
+    assert found is not None
+    assert found.id == "h1"
+    assert await rig.store.hosts.find_host_by_key(HASH) is None
+    with pytest.raises(NotFound):
+        await rig.store.hosts.get_host("nobody")
+    (size,) = await rig.store.hosts.host_sizes()
+    assert (size.name, len(size.gpus), size.cpu_slots) == ("name-h1", 2, 8)
+    job_id, key = await rig.running()
+    (live,) = await rig.store.leases.list_live_tasks("h1")
+    assert (live.key, live.queue) == (key, "cpu")
+    assert [j.id for j in await rig.store.jobs.list_jobs(JobFilter(host_id="h1"))] == [job_id]
+
+
+async def test_a_gpu_fault_quarantines_the_host(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.sync(ended=[(key, TaskFacts(exit_code=1, gpu_lost="fell off the bus"))])
+    await rig.complete()
+    assert (await rig.job(job_id)).avoid_hosts == ("h1",)
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.QUARANTINED
+    assert (await rig.events())[-1].kind == "host.moved"
+
+
+async def test_a_draining_host_stops_its_work_at_the_deadline_and_once(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    host = await rig.store.hosts.move_host(
+        "h1", "drain", "disk swap", deadline_seconds=60, now=rig.now
+    )
+    assert host.drain_deadline == rig.now + timedelta(seconds=60)
+    waiting = await rig.submit()
+    assert await rig.admit() == [], "nothing new starts there"
+    rig.tick(59)
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {}
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    rig.tick(2)
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {}
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.HOST_DRAINED)
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.hard, order.operator_stop) == (False, False)
+    assert (await rig.store.hosts.get_host("h1")).drain_deadline is None
+    await rig.store.hosts.move_host("h1", "undrain", "", now=rig.now)
+    assert waiting in await rig.admit()
+
+
+@pytest.mark.parametrize("deadline", [None, 60.0])
+async def test_a_host_that_is_scaled_down_stops_its_work_at_no_charge(
+    rig: Rig, deadline: float | None
+) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    host = await rig.store.hosts.move_host(
+        "h1", "drain", "too many", scale_down=True, deadline_seconds=deadline, now=rig.now
+    )
+    assert host.state is HostState.DRAINING
+    if deadline is not None:
+        assert (await rig.job(job_id)).state is JobState.RUNNING
+        rig.tick(deadline + 1)
+        assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {"h1": [job_id]}
+    job = await rig.job(job_id)
+    assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.SCALED_DOWN)
+    assert "host name-h1 is scaled down" in (job.drain_reason or "")
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.cause, order.hard, order.operator_stop) == (Cause.SCALED_DOWN, False, False)
+    await rig.sync(ended=[(key, TaskFacts(signal=15, stopped=True))])
+    await rig.complete()
+    job = await rig.job(job_id)
+    assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (
+        JobState.QUEUED,
+        Cause.SCALED_DOWN,
+        0,
+        0,
+    )
+    assert await rig.admit() == [], "nothing new starts there"
+    (moved,) = [e for e in await rig.events() if e.kind == "host.moved"]
+    assert (moved.data["event"], moved.data["cause"]) == ("drain", "scaled_down")
+    # It is called back, and then drained for another reason: that one counts.
+    await rig.store.hosts.move_host("h1", "undrain", "", now=rig.now)
+    assert job_id in await rig.admit()
+    await rig.store.hosts.move_host("h1", "drain", "", deadline_seconds=60.0, now=rig.now)
+    rig.tick(61)
+    assert job_id in (await rig.store.hosts.drain_due_hosts(now=rig.now))["h1"]
+    assert (await rig.job(job_id)).drain_cause is Cause.HOST_DRAINED
+
+
+async def test_a_second_drain_of_a_host_changes_its_deadline_or_ends_the_waiting(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.store.hosts.move_host("h1", "drain", "disk swap", deadline_seconds=3600, now=rig.now)
+    host = await rig.store.hosts.move_host(
+        "h1", "drain", "disk swap, sooner", deadline_seconds=60, now=rig.now
+    )
+    assert (host.drain_deadline, host.reason) == (
+        rig.now + timedelta(seconds=60),
+        "disk swap, sooner",
+    )
+    host = await rig.store.hosts.move_host("h1", "drain", "take your time", now=rig.now)
+    assert host.drain_deadline is None
+    rig.tick(61)
+    assert await rig.store.hosts.drain_due_hosts(now=rig.now) == {}
+    await rig.store.hosts.move_host("h1", "drain", "it burns", hard=True, now=rig.now)
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
+    assert (await rig.job(job_id)).state is JobState.DRAINING

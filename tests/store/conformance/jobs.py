@@ -1,0 +1,575 @@
+"""What every store must do for `store.jobs`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.causes import Cause
+from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import JobState, Outcome
+from holdfast.errors import Conflict, NotFound, QuotaExceeded, ValidationError
+from holdfast.moves.values import JobFilter, NewJob, Released
+from holdfast.wire.agent import Forensics
+from tests.store.conformance.shared import TRIPPED, chains, events_of, succeed
+from tests.store.rig import OK, START, STOPPED, Rig, fails
+
+
+async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig: Rig) -> None:
+    await rig.host()
+    spec = JobSpec(
+        argv=("true",), supervised=True, idempotency_key="k", secrets={"TOKEN": "hush-hush"}
+    )
+    for number, seed in (("m1", b"a" * 32), ("m2", b"b" * 32)):
+        job = NewJob(id=number, spec=spec, queue="cpu", minted=mint_secrets(spec, seed))
+        (submitted,) = await rig.store.jobs.submit_jobs([job], now=rig.now)
+        assert submitted.job.id == "m1"  # the same submission, though its seed is another
+    await rig.admit()
+    (offer,) = (await rig.sync()).offers
+    assert offer.secrets == {"TOKEN": "hush-hush", SEED_VARIABLE: "61" * 32}
+    shown = [
+        submitted,
+        await rig.job("m1"),
+        await rig.store.jobs.list_jobs(JobFilter()),
+        await rig.events(),
+        offer.job,
+    ]
+    assert "61" * 32 not in repr(shown)
+    assert SEED_VARIABLE not in repr(shown)
+    assert mint_secrets(JobSpec(argv=("true",)), b"a" * 32) == {}
+
+
+async def test_cancel_in_every_state(rig: Rig) -> None:
+    await rig.host(slots=8)
+    waiting = await rig.submit(start_at=(START + timedelta(hours=1)).timestamp())
+    queued = await rig.submit(queue="video", gpus=1)
+    unoffered = await rig.submit()
+    await rig.admit()
+    for job_id in (waiting, queued, unoffered):
+        job = await rig.store.jobs.cancel_job(job_id, "not needed", now=rig.now)
+        assert (job.state, job.outcome, job.reason) == (
+            JobState.CANCELLED,
+            Outcome.CANCELLED,
+            "not needed",
+        )
+        assert (await rig.kinds(job_id))[-1] == "job.cancelled"
+    assert (await rig.store.jobs.list_attempts(unoffered))[0].outcome is Outcome.CANCELLED
+    assert await rig.store.jobs.list_tasks(unoffered) == []
+
+    offered = await rig.submit()
+    await rig.admit()
+    await rig.sync()
+    assert (
+        await rig.store.jobs.cancel_job(offered, "stop", now=rig.now)
+    ).state is JobState.DRAINING
+    running, key = await rig.running()
+    assert (
+        await rig.store.jobs.cancel_job(running, "stop", hard=True, now=rig.now)
+    ).state is JobState.DRAINING
+    orders = {p.key: p for p in (await rig.sync(live=[key])).preempts}
+    assert orders[key].hard
+    assert orders[key].cause is Cause.USER_CANCELLED
+    offered_key = await rig.key(offered)
+    assert not orders[offered_key].hard
+    answer = await rig.sync(ended=[(key, STOPPED), (offered_key, STOPPED)])
+    assert set(answer.draining) == {running, offered}
+    assert sorted(await rig.complete()) == sorted([running, offered])
+    for job_id in (running, offered):
+        assert (await rig.job(job_id)).state is JobState.CANCELLED
+        assert (await rig.store.jobs.cancel_job(job_id, "again", now=rig.now)).reason == "stop"
+    with pytest.raises(NotFound):
+        await rig.store.jobs.cancel_job("nothing", "", now=rig.now)
+
+
+async def test_a_drain_turns_into_a_cancel(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    assert (
+        await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+        is True
+    )
+    assert (
+        await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=rig.now)
+        is False
+    )
+    assert (await rig.sync(live=[key])).preempts[0].cause is Cause.PREEMPTED
+    await rig.store.jobs.cancel_job(job_id, "never mind", now=rig.now)
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete()
+    assert (await rig.job(job_id)).state is JobState.CANCELLED
+
+
+async def test_revive(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    with pytest.raises(Conflict):
+        await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
+    await rig.sync(ended=[(key, fails())])
+    await rig.complete()
+    job = await rig.store.jobs.revive_job(job_id, "a person asked", now=rig.now)
+    assert (job.state, job.retries_charged, job.ended_at) == (JobState.QUEUED, 0, None)
+    assert (await rig.kinds(job_id))[-1] == "job.revived"
+    await rig.admit()
+    assert (await rig.store.jobs.list_attempts(job_id))[-1].parent == 1
+
+
+async def test_idempotency(rig: Rig) -> None:
+    spec = JobSpec(argv=("a",), idempotency_key="k", secrets={"S": "1"})
+    (first,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a1", spec=spec, queue="cpu")], now=rig.now
+    )
+    (again,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a2", spec=spec, queue="cpu")], now=rig.now
+    )
+    assert (first.created, again.created, again.job.id) == (True, False, "a1")
+    (repeat,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a1", spec=spec, queue="cpu")], now=rig.now
+    )
+    assert repeat.job.id == "a1"
+    other = JobSpec(argv=("a",), idempotency_key="k", secrets={"S": "2"})
+    with pytest.raises(Conflict) as caught:
+        await rig.store.jobs.submit_jobs(
+            [
+                NewJob(id="a3", spec=JobSpec(argv=("b",)), queue="cpu"),
+                NewJob(id="a4", spec=other, queue="cpu"),
+            ],
+            now=rig.now,
+        )
+    assert caught.value.code == "idempotency_mismatch"
+    with pytest.raises(NotFound):
+        await rig.store.jobs.get_job("a3")  # all or none
+    mine = JobSpec(argv=("a",), idempotency_key="k", project="other")
+    (elsewhere,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="a5", spec=mine, queue="cpu")], now=rig.now
+    )
+    assert elsewhere.created
+    batch = [
+        NewJob(id=f"b{i}", spec=JobSpec(argv=("x",), idempotency_key="twice"), queue="cpu")
+        for i in range(2)
+    ]
+    assert [
+        (s.job.id, s.created) for s in await rig.store.jobs.submit_jobs(batch, now=rig.now)
+    ] == [("b0", True), ("b0", False)]
+    assert (await rig.kinds()).count("job.submitted") == 3
+
+
+async def test_one_key_raced_makes_one_job(rig: Rig) -> None:
+    spec = JobSpec(argv=("a",), idempotency_key="race")
+    calls = [
+        rig.store.jobs.submit_jobs([NewJob(id=f"r{i}", spec=spec, queue="cpu")], now=rig.now)
+        for i in range(6)
+    ]
+    results = [found[0] for found in await asyncio.gather(*calls)]
+    assert sum(r.created for r in results) == 1
+    assert len({r.job.id for r in results}) == 1
+
+
+async def test_an_unknown_queue_is_refused(rig: Rig) -> None:
+    with pytest.raises(ValidationError) as caught:
+        await rig.submit(queue="nowhere")
+    assert caught.value.code == "unknown_queue"
+    assert await rig.store.jobs.list_jobs(JobFilter()) == []
+
+
+async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
+    ids = [
+        await rig.submit(name=f"n{i % 2}", labels={"i": str(i)}, project="p" if i else "q")
+        for i in range(5)
+    ]
+    list_jobs = rig.store.jobs.list_jobs
+    assert [j.id for j in await list_jobs(JobFilter())] == ids[::-1]
+    page = await list_jobs(JobFilter(limit=2))
+    rest = await list_jobs(JobFilter(before=page[-1].id))
+    assert [j.id for j in page + rest] == ids[::-1]
+    assert [j.id for j in await list_jobs(JobFilter(labels={"i": "3"}))] == [ids[3]]
+    assert [j.id for j in await list_jobs(JobFilter(name="n1"))] == [ids[3], ids[1]]
+    assert [j.id for j in await list_jobs(JobFilter(project="q"))] == [ids[0]]
+    await rig.store.jobs.cancel_job(ids[2], "", now=rig.now)
+    assert [j.id for j in await list_jobs(JobFilter(states=("cancelled",)))] == [ids[2]]
+    assert [j.id for j in await list_jobs(JobFilter(cause="user_cancelled"))] == [ids[2]]
+    assert await rig.store.jobs.count_jobs() == {("cpu", "queued"): 4}
+    assert await list_jobs(JobFilter(queue="gpu")) == []
+    with pytest.raises(NotFound):
+        await rig.store.jobs.list_attempts("nothing")
+
+
+async def test_prune_takes_old_ended_jobs_with_everything(rig: Rig) -> None:
+    await rig.host()
+    old, key = await rig.running(idempotency_key="k", secrets={"A": "b"})
+    await rig.append_log("h1", key, "stdout", 0, b"bytes", True, 1000)
+    await rig.store.logs.put_forensics(
+        "h1", Forensics(key=key, reason="r", seconds=1.0, sections={}), now=rig.now
+    )
+    await rig.sync(ended=[(key, OK)])
+    unfinished = await rig.submit()
+    rig.tick(86_400)
+    young = await rig.submit()
+    await rig.store.jobs.cancel_job(young, "", now=rig.now)
+    assert await rig.store.jobs.prune(1.5, now=rig.now) == 0
+    assert await rig.store.jobs.prune(0.5, now=rig.now) == 1
+    with pytest.raises(NotFound):
+        await rig.job(old)
+    assert await rig.events(old) == []
+    assert await rig.store.logs.read_log(old, 1, 0, "stdout", 0) == []
+    assert await rig.store.logs.get_forensics(old) == []
+    assert {j.id for j in await rig.store.jobs.list_jobs(JobFilter())} == {unfinished, young}
+    assert await rig.submit(idempotency_key="k")
+    assert "host.registered" not in await rig.kinds()  # as old as the job
+
+
+async def test_a_drain_job_under_another_epoch_changes_nothing(rig: Rig) -> None:
+    await rig.host()
+    job_id, _ = await rig.running()
+    epoch = (await rig.job(job_id)).epoch
+    assert not await rig.store.jobs.drain_job(
+        job_id, Cause.PREEMPTED, "late", epoch=epoch - 1, now=rig.now
+    )
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+    assert await rig.store.jobs.drain_job(job_id, Cause.PREEMPTED, "now", epoch=epoch, now=rig.now)
+
+
+def new_jobs(count: int, prefix: str = "n", **spec: Any) -> list[NewJob]:
+    given = {"argv": ("true",), "project": "p", **spec}
+    return [NewJob(id=f"{prefix}{i}", spec=JobSpec(**given), queue="cpu") for i in range(count)]
+
+
+async def jobs_of(rig: Rig, project: str = "p") -> list[str]:
+    return sorted(job.id for job in await rig.store.jobs.list_jobs(JobFilter(project=project)))
+
+
+async def test_a_hard_quota_refuses_the_whole_call(rig: Rig) -> None:
+    """QUOTA-1."""
+    await rig.store.settings.put_project("p", {"quota_jobs": 3, "quota": "hard"}, now=rig.now)
+    await rig.store.jobs.submit_jobs(new_jobs(2), now=rig.now)
+    with pytest.raises(QuotaExceeded) as refused:
+        await rig.store.jobs.submit_jobs(new_jobs(2, "more"), now=rig.now)
+    assert refused.value.code == "quota_exceeded"
+    assert (
+        "may have 3 unfinished jobs (quota_jobs); it has 2, so 1 more would fit, and this adds 2"
+        in refused.value.message
+    )
+    assert await jobs_of(rig) == ["n0", "n1"]
+    assert (await rig.kinds()).count("job.submitted") == 2
+    await rig.store.jobs.submit_jobs(new_jobs(1, "more"), now=rig.now)
+    await rig.store.jobs.submit_jobs(new_jobs(9, "other", project="q"), now=rig.now)
+
+
+async def test_a_waiting_job_counts_for_a_hard_quota_and_an_ended_one_does_not(rig: Rig) -> None:
+    await rig.host()
+    await rig.store.settings.put_project("p", {"quota_jobs": 1, "quota": "hard"}, now=rig.now)
+    job_id = await rig.submit(project="p")
+    await rig.fail(job_id, max_retries=1, retry_delay=60.0)
+    with pytest.raises(QuotaExceeded):
+        await rig.submit(project="p")
+    await rig.store.jobs.cancel_job(job_id, "", now=rig.now)
+    second = await rig.submit(project="p")
+    with pytest.raises(QuotaExceeded):  # a person's retry would be one job too many, too
+        await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
+    assert (await rig.job(job_id)).state is JobState.CANCELLED
+    await rig.store.jobs.cancel_job(second, "", now=rig.now)
+    assert (await rig.store.jobs.revive_job(job_id, "again", now=rig.now)).state is JobState.QUEUED
+
+
+async def test_a_repeated_submission_is_not_refused(rig: Rig) -> None:
+    await rig.store.settings.put_project("p", {"quota_jobs": 1, "quota": "hard"}, now=rig.now)
+    (job,) = new_jobs(1, idempotency_key="k")
+    (first,) = await rig.store.jobs.submit_jobs([job], now=rig.now)
+    (again,) = await rig.store.jobs.submit_jobs([job], now=rig.now)
+    (other,) = await rig.store.jobs.submit_jobs(
+        [NewJob(id="z", spec=job.spec, queue="cpu")], now=rig.now
+    )
+    assert (first.created, again.created, other.created, other.job.id) == (True, True, False, "n0")
+    with pytest.raises(QuotaExceeded):
+        await rig.store.jobs.submit_jobs([*new_jobs(1, "m"), job], now=rig.now)
+
+
+async def test_hard_gpus(rig: Rig) -> None:
+    await rig.store.settings.put_project("p", {"quota_gpus": 8, "quota": "hard"}, now=rig.now)
+    await rig.store.jobs.submit_jobs(new_jobs(1, tasks=3, gpus=2), now=rig.now)
+    with pytest.raises(
+        QuotaExceeded,
+        match=r"8 GPUs together.*they ask for 6, so 2 more would fit, and this adds 4",
+    ):
+        await rig.store.jobs.submit_jobs(new_jobs(2, "b", gpus=2), now=rig.now)
+    await rig.store.jobs.submit_jobs(new_jobs(5, "cpu-only"), now=rig.now)
+    await rig.store.jobs.submit_jobs(new_jobs(1, "b", gpus=2), now=rig.now)
+    await rig.store.settings.put_project("p", {"quota_gpus": 1}, now=rig.now)
+    await rig.store.jobs.submit_jobs(
+        new_jobs(5, "cpu-too"), now=rig.now
+    )  # over quota, but not of what these ask for
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+async def test_a_job_that_alone_is_over_the_quota_is_refused(rig: Rig, kind: str) -> None:
+    await rig.store.settings.put_project("p", {"quota_gpus": 4, "quota": kind}, now=rig.now)
+    with pytest.raises(
+        QuotaExceeded, match="a job of 6 GPUs can never start in project p, which may hold 4"
+    ) as refused:
+        await rig.store.jobs.submit_jobs(new_jobs(1, tasks=3, gpus=2), now=rig.now)
+    assert refused.value.field == "gpus"
+    assert await jobs_of(rig) == []
+    await rig.store.jobs.submit_jobs(new_jobs(1, tasks=2, gpus=2), now=rig.now)
+
+
+async def test_submissions_that_race_do_not_exceed_a_hard_quota(rig: Rig) -> None:
+    await rig.store.settings.put_project("p", {"quota_jobs": 7, "quota": "hard"}, now=rig.now)
+    calls = [rig.store.jobs.submit_jobs(new_jobs(2, f"r{i}-"), now=rig.now) for i in range(8)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(a, list) for a in answers) == 3
+    assert all(isinstance(a, list | QuotaExceeded) for a in answers)
+    assert len(await jobs_of(rig)) == 6
+
+
+async def test_attempts_of_many_jobs(rig: Rig) -> None:
+    long, short, queued = await chains(rig)
+    asked = [long, short, queued, "nobody", long]
+    found = await rig.store.jobs.list_attempts_of(asked, last=100)
+    assert set(found) == {long, short}
+    for job_id in (long, short):
+        whole = await rig.store.jobs.list_attempts(job_id)
+        assert found[job_id] == [msgspec.structs.replace(a, members=()) for a in whole]
+    assert [a.number for a in found[long]] == [1, 2, 3, 4]
+    newest = await rig.store.jobs.list_attempts_of(asked, last=2)
+    assert [a.number for a in newest[long]] == [3, 4]
+    assert [a.number for a in newest[short]] == [1]
+    older = await rig.store.jobs.list_attempts_of(asked, last=2, before=3)
+    assert ([a.number for a in older[long]], [a.number for a in older[short]]) == ([1, 2], [1])
+    (oom,) = (await rig.store.jobs.list_attempts_of(asked, last=5, cause=Cause.OOM_KILLED))[long]
+    assert oom.number == 2
+    assert await rig.store.jobs.list_attempts_of([], last=5) == {}
+
+
+async def test_attempts_by_their_keys_have_members(rig: Rig) -> None:
+    long, short, queued = await chains(rig)
+    keys = [(long, 2), (short, 1), (long, 9), (queued, 1), (long, 2)]
+    found = await rig.store.jobs.get_attempts(keys, members=True)
+    assert set(found) == {(long, 2), (short, 1)}
+    assert found[long, 2] == (await rig.store.jobs.list_attempts(long))[1]
+    assert [m.exit_code for m in found[short, 1].members] == [7]
+    bare = await rig.store.jobs.get_attempts(keys)
+    assert bare == {
+        key: msgspec.structs.replace(attempt, members=()) for key, attempt in found.items()
+    }
+    assert await rig.store.jobs.get_attempts([]) == {}
+
+
+async def test_members_of_many_attempts(rig: Rig) -> None:
+    await rig.host()
+    gang = await rig.submit(tasks=4)
+    await rig.admit()
+    keys = [await rig.key(gang, rank) for rank in range(4)]
+    await rig.sync(claimed=[(key, 1234 if key.rank == 0 else 0) for key in keys])
+    await rig.sync()
+    await rig.sync(live=keys, started=keys)
+    await rig.sync(ended=[(keys[2], fails(5)), *((key, STOPPED) for key in keys if key.rank != 2)])
+    await rig.complete()
+    (attempt,) = await rig.store.jobs.list_attempts(gang)
+    assert len(attempt.members) == 4
+    asked = [(gang, 1), (gang, 2), ("nobody", 1)]
+    assert await rig.store.jobs.list_members_of(asked, first=9) == {
+        (gang, 1): list(attempt.members)
+    }
+    page = await rig.store.jobs.list_members_of(asked, first=2, after=0)
+    assert [(m.rank, m.exit_code, m.trigger) for m in page[gang, 1]] == [
+        (1, None, False),
+        (2, 5, True),
+    ]
+    assert await rig.store.jobs.list_members_of(asked, first=2, after=3) == {}
+
+
+async def test_tasks_of_many_jobs(rig: Rig) -> None:
+    await rig.host()
+    gang, single = await rig.submit(tasks=4), await rig.submit()
+    await rig.admit()
+    found = await rig.store.jobs.list_tasks_of([gang, single, "nobody"], first=100)
+    assert found == {
+        gang: await rig.store.jobs.list_tasks(gang),
+        single: await rig.store.jobs.list_tasks(single),
+    }
+    page = await rig.store.jobs.list_tasks_of([gang, single], first=2, after=0)
+    assert [t.rank for t in page[gang]] == [1, 2]
+    assert single not in page
+    assert page[gang][0].host_name == "name-h1"
+
+
+async def test_jobs_and_hosts_by_id(rig: Rig) -> None:
+    await rig.host("h1")
+    await rig.host("h2")
+    await rig.store.hosts.move_host("h2", "terminate", "sold", now=rig.now)
+    one, two = await rig.submit(), await rig.submit()
+    assert await rig.store.jobs.get_jobs([one, two, "nobody"]) == {
+        one: await rig.job(one),
+        two: await rig.job(two),
+    }
+    found = await rig.store.hosts.get_hosts(["h1", "h2", "name-h1"])
+    assert found == {name: await rig.store.hosts.get_host(name) for name in ("h1", "h2")}
+    assert (await rig.store.jobs.get_jobs([]), await rig.store.hosts.get_hosts([])) == ({}, {})
+
+
+async def test_places_of_many_jobs(rig: Rig) -> None:
+    first, second = await rig.submit(), await rig.submit()
+    urgent, other = await rig.submit(priority=90), await rig.submit(queue="gpu", gpus=1)
+    asked = [first, second, urgent, other, "nobody"]
+    found = await rig.store.jobs.queue_places(asked)
+    assert found == {first: 1, second: 2, urgent: 0, other: 0}
+    await rig.host()
+    await rig.admit()
+    assert set(await rig.store.jobs.queue_places(asked)) == {other}
+
+
+async def test_a_held_or_waiting_retry_can_be_cancelled(rig: Rig) -> None:
+    await rig.host()
+    for held in (None, "the cluster"):
+        job_id = await rig.submit()
+        await rig.fail(job_id, max_retries=1, retry_delay=10.0, held=held)
+        job = await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
+        assert (job.state, job.wait_cause, job.retry_at) == (JobState.CANCELLED, None, None)
+    rig.tick(60)
+    assert await rig.release() == Released()
+
+
+async def test_a_counted_revive_goes_on_as_after_any_other_retry(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.fail(job_id, TRIPPED)
+    await rig.fail(job_id, max_retries=1)
+    await rig.release()
+    job = await rig.fail(job_id, max_retries=1)
+    assert (job.state, job.retries_charged, job.watchdog_charged) == (JobState.FAILED, 2, 1)
+    job = await rig.store.jobs.revive_job(job_id, "once more", counted=True, now=rig.now)
+    # Its last failure is charged already: this is the second retry, not the third.
+    assert (job.state, job.retries_charged, job.watchdog_charged) == (JobState.QUEUED, 2, 1)
+    assert job.avoid_hosts == ("h1",)
+    (event,) = await events_of(rig, job_id, "job.revived")
+    assert event.data == {"counted": True, "retry_count": 2}
+    await rig.admit()
+    assert (await rig.store.jobs.list_attempts(job_id))[-1].retry_count == 2
+
+
+async def test_a_counted_revive_of_a_cancelled_job_charges_one_more(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.store.jobs.cancel_job(job_id, "stop", now=rig.now)
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete()
+    job = await rig.store.jobs.revive_job(job_id, "after all", counted=True, now=rig.now)
+    assert job.retries_charged == 1
+    assert (await succeed(rig, job_id)).retried == (job_id,)
+
+
+@pytest.mark.parametrize("charged", [True, False])
+async def test_a_counted_revive_of_a_gang_charges_the_rank_that_began_its_fall(
+    rig: Rig, charged: bool
+) -> None:
+    """GANG-4: once, whether its failure was charged when it happened or was none that is
+    retried."""
+    await rig.host(slots=2)
+    gang, keys = await rig.running_gang(2)
+    await rig.sync(live=[keys[0]], ended=[(keys[1], fails(3))])
+    await rig.sync(ended=[(keys[0], STOPPED)])
+    await rig.complete(
+        **(
+            {"max_retries": 0}
+            if charged
+            else {"max_retries": 5, "eligible_causes": (Cause.UNKNOWN,)}
+        )
+    )
+    job = await rig.job(gang)
+    assert job.state is JobState.FAILED
+    assert {r: c.retries for r, c in job.rank_charges.items() if c.retries} == (
+        {"1": 1} if charged else {}
+    )
+    job = await rig.store.jobs.revive_job(gang, "once more", counted=True, now=rig.now)
+    assert (job.retries_charged, {r: c.retries for r, c in job.rank_charges.items()}) == (
+        1,
+        {"1": 1},
+    )
+
+
+async def test_a_fresh_revive_forgets_all_charges(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.fail(job_id, TRIPPED)
+    await rig.fail(job_id, max_retries=0)
+    job = await rig.store.jobs.revive_job(job_id, "again", now=rig.now)
+    assert (job.retries_charged, job.watchdog_charged, job.avoid_hosts) == (0, 0, ())
+    await rig.admit()
+    assert (await rig.store.jobs.list_attempts(job_id))[-1].retry_count == 0
+
+
+async def test_a_parked_job_waits_for_a_person(rig: Rig) -> None:
+    await rig.host("h1", slots=1)
+    await rig.host("h2", slots=1)
+    gang = await rig.submit(tasks=2)
+    await rig.admit()
+    assert len((await rig.sync("h1")).claims) == 1
+    rig.tick(31)
+    assert await rig.store.admission.expire_reservations(30, now=rig.now) == [gang]
+    await rig.complete(start_failure_limit=1)
+    job = await rig.job(gang)
+    assert (job.state, job.wait_cause, job.wait_until, job.start_failures) == (
+        JobState.WAITING,
+        "parked",
+        None,
+        1,
+    )
+    rig.tick(10_000)
+    assert await rig.release() == Released()
+    with pytest.raises(Conflict):
+        await rig.store.jobs.revive_job(await rig.submit(), "not parked", now=rig.now)
+    job = await rig.store.jobs.revive_job(gang, "go on", now=rig.now)
+    assert (job.state, job.wait_cause, job.start_failures) == (JobState.QUEUED, None, 0)
+
+
+async def test_a_person_need_not_wait_for_a_back_off(rig: Rig) -> None:
+    await rig.host("h1", slots=1)
+    await rig.host("h2", slots=1)
+    job_id = await rig.submit()
+    job = await rig.fail(job_id, max_retries=2, retry_delay=600.0)
+    assert (job.state, job.wait_cause) == (JobState.WAITING, "back_off")
+    job = await rig.store.jobs.revive_job(job_id, "now", now=rig.now)
+    assert (job.state, job.wait_cause, job.wait_until) == (JobState.QUEUED, None, None)
+    assert (job.retries_charged, len(job.avoid_hosts)) == (1, 1), (
+        "it was charged when it began to wait"
+    )
+    assert job_id in await rig.admit()
+    rig.tick(601)
+    assert await rig.release() == Released()
+    assert (await rig.kinds(job_id)).count("job.released") == 1
+
+
+async def test_jobs_are_found_by_retries_made_and_by_cause(rig: Rig) -> None:
+    await rig.host()
+    never, once, waiting, fresh = [await rig.submit() for _ in range(4)]
+    await rig.fail(never, max_retries=0)
+    await rig.fail(once, max_retries=1)
+    await rig.release()
+    await rig.fail(once, max_retries=1)
+    await rig.fail(waiting, TRIPPED, max_retries=5)
+    await rig.fail(waiting, max_retries=5, retry_delay=60.0)
+
+    async def found(**fields: Any) -> set[str]:
+        return {job.id for job in await rig.store.jobs.list_jobs(JobFilter(**fields))}
+
+    assert await found(min_retries=1) == {once, waiting}
+    assert await found(min_retries=2) == set()
+    assert await found(max_retries=0) == {never, fresh}
+    assert await found(min_retries=1, max_retries=1, states=("failed",)) == {once}
+    assert await found(cause="nonzero_exit") == {never, once, waiting}
+
+
+async def test_retries_go_with_their_job_when_it_is_pruned(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.fail(job_id, max_retries=1)
+    await rig.release()
+    await rig.fail(job_id, max_retries=1)
+    rig.tick(10 * 86_400)
+    assert await rig.store.jobs.prune(5, now=rig.now) == 1
+    assert await rig.store.jobs.list_jobs(JobFilter()) == []
+    assert [e for e in await rig.events() if e.job_id is not None] == []

@@ -1,0 +1,405 @@
+"""What every store must do with syncs and leases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
+from holdfast.moves.values import HostSync, JobFilter, TaskBeat
+from tests.store.conformance.shared import start_gang
+from tests.store.rig import OK, START, Rig, fails
+
+
+async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running(name="train", labels={"team": "a"}, secrets={"TOKEN": "hush"})
+    rig.tick(10)
+    beat = TaskBeat(key=key, step=4, total=9, age_seconds=2.0, section="eval")
+    answer = await rig.sync(live=[key], beats=[beat])
+    assert answer.renewed == ((key, 300.0),)
+    job = await rig.job(job_id)
+    assert (job.step, job.total, job.beat_at) == (4, 9, rig.now - timedelta(seconds=2))
+    task = (await rig.store.jobs.list_tasks(job_id))[0]
+    assert (task.section, task.lease_until, task.host_name) == (
+        "eval",
+        rig.now + timedelta(seconds=300),
+        "name-h1",
+    )
+    rig.tick(5)
+    answer = await rig.sync(ended=[(key, OK)])
+    assert (answer.acked, answer.succeeded, answer.draining) == ((key,), (job_id,), ())
+    job = await rig.job(job_id)
+    assert (job.state, job.outcome, job.exit_code, job.ended_at) == (
+        JobState.SUCCEEDED,
+        Outcome.SUCCEEDED,
+        0,
+        rig.now,
+    )
+    assert (job.step, job.epoch, job.attempts, job.reason) == (4, 1, 1, "succeeded")
+    assert await rig.store.jobs.list_tasks(job_id) == []
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
+    assert (attempt.number, attempt.parent, attempt.state) == (1, None, AttemptState.ENDED)
+    assert (attempt.outcome, attempt.exit_code, attempt.step) == (Outcome.SUCCEEDED, 0, 4)
+    assert attempt.members[0].facts == OK
+    assert await rig.kinds(job_id) == [
+        "job.submitted",
+        "job.reserved",
+        "job.started",
+        "job.succeeded",
+    ]
+    assert [e.at for e in await rig.events(job_id)] == sorted(
+        e.at for e in await rig.events(job_id)
+    )
+
+
+async def test_secrets_reach_the_host_and_nobody_else(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit(secrets={"TOKEN": "hush-hush"})
+    await rig.admit()
+    (offer,) = (await rig.sync()).offers
+    assert offer.secrets == {"TOKEN": "hush-hush"}
+    assert offer.job.spec.secrets == {"TOKEN": ""}
+    shown = [
+        await rig.job(job_id),
+        await rig.store.jobs.list_jobs(JobFilter()),
+        await rig.events(),
+        offer.job,
+    ]
+    assert "hush-hush" not in repr(shown)
+
+
+async def test_a_job_that_ended_between_two_reports_was_started_too(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.admit()
+    key = await rig.key(job_id)
+    await rig.sync()
+    rig.tick(10)
+    assert (await rig.sync(ended=[(key, OK)])).succeeded == (job_id,)
+    assert await rig.kinds(job_id) == [
+        "job.submitted",
+        "job.reserved",
+        "job.started",
+        "job.succeeded",
+    ]
+    job = await rig.job(job_id)
+    assert job.started_at == rig.now - timedelta(seconds=OK.runtime_seconds)
+
+
+async def test_an_offer_is_repeated_until_it_is_reported(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.admit()
+    first = (await rig.sync()).offers
+    rig.tick(5)
+    again = (await rig.sync()).offers
+    assert [o.task.key for o in first] == [o.task.key for o in again]
+    assert again[0].task.offered_at == START
+    assert again[0].task.lease_until == rig.now + timedelta(seconds=300)
+    answer = await rig.sync(live=[first[0].task.key])
+    assert answer.offers == ()
+    assert answer.renewed == ((first[0].task.key, 300.0),)
+    assert (await rig.job(job_id)).state is JobState.RESERVED
+
+
+async def test_stale_writes_change_nothing(rig: Rig) -> None:
+    await rig.host("h1")
+    await rig.host("h2")
+    job_id, key = await rig.running()
+    task = (await rig.store.jobs.list_tasks(job_id))[0]
+    other = "h2" if task.host_id == "h1" else "h1"
+    before = (
+        await rig.job(job_id),
+        await rig.store.jobs.list_tasks(job_id),
+        await rig.events(job_id),
+    )
+    rig.tick(1)
+    old_epoch = TaskKey(job_id, 0, key.epoch - 1)
+    wrong_rank = TaskKey(job_id, 7, key.epoch)
+    answer = await rig.sync(
+        other, live=[key], beats=[TaskBeat(key=key, step=9, total=9, age_seconds=0)]
+    )
+    assert (answer.lost, answer.renewed) == ((key,), ())
+    assert (await rig.sync(other, ended=[(key, OK)])).refused == (key,)
+    for stale in (old_epoch, wrong_rank):
+        assert (await rig.sync(task.host_id or "", live=[key, stale])).lost == (stale,)
+        assert (await rig.sync(task.host_id or "", live=[key], ended=[(stale, OK)])).refused == (
+            stale,
+        )
+        assert (await rig.sync(task.host_id or "", live=[key], started=[stale])).lost == (stale,)
+    granted = (await rig.store.jobs.list_tasks(job_id))[0].lease_until
+    rig.tick(5)
+    for reported in ([old_epoch], [wrong_rank], [TaskKey(job_id, 0, key.epoch + 1)]):
+        assert (await rig.sync(task.host_id or "", live=reported)).renewed == ()
+        await rig.sync(other, live=[key])
+    assert (await rig.store.jobs.list_tasks(job_id))[
+        0
+    ].lease_until == granted  # no stale word renews a lease
+    rotten = await rig.sync(task.host_id or "", ended=[(key, OK)], live=[], incarnation="inc-99999")
+    assert (rotten.status, rotten.refused) == ("stale", (key,))
+    assert (await rig.sync("nobody", live=[key])).status == "unknown"
+    job, tasks, events = before
+    assert await rig.job(job_id) == job
+    assert await rig.events(job_id) == events
+    assert [(t.state, t.step, t.epoch) for t in await rig.store.jobs.list_tasks(job_id)] == [
+        (t.state, t.step, t.epoch) for t in tasks
+    ]
+
+
+async def test_keys_no_row_could_hold_are_lost_and_hurt_nobody(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    monsters = [
+        TaskKey("x\x00y", 0, 1),
+        TaskKey(job_id, 2**40, 1),
+        TaskKey(job_id, 0, 2**80),
+        TaskKey(job_id, -1, 1),
+    ]
+    beats = [TaskBeat(key=key, step=2**90, total=-(2**90), age_seconds=1e300, section="a\x00b")]
+    good = HostSync(
+        host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats)
+    )
+    rotten = HostSync(host_id="h2", incarnation="inc\x00-00001", live=(key,))
+    answer, stranger = await rig.store.leases.sync_hosts([good, rotten], now=rig.now)
+    assert (stranger.status, stranger.lost) == ("unknown", (key,))
+    assert set(answer.lost) == set(monsters)
+    assert answer.renewed == ((key, 300.0),)
+    answer = await rig.sync(
+        ended=[(m, OK) for m in monsters]
+        + [(key, TaskFacts(exit_code=0, log_tail="nul \x00 here"))]
+    )
+    assert set(answer.refused) == set(monsters)
+    assert answer.acked == (key,)
+    assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_a_lease_lapses_only_after_its_margin_and_the_leaders_grace(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    granted = rig.now
+    long_ago = granted - timedelta(days=1)
+    margin = 15.0
+    assert (
+        await rig.store.leases.lapse_leases(long_ago, now=granted + timedelta(seconds=300 + margin))
+        == []
+    )
+    late = granted + timedelta(seconds=300 + margin + 0.001)
+    assert await rig.store.leases.lapse_leases(late - timedelta(seconds=300), now=late) == []
+    assert await rig.store.leases.lapse_leases(late - timedelta(seconds=300.001), now=late) == [
+        job_id
+    ]
+    assert await rig.store.leases.lapse_leases(long_ago, now=late) == []
+    rig.now = late
+    task = (await rig.store.jobs.list_tasks(job_id))[0]
+    assert (task.state, task.facts) == (TaskState.FAILED, TaskFacts(lost="lease_lapsed"))
+    assert (await rig.sync(ended=[(key, OK)])).refused == (key,)
+    await rig.complete()
+    assert (await rig.job(job_id)).state is JobState.QUEUED
+    assert (await rig.sync(live=[key])).lost == (key,)
+
+
+async def test_a_lapsed_task_that_was_told_to_stop_is_stopped(rig: Rig) -> None:
+    await rig.host()
+    job_id, _ = await rig.running()
+    await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
+    late = rig.tick(316)
+    assert await rig.store.leases.lapse_leases(START - timedelta(days=1), now=late) == [job_id]
+    assert (await rig.store.jobs.list_tasks(job_id))[0].state is TaskState.PREEMPTED
+    await rig.complete()
+    assert (await rig.job(job_id)).state is JobState.CANCELLED
+
+
+async def test_the_same_end_twice_is_acked_twice_and_counted_once(rig: Rig) -> None:
+    await rig.host()
+    good, key = await rig.running()
+    bad, bad_key = await rig.running()
+    for _ in range(3):
+        answer = await rig.sync(ended=[(key, OK), (bad_key, fails(3))])
+        assert set(answer.acked) == {key, bad_key}
+        assert answer.refused == ()
+    await rig.complete(max_retries=2)
+    assert set((await rig.sync(ended=[(key, OK), (bad_key, fails(3))])).acked) == {key, bad_key}
+    assert (await rig.kinds(good)).count("job.succeeded") == 1
+    assert (await rig.kinds(bad)).count("job.draining") == 1
+    assert (await rig.job(bad)).retries_charged == 1
+
+
+async def test_one_host_twice_in_a_batch(rig: Rig) -> None:
+    await rig.host()
+    _, key = await rig.running()
+    sync = HostSync(host_id="h1", incarnation="inc-00001", ended=((key, OK),))
+    first, second = await rig.store.leases.sync_hosts([sync, sync], now=rig.now)
+    assert first.acked == second.acked == (key,)
+    assert (first.succeeded, second.succeeded) == ((key.job_id,), ())
+
+
+async def test_a_gang_succeeds_when_all_are_done(rig: Rig) -> None:
+    gang, keys, where = await start_gang(rig)
+    for key in keys:
+        assert (await rig.job(gang)).state is JobState.RUNNING
+        answer = await rig.sync(where[key.rank], ended=[(key, OK)])
+        assert answer.acked == (key,)
+        assert (await rig.sync(where[key.rank], ended=[(key, OK)])).acked == (key,)
+    assert (await rig.job(gang)).state is JobState.SUCCEEDED
+    assert (await rig.kinds(gang)).count("job.succeeded") == 1
+    (attempt,) = await rig.store.jobs.list_attempts(gang)
+    assert [m.state for m in attempt.members] == [TaskState.DONE] * 3
+    assert attempt.host_ids == tuple(where[r] for r in range(3))
+
+
+async def test_a_gang_runs_whose_last_rank_began_and_finished_between_two_reports(rig: Rig) -> None:
+    """Or it would look for ever as if it were starting, and be stopped for taking too long."""
+    for name in ("h1", "h2"):
+        await rig.host(name, slots=1)
+    job_id = await rig.submit(tasks=2)
+    assert await rig.admit() == [job_id]
+    keys = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
+    where = [await rig.where(job_id, rank) for rank in range(2)]
+    for name in where:
+        await rig.sync(name)
+    for name, key in zip(where, keys, strict=True):
+        await rig.sync(name, claimed=[(key, 4711)])
+    await rig.sync(where[0], live=[keys[0]], started=[keys[0]])
+    assert (await rig.job(job_id)).state is JobState.RESERVED
+    await rig.sync(where[1], ended=[(keys[1], OK)])
+    job = await rig.job(job_id)
+    assert (job.state, job.started_at) == (JobState.RUNNING, rig.now)
+    assert await rig.store.admission.list_reserved(now=rig.now) == []
+    assert (await rig.kinds(job_id)).count("job.started") == 1
+    await rig.sync(where[0], ended=[(keys[0], OK)])
+    assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["it runs", "it is over"])
+async def test_a_rank_that_ran_before_the_barrier_is_none_of_this_attempt(
+    rig: Rig, over: bool
+) -> None:
+    """GANG-1: a database restored from a backup gives an epoch again, and a rank of the forgotten
+    attempt still runs under it."""
+    for name in ("h1", "h2"):
+        await rig.host(name, slots=1)
+    job_id = await rig.submit(tasks=2)
+    assert await rig.admit() == [job_id]
+    keys = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
+    where = [await rig.where(job_id, rank) for rank in range(2)]
+    if not over:
+        answer = await rig.sync(where[0], live=[keys[0]], started=[keys[0]])
+        assert (answer.lost, answer.renewed) == ((keys[0],), ())
+        assert [t.state for t in await rig.store.jobs.list_tasks(job_id)] == [
+            TaskState.RESERVED
+        ] * 2
+    answer = await rig.sync(where[0], ended=[(keys[0], OK if over else TaskFacts(signal=9))])
+    assert answer.acked == (keys[0],)
+    await rig.sync(where[1])
+    assert await rig.complete() == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.cause, job.retries_charged, job.infra_charged) == (
+        JobState.QUEUED,
+        Cause.AGENT_TRANSIENT,
+        0,
+        1,
+    )
+    assert await rig.admit() == [job_id]
+
+
+async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) -> None:
+    """LEASE-5: what a dead host held is free a lease after the step, and not when the old time
+    comes again."""
+    await rig.host()
+    _, held = await rig.running()
+    stopping, other = await rig.running()
+    waits = await rig.submit(tasks=2)
+    rig.tick(20)
+    await rig.sync(live=[held, other])
+    assert await rig.admit() == [waits]
+    await rig.store.jobs.drain_job(stopping, Cause.PREEMPTED, "make room", now=rig.now)
+    rig.tick(-7200)
+    since = rig.now
+    await rig.store.leases.settle_clock(now=rig.now)
+    assert [task.lease_until for task in await rig.store.jobs.list_tasks(held.job_id)] == [
+        rig.now + timedelta(seconds=300)
+    ]
+    assert [found.seconds for found in await rig.store.admission.list_reserved(now=rig.now)] == [
+        0.0
+    ]
+    assert (await rig.job(stopping)).drain_since == rig.now
+    assert (await rig.store.hosts.get_host("h1")).heartbeat_at == rig.now
+    before = await rig.store.jobs.list_tasks(held.job_id)
+    rig.tick(10)
+    await rig.store.leases.settle_clock(now=rig.now)
+    assert await rig.store.jobs.list_tasks(held.job_id) == before, "what is not in the future stays"
+    assert await rig.store.leases.lapse_leases(since, now=rig.now) == []
+    rig.tick(310)
+    lapsed = await rig.store.leases.lapse_leases(since, now=rig.now)
+    assert {held.job_id, stopping} <= set(lapsed)
+
+
+async def test_whose_end_came_first_is_told_by_the_hosts_own_clocks(rig: Rig) -> None:
+    """DRAIN-2: both ends are reported at once, and the one that came first began the fall, whatever
+    its rank."""
+    await rig.host()
+    job_id, keys = await rig.running_gang(2)
+    rig.tick(60)
+    victim = TaskFacts(exit_code=1, runtime_seconds=59.9, ended_ago_seconds=0.1)
+    first = TaskFacts(exit_code=1, runtime_seconds=59.5, ended_ago_seconds=0.5)
+    await rig.sync(ended=[(keys[0], victim), (keys[1], first)])
+    ended = {t.rank: t.ended_at for t in await rig.store.jobs.list_tasks(job_id)}
+    assert ended == {0: rig.now - timedelta(seconds=0.1), 1: rig.now - timedelta(seconds=0.5)}
+    await rig.complete(max_retries=1)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
+    assert attempt.trigger_rank == 1
+    assert dict((await rig.job(job_id)).rank_charges).keys() == {"1"}
+
+
+async def test_a_clock_that_lies_puts_no_end_before_its_start(rig: Rig) -> None:
+    await rig.host()
+    job_id, keys = await rig.running_gang(2)
+    started = rig.now
+    rig.tick(5)
+    await rig.sync(
+        live=[keys[0]], ended=[(keys[1], TaskFacts(exit_code=1, ended_ago_seconds=1e18))]
+    )
+    assert {t.rank: t.ended_at for t in await rig.store.jobs.list_tasks(job_id)}[1] == started
+
+
+async def test_every_rank_is_told_of_all_seats_and_their_devices(rig: Rig) -> None:
+    await rig.host(gpus=4)
+    job_id = await rig.submit(tasks=3, gpus=1)
+    assert await rig.admit() == [job_id]
+    tasks = await rig.store.jobs.list_tasks(job_id)
+    keys = [task.key for task in tasks]
+    assert [claim.key for claim in (await rig.sync()).claims] == keys
+    answer = await rig.sync(claimed=[(key, 4711 if key.rank == 0 else 0) for key in keys])
+    expected = [
+        (t.rank, "h1", "name-h1", tuple(t.devices), 4711 if t.rank == 0 else None) for t in tasks
+    ]
+    for offer in answer.offers:
+        told = [
+            (s.rank, s.host_id, s.host_name, tuple(s.devices), s.port or None) for s in offer.seats
+        ]
+        assert told == expected
+    assert len({device for task in tasks for device in task.devices}) == 3
+
+
+@pytest.mark.parametrize("facts", [fails(), OK], ids=["failed", "succeeded"])
+async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts) -> None:
+    """A task that ends between two syncs tells of its last beat with its end; without it, its
+    progress would look like none."""
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.sync(live=[key], beats=[TaskBeat(key=key, step=1, total=10, age_seconds=0.0)])
+    await rig.sync(
+        ended=[(key, facts)], beats=[TaskBeat(key=key, step=7, total=None, age_seconds=0.5)]
+    )
+    await rig.complete(max_retries=1)
+    job = await rig.job(job_id)
+    assert (job.step, job.total) == (7, 10)
+    assert job.beat_at is not None
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
+    assert (attempt.step, attempt.total) == (7, 10)
+    assert job.best_step == (None if facts is OK else 7)

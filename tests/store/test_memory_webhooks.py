@@ -1,8 +1,0 @@
-"""The memory store keeps webhooks as the conformance suite says."""
-
-from __future__ import annotations
-
-from tests.store.conformance_webhooks import *  # noqa: F403
-from tests.store.test_memory import rig
-
-__all__ = ["rig"]
