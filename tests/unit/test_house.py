@@ -26,8 +26,6 @@ SAME_NAMES: dict[str, str] = {
     "Runtime": "to be told apart",
     "Saved": "to be told apart",
     "Row": "to be told apart",
-    "ApiCall": "to be told apart",
-    "Follower": "to be told apart",
     "WebhookTarget": "to be told apart",
 }
 """Class name → why two modules may each have one."""

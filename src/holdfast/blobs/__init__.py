@@ -1,2 +1,1 @@
-"""Where large bytes are kept that no table should hold: checkpoints. A folder, or an S3-compatible
-bucket."""
+"""Storage for bytes too large for a table, the checkpoints: a folder, or an S3-compatible bucket."""

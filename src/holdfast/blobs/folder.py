@@ -1,7 +1,7 @@
-"""Blobs as files under one folder. All replicas of the controller must see the same one.
+"""Blobs as files under one folder, which all replicas of the controller must share.
 
-Written under another name, flushed to the disk, renamed, and the folder flushed, so that a crash or
-a loss of power leaves the whole blob or none (BLOB-1).
+A blob is written under another name, flushed to the disk and renamed, and the folder is flushed, so
+that a crash or a loss of power leaves the whole blob or none (BLOB-1).
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 class FolderBlobs:
     """A folder, made (0700) when the first blob is written.
 
-    Files are read and written in threads of its own: a disk that hangs must hold up neither the API
-    nor what else runs in the common pool. They are file objects: a caller that is cancelled leaves
-    a thread behind, and that one must not meet another file under the number of one that was
-    closed.
+    Files are read and written in threads of its own, so that a disk that hangs holds up neither the
+    API nor the common pool. File objects, not descriptors, because a cancelled caller leaves a
+    thread behind, and a descriptor could belong to another file by then.
     """
 
     def __init__(self, folder: Path, *, threads: int = 8) -> None:
@@ -85,9 +84,8 @@ class FolderBlobs:
 
         file = await self._do(open_it)
         try:
-            check_size(
-                name, self.place, await self._do(lambda: os.fstat(file.fileno()).st_size), size
-            )
+            found = await self._do(lambda: os.fstat(file.fileno()).st_size)
+            check_size(name, self.place, found, size)
             while piece := await self._do(lambda: file.read(PIECE_BYTES)):
                 yield piece
         finally:
@@ -100,7 +98,7 @@ class FolderBlobs:
         def work() -> None:
             for path in paths:
                 path.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # others are in it
+                with contextlib.suppress(OSError):  # it has other blobs
                     path.parent.rmdir()
 
         if paths:
@@ -113,7 +111,7 @@ class FolderBlobs:
             yield found
 
     async def sweep(self, older_seconds: float) -> int:
-        """See `BlobStore.sweep`. A part that is being written grows, so its time is new."""
+        """See `BlobStore.sweep`. A part that is being written has a new time, so it stays."""
 
         def work() -> int:
             count, before = 0, time.time() - older_seconds
@@ -122,7 +120,7 @@ class FolderBlobs:
                 os.scandir(self._folder / _PARTS) as entries,
             ):
                 for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # its writer was quicker
+                    with contextlib.suppress(FileNotFoundError):  # its writer has finished
                         if entry.stat(follow_symlinks=False).st_mtime < before:
                             os.unlink(entry.path)
                             count += 1
@@ -131,7 +129,7 @@ class FolderBlobs:
         return await self._do(work)
 
     async def close(self) -> None:
-        """See `BlobStore.close`. A thread that hangs in the disk is not waited for."""
+        """See `BlobStore.close`. Does not wait for a thread that hangs in the disk."""
         self._threads.shutdown(wait=False, cancel_futures=False)
 
     async def _do(self, work: Callable[[], T]) -> T:
@@ -144,9 +142,8 @@ class FolderBlobs:
 
 
 def _create(part: Path, size: int | None) -> io.FileIO:
-    """Open a new part. Raises OSError, also where the disk has no room for all of it: what fills it
-    to find that out hurts whoever else is on it, a database beside the folder say, and is sent
-    again and again."""
+    """Open a new part. Raises OSError, also where the disk has no room for all of it: filling the
+    disk to find that out would hurt its other users, such as a database, at every retry."""
     part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if size:
         disk = os.statvfs(part.parent)
@@ -169,7 +166,7 @@ def _put_in_place(part: Path, path: Path) -> None:
             break
         except FileNotFoundError:
             if not part.exists():
-                raise  # else the folder was removed with its last blob, between the two steps
+                raise  # else a deletion removed the empty folder between the two steps
     for folder in (path.parent, path.parent.parent):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -179,7 +176,7 @@ def _put_in_place(part: Path, path: Path) -> None:
 
 
 def _unlink(path: Path) -> None:
-    with contextlib.suppress(OSError):  # what is left is swept
+    with contextlib.suppress(OSError):  # the sweep finds it later
         path.unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""What a blob store does.
+"""The interface of a blob store.
 
-BLOB-1  A name is written once and holds all of its bytes or is not there: what broke off before its
-        last byte, or whose pieces ended in an error (a checksum that does not fit), leaves nothing
+BLOB-1  A name is written once and holds all of its bytes or does not exist: a write that broke off
+        before its last byte, or whose pieces ended in an error (a wrong checksum), leaves nothing
         under the name.
 """
 
@@ -20,8 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9
 
 
 class BlobsUnavailable(HoldfastError):
-    """The blob store cannot take or give these bytes now: a full disk, a bucket that does not
-    answer. The rest of Holdfast goes on."""
+    """The blob store cannot be used now: a full disk, a bucket that does not answer. The rest of
+    Holdfast goes on."""
 
     code = "blobs_unavailable"
     status = 503
@@ -35,16 +35,14 @@ class BlobMissing(HoldfastError):
 
 
 class BlobSpoilt(HoldfastError):
-    """A blob that is on record has another size in the blob store: it was cut, or changed by
-    another's hand."""
+    """A blob that is on record has another size in the blob store: it was cut or changed."""
 
     code = "blob_spoilt"
     status = 410
 
 
 class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One blob as a listing shows it. age_seconds: since it was written, by the blob store's own
-    clock."""
+    """One blob in a listing. age_seconds: since it was written, by the blob store's clock."""
 
     name: str
     size: int
@@ -56,36 +54,34 @@ class BlobStore(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is, for people: a path or an address, without credentials."""
+        """Its path or address, for messages, without credentials."""
 
     async def write(
         self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None
     ) -> None:
         """Write a blob (BLOB-1). An error that `pieces` raises is raised again, and nothing is
-        kept.
-
-        size: how many bytes are to come, where that is known: a store that has no room for them
-        says so before the first.
-        """
+        kept. size: how many bytes will come, where known, so that a store without room for them
+        raises before the first."""
 
     def read(self, name: str, *, size: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes in pieces; size: how many there must be. At the first step it raises
-        BlobMissing where there is no such blob, and BlobSpoilt where it has another size."""
+        """Yield the bytes in pieces. At the first step it raises BlobMissing where there is no such
+        blob, and BlobSpoilt where it has not `size` bytes."""
 
     async def delete(self, names: Collection[str]) -> None:
-        """Delete; names that are not there are no error."""
+        """Delete blobs; a name that does not exist is no error."""
 
     def list(self) -> AsyncIterator[BlobInfo]:
-        """Every blob there is."""
+        """Yield every blob."""
 
     async def sweep(self, older_seconds: float) -> int:
-        """Remove what broken-off writes left and nobody lists. Returns how many."""
+        """Remove what broken-off writes left, which no listing shows. Return how many."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Let threads and connections go."""
 
 
 def check_size(name: str, place: str, found: int, wanted: int | None) -> None:
-    """Raise BlobSpoilt where a blob in `place` has not as many bytes as its reader was promised."""
+    """Raise BlobSpoilt where a blob in `place` has not the size on record."""
     if wanted is not None and found != wanted:
         raise BlobSpoilt(
             f"the blob {name} in {place} has {found} bytes and not the {wanted} on record; was it "

@@ -1,4 +1,4 @@
-"""From what the operator wrote after `--blobs` to a blob store."""
+"""From the value of `--blobs` to a blob store."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from holdfast.errors import ValidationError
 
 
 def open_blobs(where: str | None, environ: Mapping[str, str]) -> BlobStore:
-    """Return the store at `where`: a folder, or `s3://bucket/prefix`. None: a folder of this user's
-    own.
-
-    Raises:
-        ValidationError: it cannot be read, has credentials in it, or needs an extra that is not
-        installed.
-    """
+    """Return the store at `where`: a folder, `s3://bucket/prefix`, or None for this user's own
+    folder. Raises ValidationError where `where` cannot be read, has credentials in it, or needs an
+    extra that is not installed."""
     if not where:
         home = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         return FolderBlobs(Path(home, "holdfast", "blobs"))

@@ -2,7 +2,7 @@
 
 Credentials, region, endpoint and limits come from the environment alone (`AWS_ACCESS_KEY_ID`,
 `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_TIMEOUT`, …) or from the machine's
-role. A multipart upload becomes visible when it is completed, which is after its last byte and its
+role. A multipart upload becomes visible at its completion, which is after its last byte and its
 checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bucket removes what a
 killed controller left.
 """
@@ -34,11 +34,10 @@ class ObjectBlobs:
     """A prefix of a bucket: `s3://bucket/prefix`."""
 
     def __init__(self, address: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """patience_seconds: how long one request is tried again for: whoever waits tries again too,
-        and must hear why it has to.
+        """Raises ValidationError for an address that cannot be used, or without `obstore`.
 
-        Raises ValidationError for an address that cannot be used, or where `obstore` is not
-        installed.
+        patience_seconds: how long one request is retried. Callers retry too, and must see the
+        error.
         """
         try:
             import obstore
@@ -49,17 +48,10 @@ class ObjectBlobs:
             ) from None
         self._obstore: Any = obstore
         self._address = address.rstrip("/")
+        retry: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=patience_seconds)}
         try:
-            self._store: Any = S3Store.from_url(
-                self._address,
-                retry_config={
-                    "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=patience_seconds),
-                },
-            )
-        except (
-            Exception
-        ) as error:  # the library has classes of its own for each fault of a configuration
+            self._store: Any = S3Store.from_url(self._address, retry_config=retry)
+        except Exception as error:  # the library has a class for each fault of a configuration
             raise ValidationError(
                 f"the blob store {address} cannot be used: {error}", field="blobs"
             ) from error
@@ -81,10 +73,9 @@ class ObjectBlobs:
             if came >= _PART_BYTES:
                 break
         else:  # one request instead of three
+            data = b"".join(first)
             try:
-                await self._obstore.put_async(
-                    self._store, name, b"".join(first), use_multipart=False
-                )
+                await self._obstore.put_async(self._store, name, data, use_multipart=False)
             except Exception as error:
                 raise self._unavailable(error) from error
             return
@@ -116,7 +107,7 @@ class ObjectBlobs:
             if failed:
                 raise failed[0] from error
             raise self._unavailable(error) from error
-        if failed:  # whatever the library made of it, the blob is not whole
+        if failed:  # the library hid the error, but the blob is not whole
             await self.delete([name])
             raise failed[0]
 
@@ -128,9 +119,7 @@ class ObjectBlobs:
             async for piece in found.stream(min_chunk_size=PIECE_BYTES):
                 yield bytes(piece)
         except FileNotFoundError as error:
-            if _NO_BUCKET in str(
-                error
-            ):  # the same status, and nothing that is wrong with this one blob
+            if _NO_BUCKET in str(error):  # the same status, but not this one blob's fault
                 raise self._unavailable(error) from error
             raise BlobMissing(
                 f"the blob {name} is not in {self._address}; was it deleted?"
@@ -144,10 +133,9 @@ class ObjectBlobs:
         """See `BlobStore.delete`."""
         wanted = [check_name(name) for name in names]
         for first in range(0, len(wanted), _DELETES_AT_ONCE):
+            some = wanted[first : first + _DELETES_AT_ONCE]
             try:
-                await self._obstore.delete_async(
-                    self._store, wanted[first : first + _DELETES_AT_ONCE]
-                )
+                await self._obstore.delete_async(self._store, some)
             except FileNotFoundError as error:
                 if _NO_BUCKET in str(error):
                     raise self._unavailable(error) from error

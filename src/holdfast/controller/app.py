@@ -1,9 +1,8 @@
-"""The ASGI application: find the route, check who calls, run the handler, and turn what it raises
-into a problem.
+"""The ASGI application: find the route, check the caller, run the handler, and turn its error into
+a problem.
 
-There is no framework between the socket and the handler: bodies are decoded and answers encoded by
-msgspec from the shared structs, so nothing of one would be used (measured: half the import time and
-15 MB saved).
+There is no framework between the socket and the handler, because msgspec decodes bodies and encodes
+answers from the shared structs (measured: half the import time and 15 MB saved).
 
 AUTH-1  Every route has a role in the table, and it is checked here, in one place, before the
         handler runs.
@@ -21,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.controller.http.bodies import Gone, header
-from holdfast.controller.http.endpoints import ApiCall, Endpoint
+from holdfast.controller.http.endpoints import Endpoint, HttpCall
 from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role, check_role
@@ -34,8 +33,7 @@ _MAX_PATH_CHARS = 2048
 
 
 class _Node:
-    """Everything under one template: its segments, None where a parameter stands, and its
-    methods."""
+    """A path template: its segments, None for a parameter, and its methods."""
 
     __slots__ = ("methods", "names", "path", "segments")
 
@@ -48,22 +46,16 @@ class _Node:
 
 
 class Router:
-    """Finds routes. Segments are decoded one by one, so that a name with a slash in it (`%2F`)
-    stays one segment."""
+    """Finds routes. Segments are decoded one by one, so that a name with a slash (`%2F`) stays one
+    segment."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._fixed: dict[str, _Node] = {}
-        self._templates: list[_Node] = []
         nodes: dict[str, _Node] = {}
         for endpoint in endpoints:
-            node = nodes.get(endpoint.path)
-            if node is None:
-                node = nodes[endpoint.path] = _Node(endpoint.path)
-                if node.names:
-                    self._templates.append(node)
-                else:
-                    self._fixed[endpoint.path] = node
+            node = nodes.setdefault(endpoint.path, _Node(endpoint.path))
             node.methods[endpoint.method] = endpoint
+        self._fixed = {path: node for path, node in nodes.items() if not node.names}
+        self._templates = [node for node in nodes.values() if node.names]
 
     def find(self, raw_path: str) -> tuple[_Node, dict[str, str]]:
         """Return the node and its parameters. Raises NotFound."""
@@ -73,17 +65,13 @@ class Router:
         if len(raw_path) <= _MAX_PATH_CHARS:
             parts = raw_path.split("/")[1:]
             for node in self._templates:
-                if len(node.segments) == len(parts) and all(
-                    want is None or want == part
-                    for want, part in zip(node.segments, parts, strict=True)
-                ):
-                    values = [
-                        part
-                        for want, part in zip(node.segments, parts, strict=True)
-                        if want is None
-                    ]
-                    if all(values):
-                        return node, dict(zip(node.names, map(_unquote, values), strict=True))
+                if len(node.segments) != len(parts):
+                    continue
+                pairs = list(zip(node.segments, parts, strict=True))
+                # A parameter is never empty.
+                if all(part if want is None else want == part for want, part in pairs):
+                    values = [_unquote(part) for want, part in pairs if want is None]
+                    return node, dict(zip(node.names, values, strict=True))
         raise NotFound(
             f"there is nothing at {raw_path[:200]}; /v1/openapi.json lists what there is",
             code="unknown_path",
@@ -91,9 +79,7 @@ class Router:
 
 
 def _unquote(segment: str) -> str:
-    if "%" not in segment:
-        return segment
-    return unquote_to_bytes(segment).decode("utf-8", "replace")
+    return unquote_to_bytes(segment).decode("utf-8", "replace") if "%" in segment else segment
 
 
 def _is_being_cancelled() -> bool:
@@ -132,9 +118,8 @@ class App:
                 self.controller.outages.note_failure(error)
             response = answer_problem(error)
         except asyncio.CancelledError:
-            # Cancelled by the shutdown, whose patience is over, or because a connection was torn
-            # down under it: a client must hear that trying again is right. Left alone, the server
-            # would answer a bare 500.
+            # Cancelled at the end of the shutdown's patience, or because its connection was torn
+            # down: tell the client to try again. Left alone, the server would answer a bare 500.
             if _is_being_cancelled() and not self.controller.wakes.closing:
                 raise
             log.warning("%s %s was broken off", method, route)
@@ -155,24 +140,22 @@ class App:
             else:
                 log.exception("a stream broke off in its middle")
         finally:
-            self.controller.metrics.requests.labels(
-                method if status != 405 else "(other)", route, str(status)
-            ).inc()
+            named = method if status != 405 else "(other)"
+            self.controller.metrics.requests.labels(named, route, str(status)).inc()
 
     async def _answer(self, node: _Node, method: str, scope: Scope, receive: Receive) -> Response:
         endpoint = node.methods.get(method)
         if endpoint is None and method == "HEAD":
             endpoint = node.methods.get("GET")
         if endpoint is None:
-            allowed = ", ".join(
-                [*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])]
-            )
+            methods = [*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])]
+            allowed = ", ".join(methods)
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
-        call = ApiCall(self.controller, scope, receive)
+        call = HttpCall(self.controller, scope, receive)
         await self._let_in(endpoint, call)
         return await endpoint.handle(call)
 
-    async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:  # AUTH-1
+    async def _let_in(self, endpoint: Endpoint, call: HttpCall) -> None:  # AUTH-1
         role = endpoint.role
         if role is Role.HOST:
             call.host = await self.controller.guard.find_host(header(call.scope, b"authorization"))
@@ -184,8 +167,9 @@ class App:
             call.token = await self.controller.guard.find_user(header(call.scope, b"authorization"))
             check_role(call.token, role)
 
-    def _is_local_scrape(self, call: ApiCall) -> bool:
-        """A scraper on this machine needs no token, unless a proxy may stand there."""
+    def _is_local_scrape(self, call: HttpCall) -> bool:
+        """True for a scraper on this machine, which needs no token, unless the call may come
+        through a proxy."""
         client = call.scope.get("client")
         proxied = call.header("x-forwarded-for") is not None or call.header("forwarded") is not None
         return bool(client and client[0] in LOOPBACK and not proxied)

@@ -1,4 +1,4 @@
-"""The OpenAPI page, made from the route table and the shared structs: one truth."""
+"""The OpenAPI page, made from the route table and the shared structs."""
 
 from __future__ import annotations
 
@@ -21,26 +21,18 @@ def build_openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the page that describes `endpoints`, as plain values."""
     types: list[Any] = [Problem]
     for endpoint in endpoints:
-        types += [endpoint.body] if endpoint.body is not None else []
-        types += [
-            a.item if isinstance(a, PageOf) else a
-            for a in endpoint.answers.values()
-            if a is not None
-        ]
+        answers = (a.item if isinstance(a, PageOf) else a for a in endpoint.answers.values())
+        types += [type_ for type_ in (endpoint.body, *answers) if type_ is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = {_key(t): s for t, s in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
-            endpoint, schema_of
-        )
+        operation = _operation(endpoint, schema_of)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    description = (_package_doc or "Holdfast").strip()
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Holdfast",
-            "version": "1",
-            "description": (_package_doc or "Holdfast").strip(),
-        },
+        "info": {"title": "Holdfast", "version": "1", "description": description},
         "paths": paths,
         "components": {
             "schemas": components,
@@ -149,7 +141,8 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _inline(schema: Any, components: dict[str, Any]) -> Any:
-    """A query's schema without references and without null: a parameter is there or it is not."""
+    """Return a query's schema without references and without null, because a parameter is present
+    or absent."""
     if "$ref" in schema:
         return _inline(components[schema["$ref"].rsplit("/", 1)[-1]], components)
     if "anyOf" in schema:

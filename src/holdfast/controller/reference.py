@@ -32,16 +32,17 @@ same for machines, with every schema.
 - Lists are pages, `{"items": [...], "next": cursor | null}`; give `next` back as `cursor` (of events: as `after`).
 - A submission with an `Idempotency-Key` header (or the field `idempotency_key`) may be repeated: the first job is
   returned, with 200 in place of 201. The same key with another spec is 409 `idempotency_mismatch`.
-- A parameter or field nobody knows is refused, so that a misspelt filter does not list everything.
+- An unknown parameter or field is refused, so that a misspelt filter does not list everything.
 - A name with a slash in it is written `%2F` in a path.
 
 ## Streams
 
 `GET /v1/jobs/{id}/logs?follow=1` and `GET /v1/events` with `Accept: text/event-stream` answer with server-sent events.
 Logs: `log` (bytes in base64 with `attempt`, `rank`, `stream`, `offset`; `gap` counts bytes dropped just before),
-`state` (the job, when it changed) and `end` (the job, when all is said). Without `attempt=` the stream goes on to the
-next attempt of a requeued job. Events: the SSE id is the event's; reconnect with `Last-Event-ID` (or `after=`) and nothing
-is missed or repeated. A stream is written at its reader's pace and is closed after 60 s in which nothing was taken.
+`state` (the job, when it changed) and `end` (the job, at the end of the stream). Without `attempt=` the stream goes
+on to the next attempt of a requeued job. Events: the SSE id is the event's; reconnect with `Last-Event-ID` (or
+`after=`) and no event is missed or repeated. A stream is written at its reader's pace, and is closed after 60 s in
+which its reader took nothing.
 
 ## Limits
 
@@ -54,7 +55,8 @@ batch 1000 jobs. A head must arrive within 15 s and a body within 30 s.
 _METRICS = """\
 # Metrics
 
-`GET /metrics`, in Prometheus' text format. It takes a `read` token; from the same machine and not through a proxy, none.
+`GET /metrics`, in Prometheus' text format. It takes a `read` token, except from the same machine and not through
+a proxy.
 Made from the registry (`python -m holdfast.controller.reference metrics`).
 
 Gauges come from one consistent read of the store at the scrape: every replica shows the same. When the store cannot be
@@ -79,7 +81,7 @@ _NO_GAUGES = Gauges(
 
 
 def render_rest_page() -> str:
-    """The REST page."""
+    """Return the REST page."""
     operations = build_openapi(ENDPOINTS)["paths"]
     lines = [_REST, "| | path | role | body → answer | |", "|---|---|---|---|---|"]
     for endpoint in sorted(
@@ -119,7 +121,7 @@ def _say_type(answer: Any, endpoint: Endpoint) -> str:
 
 
 def render_metrics_page() -> str:
-    """The metrics page."""
+    """Return the metrics page."""
     metrics = Metrics()
     metrics.render(_NO_GAUGES, {}, 0, False)
     rows = []
@@ -130,7 +132,7 @@ def render_metrics_page() -> str:
     return _METRICS + "\n".join(sorted(rows)) + "\n"
 
 
-# Families without a sample yet do not tell their labels.
+# A family without a sample yet does not show its labels.
 _LABELS = {
     "holdfast_jobs": "`queue`, `state`",
     "holdfast_hosts": "`state`",

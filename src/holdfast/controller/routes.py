@@ -1,5 +1,4 @@
-"""Every route there is, in one table. `wire/api.py` says the same in prose; a test holds them
-together."""
+"""The table of all routes. `wire/api.py` lists them in prose, and a test compares the two."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from holdfast.controller.api import (
 )
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
-from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
+from holdfast.controller.http.endpoints import Endpoint, HttpCall, PageOf
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sync import route
@@ -61,7 +60,7 @@ def _render_openapi() -> bytes:
     return msgspec.json.encode(build_openapi(ENDPOINTS))
 
 
-async def get_openapi(call: ApiCall) -> Response:
+async def get_openapi(call: HttpCall) -> Response:
     """Describe every route. Here and not in `api/`, because it needs the table below."""
     return Response(_render_openapi(), 200, None, "application/json")
 
@@ -85,12 +84,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/register", Role.JOIN, route.register, "A new host, or a new incarnation of one.",
              body=agent.RegisterRequest, answers={200: agent.RegisterAnswer}),
     Endpoint("PUT", "/v1/agent/checkpoint", Role.HOST, checkpoints.put_agent_checkpoint,
-             "What a task saved; the body is the "
-             "bytes.", query=checkpoints.AgentCheckpointQuery, raw=True,
+             "What a task saved; the body is the bytes.", query=checkpoints.AgentCheckpointQuery, raw=True,
              media_in=_BYTES, answers={200: agent.CheckpointStored}),
     Endpoint("GET", "/v1/agent/checkpoint", Role.HOST, checkpoints.get_agent_checkpoint,
-             "What an earlier attempt of a rank "
-             "left.", query=checkpoints.AgentCheckpointQuery, media=_BYTES,
+             "What an earlier attempt of a rank left.", query=checkpoints.AgentCheckpointQuery, media=_BYTES,
              answers={200: None}),
     Endpoint("POST", "/v1/agent/checkpoint/skip", Role.HOST, checkpoints.skip_agent_checkpoint,
              "What was offered cannot be used: the one before.", body=agent.CheckpointSkip,
@@ -120,20 +117,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get(JOB + "/checkpoint", checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,
          checkpoints.CheckpointQuery, media=_BYTES),
     Endpoint("PUT", JOB + "/checkpoint", S, checkpoints.put_checkpoint,
-             "Leave a checkpoint for the next attempt; the body is the "
-             "bytes.", query=checkpoints.CheckpointQuery,
-             raw=True, media_in=_BYTES, answers={201: CheckpointRecord}),
+             "Leave a checkpoint for the next attempt; the body is the bytes.",
+             query=checkpoints.CheckpointQuery, raw=True, media_in=_BYTES, answers={201: CheckpointRecord}),
     Endpoint("DELETE", JOB + "/checkpoints", S, checkpoints.delete_checkpoints,
-             "Forget checkpoints: all, those of one rank, or "
-             "one.", query=checkpoints.WhichCheckpointsQuery,
-             answers={204: None}),
+             "Forget checkpoints: all, those of one rank, or one.",
+             query=checkpoints.WhichCheckpointsQuery, answers={204: None}),
     Endpoint("POST", JOB + "/cancel", S, jobs.cancel_job, "Cancel it.", body=api.CancelRequest,
              optional_body=True, answers={200: JobRecord, 202: JobRecord}),
     Endpoint("POST", JOB + "/retry", S, retries.retry_job,
              "Another attempt for a job that failed or was cancelled; of one that runs, another "
              "try for its parked members.",
-             body=api.RetryRequest, optional_body=True,
-             answers={200: JobRecord}),
+             body=api.RetryRequest, optional_body=True, answers={200: JobRecord}),
     # queues
     _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord)),
     _get("/v1/queues/{name}", queues.get_queue, "One queue.", QueueRecord),
@@ -152,7 +146,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.SettingsPatch, optional_body=True, answers={200: ProjectRecord}),
     Endpoint("DELETE", "/v1/projects/{name}", A, projects.delete_project, "Forget a project's settings.",
              answers={204: None}),
-    _get("/v1/retries", retries.get_retries, "Who holds retries back, and how many jobs wait for theirs.",
+    _get("/v1/retries", retries.get_retries, "Which kill switches hold retries back, and how many jobs wait.",
          api.RetriesView),
     # hosts
     _get("/v1/hosts", hosts.list_hosts, "Every host.", PageOf(api.HostView), queries.HostsQuery),
@@ -167,7 +161,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.SettingsPatch, answers={200: PageOf(Effective)}),
     # rules of classification
     _get("/v1/rules", rules.get_rules, "The operators' rules of classification.", api.RulesView),
-    Endpoint("PUT", "/v1/rules", A, rules.put_rules, "Replace the operators' rules; a bad one is refused with its line.",
+    Endpoint("PUT", "/v1/rules", A, rules.put_rules,
+             "Replace the operators' rules; a bad one is refused with its line.",
              body=api.RulesRequest, answers={200: api.RulesView}),
     Endpoint("POST", "/v1/rules/try", R, rules.try_rules, "What a task's end would be taken for.",
              body=api.RulesTrial, answers={200: api.RulesFinding}),
@@ -181,7 +176,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/tokens", A, tokens.create_token, "A new token; its secret is shown this once.",
              body=api.TokenRequest, answers={201: api.TokenCreated}),
     Endpoint("DELETE", "/v1/tokens/{id}", A, tokens.revoke_token, "Revoke a token.", answers={204: None}),
-    _get("/v1/whoami", tokens.who_am_i, "The token that speaks.", TokenRecord),
+    _get("/v1/whoami", tokens.who_am_i, "The caller's token.", TokenRecord),
     # webhooks
     Endpoint("GET", "/v1/webhooks", A, webhooks.list_webhooks, "Every webhook, without its secret.",
              answers={200: PageOf(WebhookRecord)}),

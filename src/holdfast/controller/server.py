@@ -1,10 +1,9 @@
-"""The controller as a process: open the store, start the loops, serve, and go in order.
+"""The controller as a process: open the store, start the loops, serve, and stop in order.
 
 SERVE-1  A stop answers every waiting poll, ends the streams, stops the loops, gives leadership back
-         and closes the
-         store, in this order, and waits for each of them only so long: four seconds in all. It is
-         the same stop wherever the serving broke off. Agents notice a refused connection and try
-         again; nothing that runs is touched.
+         and closes the store, in this order, and waits at most four seconds in all. The stop is the
+         same wherever the serving broke off. Agents notice a refused connection and try again;
+         running tasks are not touched.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
-# SERVE-1. The parts get longer than uvicorn gives its connections, or it would never be seen to end
-# by itself.
+# SERVE-1. The parts get more time than uvicorn gives its connections, so that it can end by itself.
 _GRACEFUL_SECONDS = 1
 _PARTS_SECONDS = 1.5
 _FORCED_SECONDS = 0.3
@@ -49,7 +47,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     port 0: any free one, told in the log. token_file: where the first admin token is kept.
     insecure_bind: allow an address that others reach without TLS. database_seconds: how long to
-    wait for the database.
+    wait for the database. blobs: a folder or s3://bucket/prefix, the same for all replicas.
+    listen_fd: an inherited listening socket, instead of `host` and `port`.
     """
 
     dsn: str
@@ -61,14 +60,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
     insecure_bind: bool = False
     database_seconds: float = 60.0
-    blobs: str | None = None  # a folder or s3://bucket/prefix; the same for all replicas
-    listen_fd: int | None = (
-        None  # an inherited listening socket to serve on instead of `host` and `port`
-    )
+    blobs: str | None = None
+    listen_fd: int | None = None
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: ours stop the whole controller, in order."""
+    """uvicorn without its own signal handlers, because ours stop the whole controller in order."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -86,16 +83,15 @@ def is_loopback(host: str) -> bool:
 
 
 def check_config(config: ServerConfig) -> None:
-    """Refuse what cannot or should not be served. Raises ValidationError."""
+    """Raise ValidationError for a configuration that cannot or should not be served."""
     if bool(config.tls_cert) != bool(config.tls_key):
         raise ValidationError("tls_cert and tls_key go together", field="tls_cert")
     if not is_loopback(config.host) and not config.tls_cert:
         if not config.insecure_bind:
             raise ValidationError(
                 f"{config.host} can be reached by others, and without TLS they read the tokens: "
-                "give --tls-cert and "
-                "--tls-key, put a TLS proxy before it, or say --insecure-bind where the network "
-                "is trusted",
+                "give --tls-cert and --tls-key, put a TLS proxy before it, or say --insecure-bind "
+                "where the network is trusted",
                 field="host",
             )
         log.warning(
@@ -104,7 +100,7 @@ def check_config(config: ServerConfig) -> None:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Listen on `host`:`port`. Raises ValidationError where that cannot be."""
+    """Bind a socket to `host`:`port`. Raises ValidationError where that fails."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -126,23 +122,19 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def adopt_socket(fd: int) -> socket.socket:
-    """Take over a socket that the starter listens on. It outlives this process there, so callers
-    wait in its queue while a controller is started again. Raises ValidationError for what is no
-    socket.
-    """
+    """Take over a socket that the parent process listens on too, so that callers wait in its queue
+    while a controller is started again. Raises ValidationError for what is no socket."""
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        raise ValidationError(
-            f"descriptor {fd} is no socket: {error.strerror}", field="listen_fd"
-        ) from error
+        message = f"descriptor {fd} is no socket: {error.strerror}"
+        raise ValidationError(message, field="listen_fd") from error
     sock.setblocking(False)
     return sock
 
 
 class RunningServer:
-    """A controller that serves `store` on a socket: the process's own, and over a memory store the
-    tests'."""
+    """A controller that serves `store` on a socket, in this process or in a test."""
 
     def __init__(
         self,
@@ -179,7 +171,7 @@ class RunningServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start the loops and listen; returns when requests are taken."""
+        """Start the loops and listen; return when requests are taken."""
         leader = Leader(self.controller)
         self._tasks = [
             asyncio.create_task(self.controller.pump_hints(), name="hints"),
@@ -193,13 +185,13 @@ class RunningServer:
             await asyncio.sleep(0.005)
 
     async def wait_for_failure(self) -> None:
-        """Return or raise when one of the parts ends, which none does by itself."""
+        """Return or raise when a part ends, which no part does by itself."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
-        """Go in order (SERVE-1), as far as it had started."""
+        """Stop in order (SERVE-1), as far as it had started."""
         self._server.should_exit = True
         await self.controller.close()
         if self._tasks:
@@ -218,7 +210,7 @@ async def open_store(config: ServerConfig) -> Store:
     """Wait for the database, bring its schema up to date and open it.
 
     Raises:
-        Unavailable: it did not answer within `database_seconds`.
+        Unavailable: the database did not answer within `database_seconds`.
         Conflict: its schema is newer than this program.
     """
     from holdfast.store.postgres.connection.migrate import migrate
@@ -250,19 +242,18 @@ async def serve(config: ServerConfig) -> None:
 
     Raises:
         ValidationError: the configuration cannot be served.
-        Unavailable: the database did not come.
+        Unavailable: the database did not answer in time.
     """
     check_config(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # First: a port that is taken is told before the database is touched.
-    sock = (
-        bind_socket(config.host, config.port)
-        if config.listen_fd is None
-        else adopt_socket(config.listen_fd)
-    )
+    # First, so that a port in use is told before the database is touched.
+    if config.listen_fd is None:
+        sock = bind_socket(config.host, config.port)
+    else:
+        sock = adopt_socket(config.listen_fd)
     opening = asyncio.create_task(open_store(config))
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -308,8 +299,7 @@ async def _serve_store(
 
 
 async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:
-    """Return when it was told to stop. Raises what a part of it failed with, HoldfastError where
-    one just ended."""
+    """Return at the signal to stop. Raises a part's error, or HoldfastError where one just ended."""
     failure = asyncio.create_task(running.wait_for_failure())
     try:
         await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -322,7 +312,7 @@ async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> 
 
 
 def run_server(config: ServerConfig) -> int:
-    """Set the logs up and serve in a new event loop; return the process's exit status."""
+    """Set up the logs and serve in a new event loop; return the process's exit status."""
     set_up_logging(config.log_format)
     import uvloop
 

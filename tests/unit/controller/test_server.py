@@ -98,7 +98,7 @@ async def test_a_stop_waits_for_nobody_for_ever() -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await released.wait()
 
-    running.controller.start(stubborn())
+    running.controller.background.start(stubborn())
     await asyncio.sleep(0)  # it has begun
     try:
         async with asyncio.timeout(60):

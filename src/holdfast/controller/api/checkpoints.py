@@ -1,4 +1,4 @@
-"""The routes of checkpoints: the agents', and people's. Their bodies are the bytes themselves."""
+"""The routes of checkpoints, for agents and for people. Their bodies are the bytes themselves."""
 
 from __future__ import annotations
 
@@ -6,25 +6,16 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Query
 from holdfast.controller.http.sse import StreamAnswer
-from holdfast.controller.runtime.checkpoint_bytes import (
-    SHA_HEADER,
-    drop_blobs,
-    drop_unknown,
-    keep_bytes,
-    note_added,
-    read_announcement,
-    read_checked,
-)
+from holdfast.controller.runtime import checkpoint_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.ids import TaskKey
@@ -35,7 +26,6 @@ from holdfast.moves.checkpoints import check_by_hand
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
-_SKIP = msgspec.json.Decoder(wire.CheckpointSkip)
 
 Rank = Annotated[int, Meta(ge=0, le=65_535)]
 Number = Annotated[int, Meta(ge=1, le=2**62)]
@@ -44,7 +34,7 @@ JobId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
-    """Whose checkpoint. `incarnation`: the host's, as in every sync. `number`: which to fetch."""
+    """The task. incarnation: the host's, as in every sync. number: which checkpoint to fetch."""
 
     job: JobId
     rank: Rank
@@ -55,8 +45,7 @@ class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
 
 
 class CheckpointQuery(Query, frozen=True, kw_only=True):
-    """Which one: of a rank the newest, the newest of an epoch, or one by its number. `step` belongs
-    to PUT."""
+    """A rank's newest checkpoint, its newest of an epoch, or one by its number. step: for PUT."""
 
     rank: Rank = 0
     epoch: Number | None = None
@@ -65,7 +54,7 @@ class CheckpointQuery(Query, frozen=True, kw_only=True):
 
 
 class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
-    """Those of one rank, or one; absent means all."""
+    """The checkpoints of one rank, or one; absent means all."""
 
     rank: Rank | None = None
     number: Number | None = None
@@ -74,28 +63,28 @@ class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
 # ---- agents
 
 
-async def put_agent_checkpoint(call: ApiCall) -> Response:
-    """Take what a task of this host saved (CKPT-1)."""
+async def put_agent_checkpoint(call: HttpCall) -> Response:
+    """Keep what a task of this host saved (CKPT-1)."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
     key = TaskKey(query.job, query.rank, query.epoch)
     await controller.store.checkpoints.check_checkpoint(host.id, query.incarnation, key)
     limit, keep = await _limits(controller, key.job_id)
-    announced = read_announcement(call, limit, need_sha=True)
-    new = await keep_bytes(controller, call, key, announced, limit, query.step)
+    announced = checkpoint_bytes.read_announcement(call, limit, need_sha=True)
+    new = await checkpoint_bytes.keep_bytes(controller, call, key, announced, limit, query.step)
     try:
         added = await controller.store.checkpoints.add_checkpoint(
             host.id, query.incarnation, key, new, keep
         )
     except BaseException:
-        controller.background.start(drop_unknown(controller, new.blob))
+        controller.background.start(checkpoint_bytes.drop_unknown(controller, new.blob))
         raise
-    note_added(controller, key, added)
+    checkpoint_bytes.note_added(controller, key, added)
     return answer_json(wire.CheckpointStored(number=added.record.number))
 
 
-async def get_agent_checkpoint(call: ApiCall) -> Response:
-    """Give a task of this host what an earlier attempt of its rank left."""
+async def get_agent_checkpoint(call: HttpCall) -> Response:
+    """Send a task of this host what an earlier attempt of its rank saved."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
     await controller.store.checkpoints.check_checkpoint(
@@ -107,11 +96,11 @@ async def get_agent_checkpoint(call: ApiCall) -> Response:
     return await _answer_bytes(controller, record, blob)
 
 
-async def skip_agent_checkpoint(call: ApiCall) -> Response:
-    """A task of this host cannot start from what it was offered: the one before (SAVE-4)."""
+async def skip_agent_checkpoint(call: HttpCall) -> Response:
+    """Offer a task of this host the checkpoint before, because it cannot use this one (SAVE-4)."""
     controller, host = call.controller, call.host
     assert host is not None
-    said = await call.body(_SKIP)
+    said = await call.body(wire.CheckpointSkip)
     key = said.key
     older = await controller.store.checkpoints.skip_checkpoint(
         host.id, said.incarnation, key, said.number, said.reason
@@ -135,19 +124,21 @@ async def skip_agent_checkpoint(call: ApiCall) -> Response:
 # ---- people
 
 
-async def list_checkpoints(call: ApiCall) -> Response:
-    """Every checkpoint that is kept of a job."""
+async def list_checkpoints(call: HttpCall) -> Response:
+    """List the checkpoints of a job that are kept."""
     job = await find_job(call)
     return answer_page(await call.controller.store.checkpoints.list_checkpoints(job.id))
 
 
-async def put_checkpoint(call: ApiCall) -> Response:
-    """Take a checkpoint from a person."""
+async def put_checkpoint(call: HttpCall) -> Response:
+    """Keep a checkpoint that a person sends."""
     query = call.query(CheckpointQuery)
     if query.number is not None:
         raise ValidationError("a checkpoint's number is given by the server", field="query.number")
     controller, job = call.controller, await find_job(call)
-    if not job.spec.supervised:  # whose ranks have epochs of their own: the store knows them
+    # What will be refused should not be sent. A supervised job's ranks have epochs of their own,
+    # which the store checks.
+    if not job.spec.supervised:
         check_by_hand(
             job.id,
             query.rank,
@@ -156,24 +147,24 @@ async def put_checkpoint(call: ApiCall) -> Response:
             now=job.epoch,
             attempts=job.attempts,
             tasks=job.tasks,
-        )  # what will be refused should not be sent
+        )
     limit, keep = limits_of(await controller.settings.current(), job.queue, job.spec)
     key = TaskKey(job.id, query.rank, max(1, job.epoch))
-    announced = read_announcement(call, limit, need_sha=False)
-    new = await keep_bytes(controller, call, key, announced, limit, query.step)
+    announced = checkpoint_bytes.read_announcement(call, limit, need_sha=False)
+    new = await checkpoint_bytes.keep_bytes(controller, call, key, announced, limit, query.step)
     try:
         added = await controller.store.checkpoints.put_checkpoint(
             job.id, query.rank, query.epoch, new, keep
         )
     except BaseException:
-        controller.background.start(drop_unknown(controller, new.blob))
+        controller.background.start(checkpoint_bytes.drop_unknown(controller, new.blob))
         raise
-    note_added(controller, key, added)
+    checkpoint_bytes.note_added(controller, key, added)
     return answer_json(added.record, 201)
 
 
-async def get_checkpoint(call: ApiCall) -> Response:
-    """A checkpoint's bytes."""
+async def get_checkpoint(call: HttpCall) -> Response:
+    """Send a checkpoint's bytes."""
     query = call.query(CheckpointQuery)
     job = await find_job(call)
     record, blob = await call.controller.store.checkpoints.find_checkpoint(
@@ -182,8 +173,8 @@ async def get_checkpoint(call: ApiCall) -> Response:
     return await _answer_bytes(call.controller, record, blob)
 
 
-async def delete_checkpoints(call: ApiCall) -> Response:
-    """Forget checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
+async def delete_checkpoints(call: HttpCall) -> Response:
+    """Delete checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
     query = call.query(WhichCheckpointsQuery)
     job = await find_job(call)
     blobs = await call.controller.store.checkpoints.delete_checkpoints(
@@ -193,7 +184,7 @@ async def delete_checkpoints(call: ApiCall) -> Response:
         raise NotFound(
             f"job {job.id} has no such checkpoint; `holdfast checkpoints {job.id}` lists them"
         )
-    drop_blobs(call.controller, blobs)
+    checkpoint_bytes.drop_blobs(call.controller, blobs)
     return Response(status_code=204)
 
 
@@ -203,18 +194,19 @@ async def _limits(controller: Controller, job_id: str) -> tuple[int, int]:
 
 
 def limits_of(settings: Settings, queue: str, spec: JobSpec) -> tuple[int, int]:
-    """How large a checkpoint of the queue may be, in bytes, and how many of each rank are kept."""
-    return int(settings.number("checkpoint_max_mb", queue, spec) * 2**20), int(
-        settings.number("checkpoint_keep", queue, spec)
-    )
+    """Return the largest size of a checkpoint in bytes, and how many of each rank are kept."""
+    most = settings.number("checkpoint_max_mb", queue, spec) * 2**20
+    return int(most), int(settings.number("checkpoint_keep", queue, spec))
 
 
 async def _answer_bytes(controller: Controller, record: CheckpointRecord, blob: str) -> Response:
-    pieces = read_checked(controller, record, blob)
-    first = await anext(
-        pieces, b""
-    )  # what cannot be had at all is told as a problem, not as a broken stream
-    headers = {SHA_HEADER: record.sha256, "Holdfast-Checkpoint-Number": str(record.number)}
+    pieces = checkpoint_bytes.read_checked(controller, record, blob)
+    # The first piece before the head: a blob that cannot be read is a problem, not a broken stream.
+    first = await anext(pieces, b"")
+    headers = {
+        checkpoint_bytes.SHA_HEADER: record.sha256,
+        "Holdfast-Checkpoint-Number": str(record.number),
+    }
     if record.step is not None:
         headers["Holdfast-Checkpoint-Step"] = str(record.step)
     answer = StreamAnswer(
@@ -224,9 +216,7 @@ async def _answer_bytes(controller: Controller, record: CheckpointRecord, blob: 
         headers=headers,
         keep_alive=False,
     )
-    answer.headers["content-length"] = str(
-        record.size
-    )  # so that a stream that breaks off is seen to have
+    answer.headers["content-length"] = str(record.size)  # shows a stream that breaks off
     return answer
 
 

@@ -1,4 +1,4 @@
-"""The events: a page, or a stream that resumes where its reader stopped."""
+"""The events: a page, or a stream that goes on where its reader stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page, check_job_id
 from holdfast.controller.http.queries import EventsQuery
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
@@ -18,11 +18,11 @@ from holdfast.store.port.store import Store
 
 POLL_SECONDS = 1.0
 MAX_TAIL = 1000
-PAUSE_SECONDS = 0.02  # many commits, one read
+PAUSE_SECONDS = 0.02  # so that many commits are one read
 
 
-async def list_events(call: ApiCall) -> Response:
-    """Events in the one order all readers see; `Accept: text/event-stream` for a stream."""
+async def list_events(call: HttpCall) -> Response:
+    """List events in the one order all readers see, as a stream on `Accept: text/event-stream`."""
     query = call.query(EventsQuery)
     if query.job is not None:
         check_job_id(query.job)
@@ -30,7 +30,7 @@ async def list_events(call: ApiCall) -> Response:
     if resume is not None and not 1 <= len(resume) <= 256:
         raise ValidationError("the header Last-Event-ID is no event's id", field="Last-Event-ID")
     reader = EventFeed(call.controller.store, query, resume or query.after)
-    # The first page is read before a head goes out, so that a bad id is answered with a problem.
+    # The first page is read before the head goes out, so that a bad id is answered with a problem.
     first = await reader.read()
     if "text/event-stream" in (call.header("accept") or ""):
         return StreamAnswer(call.controller, _stream(call.controller, reader, first))
@@ -38,24 +38,22 @@ async def list_events(call: ApiCall) -> Response:
 
 
 class EventFeed:
-    """A reader's place in the events. `after`: the last event looked at, shown or not; `more`: more
-    may stand behind it."""
+    """A reader's place in the events. after: the last event looked at, shown or not. more: more may
+    follow it."""
 
     def __init__(self, store: Store, query: EventsQuery, after: str | None) -> None:
         self._store = store
         self._query = query
         self._tail = 0 if after else query.tail
-        self._exact = () if any(k.endswith("*") for k in query.kind) else query.kind
-        self._beginnings = (
-            tuple(k[:-1] for k in query.kind if k.endswith("*")) if not self._exact else ()
-        )
+        self._beginnings = tuple(k[:-1] for k in query.kind if k.endswith("*"))
+        self._exact = () if self._beginnings else query.kind
         self._names = frozenset(k for k in query.kind if not k.endswith("*"))
         self.after = after
         self.more = False
 
     async def read(self) -> list[EventRecord]:
-        """The next events that match, at most the query's `limit`; an empty list when there are
-        none yet."""
+        """Return the next events that match, at most the query's `limit`; none yet is an empty
+        list."""
         if self._tail:
             return await self._read_tail()
         found: list[EventRecord] = []
@@ -75,7 +73,7 @@ class EventFeed:
                 return found
 
     async def _read_tail(self) -> list[EventRecord]:
-        # A beginning of a kind is matched here, so the store is asked for more than are wanted.
+        # Beginnings of kinds are matched here, so the store is asked for more than are wanted.
         wanted, self._tail = self._tail, 0
         ask = MAX_TAIL if self._beginnings else wanted
         page = await self._store.events.read_events(
@@ -108,6 +106,4 @@ async def _stream(
         if not page:
             await wake.wait(seen, POLL_SECONDS)
             yield b""
-            await asyncio.sleep(
-                PAUSE_SECONDS
-            )  # an event is shown only when no older transaction can still commit
+            await asyncio.sleep(PAUSE_SECONDS)

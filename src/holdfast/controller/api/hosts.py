@@ -5,28 +5,19 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import HostsQuery, is_on
-from holdfast.controller.runtime.auth import host_not_found
 from holdfast.core.records import HostRecord
-from holdfast.core.states import HostEvent
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import HostActionRequest, HostView
 
-ACTIONS = (
-    HostEvent.DRAIN,
-    HostEvent.UNDRAIN,
-    HostEvent.QUARANTINE,
-    HostEvent.RELEASE,
-    HostEvent.TERMINATE,
-)
-_ACTION = msgspec.json.Decoder(HostActionRequest)
+ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate")
 
 
 def view_host(host: HostRecord) -> HostView:
-    """A host with its slots, busy by live leases."""
+    """Return a host with its slots, those under live leases busy."""
     slots = {
         "cpu": {"total": host.cpu_slots, "busy": host.busy_cpu_slots},
         "gpu": {"total": len(host.gpus), "busy": len(host.busy_gpus)},
@@ -36,8 +27,8 @@ def view_host(host: HostRecord) -> HostView:
     )
 
 
-async def list_hosts(call: ApiCall) -> Response:
-    """Every host."""
+async def list_hosts(call: HttpCall) -> Response:
+    """List every host."""
     query = call.query(HostsQuery)
     hosts = await call.controller.store.hosts.list_hosts(
         include_terminated=is_on(query.all), dead=is_on(query.dead)
@@ -45,21 +36,21 @@ async def list_hosts(call: ApiCall) -> Response:
     return answer_page([view_host(host) for host in hosts])
 
 
-async def get_host(call: ApiCall) -> Response:
-    """One host, by id or name."""
+async def get_host(call: HttpCall) -> Response:
+    """Return one host, by id or name."""
     return answer_json(view_host(await _find(call)))
 
 
-async def act_on_host(call: ApiCall) -> Response:
+async def act_on_host(call: HttpCall) -> Response:
     """Drain, undrain, quarantine, release or terminate it."""
     controller = call.controller
-    request = await call.body(_ACTION, default=HostActionRequest())
+    request = await call.body(HostActionRequest, default=HostActionRequest())
     action = call.params["action"]
     if action not in ACTIONS:
         raise NotFound(f"a host takes {', '.join(ACTIONS)}, not {action[:64]!r}")
     host = await _find(call)
     word = "scaled down" if request.scale_down else action
-    reason = request.reason or f"{word} by {call.caller.name or call.caller.id}"
+    reason = request.reason or f"{word} by {call.caller_name}"
     if request.deadline_seconds is not None and action != "drain":
         raise ValidationError("a deadline is for drain alone", field="deadline_seconds")
     if request.scale_down and (action != "drain" or request.hard):
@@ -74,14 +65,14 @@ async def act_on_host(call: ApiCall) -> Response:
         deadline_seconds=request.deadline_seconds,
         scale_down=request.scale_down,
     )
-    if action == HostEvent.TERMINATE:
+    if action == "terminate":
         controller.guard.forget()
     controller.poke("drain", "admit", "events", f"host:{host.id}")
     return answer_json(view_host(moved))
 
 
-async def _find(call: ApiCall) -> HostRecord:
+async def _find(call: HttpCall) -> HostRecord:
     host = call.params["host"]
     if "\x00" in host or len(host) > 128:
-        raise host_not_found(host[:64])
+        raise NotFound(f"there is no host {host[:64]!r}; `holdfast hosts` lists them")
     return await call.controller.store.hosts.get_host(host)

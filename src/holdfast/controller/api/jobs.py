@@ -1,4 +1,4 @@
-"""The routes of jobs: submit, list, look, cancel, retry."""
+"""The routes of jobs: submit, list, show, cancel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
@@ -18,7 +18,7 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.explain import explain
 from holdfast.controller.why.reads import find_circumstances
 from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end
-from holdfast.core.placement.plan import Candidate, find_impossible
+from holdfast.core.placement.plan import Candidate, Size, find_impossible
 from holdfast.core.records import JobRecord
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings.resolve import check_layer, job_layer
@@ -30,27 +30,24 @@ from holdfast.store.port.store import Store
 from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
 MAX_KEY_CHARS = 256
-_SPEC = msgspec.json.Decoder(JobSpec)
-_BATCH = msgspec.json.Decoder(BatchRequest)
-_CANCEL = msgspec.json.Decoder(CancelRequest)
 
 
-async def submit_job(call: ApiCall) -> Response:
-    """One job. An idempotency key that was used before answers 200 with the first job."""
-    spec = _take_key(await call.body(_SPEC), call.header("idempotency-key"))
+async def submit_job(call: HttpCall) -> Response:
+    """Submit one job. An idempotency key that was used before answers 200 with the first job."""
+    spec = _take_key(await call.body(JobSpec), call.header("idempotency-key"))
     submitted = (await _submit(call.controller, [spec], [""]))[0]
     location = {"Location": f"/v1/jobs/{submitted.job.id}"}
     return answer_json(submitted.job, 201 if submitted.created else 200, location)
 
 
-async def submit_batch(call: ApiCall) -> Response:
-    """Many jobs, all or none."""
+async def submit_batch(call: HttpCall) -> Response:
+    """Submit many jobs, all or none."""
     if call.header("idempotency-key") is not None:
         raise ValidationError(
             "a batch takes no Idempotency-Key header; give each job its `idempotency_key`",
             field="Idempotency-Key",
         )
-    request = await call.body(_BATCH)
+    request = await call.body(BatchRequest)
     names = [f"jobs[{n}]." for n in range(len(request.jobs))]
     submitted = await _submit(call.controller, request.jobs, names)
     return answer_json({"items": [s.job for s in submitted], "next": None}, 201)
@@ -83,24 +80,12 @@ async def _submit(
     for spec, prefix in zip(specs, where, strict=True):
         try:
             _check(spec, settings)
-            candidate = Candidate(
-                job_id="",
-                epoch=0,
-                queue=_queue_of(spec),
-                priority=spec.priority,
-                tasks=spec.tasks,
-                gpus=spec.gpus,
-                cpu_slots=spec.cpu_slots,
-                memory_bytes=spec.memory_bytes,
-            )
-            reason = find_impossible(candidate, sizes)
-            if reason is not None:
+            if _find_impossible(spec, sizes):
                 sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
-                reason = find_impossible(candidate, sizes)
+            reason = _find_impossible(spec, sizes)
             if reason is not None:
-                raise ValidationError(
-                    reason, code="impossible_resources", field="gpus" if spec.gpus else "cpus"
-                )
+                field = "gpus" if spec.gpus else "cpus"
+                raise ValidationError(reason, code="impossible_resources", field=field)
         except ValidationError as error:
             if prefix:
                 field = prefix + (error.field or "")
@@ -114,6 +99,20 @@ async def _submit(
     if any(s.created for s in submitted):
         controller.poke("admit", "events")
     return submitted
+
+
+def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:
+    candidate = Candidate(
+        job_id="",
+        epoch=0,
+        queue=_queue_of(spec),
+        priority=spec.priority,
+        tasks=spec.tasks,
+        gpus=spec.gpus,
+        cpu_slots=spec.cpu_slots,
+        memory_bytes=spec.memory_bytes,
+    )
+    return find_impossible(candidate, sizes)
 
 
 def _queue_of(spec: JobSpec) -> str:
@@ -134,14 +133,14 @@ def _check(spec: JobSpec, settings: Settings) -> None:
         )
 
 
-async def list_jobs(call: ApiCall) -> Response:
-    """Jobs, newest first."""
+async def list_jobs(call: HttpCall) -> Response:
+    """List jobs, newest first."""
     items, cursor = await read_jobs_page(call.controller.store, call.query(JobsQuery))
     return answer_page(items, cursor)
 
 
 async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord], str | None]:
-    """A page of jobs and the cursor of the next one. Raises NotFound for a host nobody knows."""
+    """Return a page of jobs and the next page's cursor. Raises NotFound for an unknown host."""
     host_id = None if query.host is None else (await store.hosts.get_host(query.host)).id
     found = await store.jobs.list_jobs(
         JobFilter(
@@ -162,18 +161,18 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
     return items, make_cursor(items[-1].id) if len(found) > query.limit else None
 
 
-async def find_job(call: ApiCall) -> JobRecord:
-    """The job the path names."""
+async def find_job(call: HttpCall) -> JobRecord:
+    """Return the job in the path."""
     return await call.controller.store.jobs.get_job(check_job_id(call.params["id"]))
 
 
-async def get_job(call: ApiCall) -> Response:
-    """One job, with its chain and where it stands in it."""
+async def get_job(call: HttpCall) -> Response:
+    """Return one job, with its chain and where it stands in it."""
     return answer_json(await view_job(call.controller, await find_job(call)))
 
 
 async def view_job(controller: Controller, job: JobRecord) -> JobView:
-    """A job as `GET /v1/jobs/{id}` shows it."""
+    """Return a job as `GET /v1/jobs/{id}` shows it."""
     attempts = await controller.store.jobs.list_attempts(job.id) if job.attempts else []
     settings, now = await controller.settings.current(), await controller.store.now()
     policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
@@ -183,52 +182,51 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
     )
 
 
-async def list_attempts(call: ApiCall) -> Response:
-    """Its attempts, oldest first."""
+async def list_attempts(call: HttpCall) -> Response:
+    """List its attempts, oldest first."""
     query = call.query(AttemptsQuery)
     attempts = await call.controller.store.jobs.list_attempts(check_job_id(call.params["id"]))
     return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
-async def list_tasks(call: ApiCall) -> Response:
-    """The tasks of its current attempt."""
+async def list_tasks(call: HttpCall) -> Response:
+    """List the tasks of its current attempt."""
     job = await find_job(call)
     return answer_page(await call.controller.store.jobs.list_tasks(job.id))
 
 
-async def list_settings(call: ApiCall) -> Response:
-    """Every setting in force for it, and its source."""
+async def list_settings(call: HttpCall) -> Response:
+    """List every setting in force for it, and its source."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
     return answer_page(list(settings.effective(job.queue, job.spec).values()))
 
 
-async def list_forensics(call: ApiCall) -> Response:
-    """What was gathered before its kills."""
+async def list_forensics(call: HttpCall) -> Response:
+    """List what was gathered before its kills."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
     found = await call.controller.store.logs.get_forensics(job.id, query.attempt)
-    return answer_page(
-        [
-            ForensicsView(
-                attempt=n,
-                rank=f.key.rank,
-                epoch=f.key.epoch,
-                reason=f.reason,
-                seconds=f.seconds,
-                sections=f.sections,
-            )
-            for n, f in found
-        ]
-    )
+    views = [
+        ForensicsView(
+            attempt=number,
+            rank=forensics.key.rank,
+            epoch=forensics.key.epoch,
+            reason=forensics.reason,
+            seconds=forensics.seconds,
+            sections=forensics.sections,
+        )
+        for number, forensics in found
+    ]
+    return answer_page(views)
 
 
-async def cancel_job(call: ApiCall) -> Response:
+async def cancel_job(call: HttpCall) -> Response:
     """Cancel it: at once while nothing runs, else by a drain."""
-    request = await call.body(_CANCEL, default=CancelRequest())
+    request = await call.body(CancelRequest, default=CancelRequest())
     controller = call.controller
     job_id = check_job_id(call.params["id"])
-    reason = request.reason or f"cancelled by {call.caller.name or call.caller.id}"
+    reason = request.reason or f"cancelled by {call.caller_name}"
     job = await controller.store.jobs.cancel_job(job_id, reason, hard=request.hard)
     if job.state is JobState.DRAINING:
         controller.poke("drain", "events")
@@ -238,7 +236,7 @@ async def cancel_job(call: ApiCall) -> Response:
     return answer_json(job)
 
 
-async def get_why(call: ApiCall) -> Response:
-    """Why it is where it is."""
+async def get_why(call: HttpCall) -> Response:
+    """Explain why it is where it is."""
     (found,) = await find_circumstances(call.controller, [await find_job(call)])
     return answer_json(explain(found))

@@ -1,10 +1,10 @@
 """The logs of a job: bytes, or a stream of events that follows it across its attempts.
 
-FOLLOW-1  Memory does not grow with the reader's slowness: one page of bytes is read, sent, and only
-          then the next.
+FOLLOW-1  Memory does not grow with a slow reader: one page of bytes is sent before the next is
+          read.
 FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
           dropped are a `gap`.
-FOLLOW-3  It ends: when the job has ended and its streams have, or ten seconds after the job ended.
+FOLLOW-3  It ends when the job and its streams have ended, or ten seconds after the job ended.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.queries import AttemptQuery, LogsQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.records import JobRecord, LogStreamRecord
+from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
 from holdfast.wire.api import LogLine
 
 PAGE_BYTES = 256 * 1024
@@ -29,26 +29,21 @@ LATE_SECONDS = 10.0
 STREAMS = ("stdout", "stderr")
 
 
-async def list_streams(call: ApiCall) -> Response:
-    """How far each stream goes and what is kept of it."""
+async def list_streams(call: HttpCall) -> Response:
+    """List how far each stream goes and what is kept of it."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
     return answer_page(await call.controller.store.logs.list_log_streams(job.id, query.attempt))
 
 
-async def get_logs(call: ApiCall) -> Response:
-    """The bytes, or the stream of events with `follow=1`."""
+async def get_logs(call: HttpCall) -> Response:
+    """Send the bytes, or a stream of events with `follow=1`."""
     query = call.query(LogsQuery)
     job = await find_job(call)
     if is_on(query.follow):
-        return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
+        return StreamAnswer(call.controller, FollowedLogs(call.controller, job, query).lines())
     attempt = query.attempt or job.attempts
-    streams = [
-        s
-        for s in await call.controller.store.logs.list_log_streams(job.id, attempt)
-        if _wanted(s, query)
-    ]
-    streams.sort(key=lambda s: (s.rank, STREAMS.index(s.stream)))
+    streams = await _list_streams(call.controller, job.id, attempt, query)
     size = sum(s.size for s in streams)
     return StreamAnswer(
         call.controller,
@@ -59,36 +54,51 @@ async def get_logs(call: ApiCall) -> Response:
     )
 
 
-def _wanted(stream: LogStreamRecord, query: LogsQuery) -> bool:
-    return query.stream in ("both", stream.stream) and query.rank in (None, stream.rank)
+async def _list_streams(
+    controller: Controller, job_id: str, attempt: int, query: LogsQuery
+) -> list[LogStreamRecord]:
+    """Return the streams that the query asks for, in the order of their ranks."""
+    wanted = [
+        s
+        for s in await controller.store.logs.list_log_streams(job_id, attempt)
+        if query.stream in ("both", s.stream) and query.rank in (None, s.rank)
+    ]
+    return sorted(wanted, key=lambda s: (s.rank, STREAMS.index(s.stream)))
 
 
 def _begin(size: int, query: LogsQuery) -> int:
     return query.offset if query.tail is None else max(0, size - query.tail)
 
 
+async def _read_chunks(
+    controller: Controller, stream: LogStreamRecord, offset: int
+) -> AsyncIterator[LogChunk]:
+    """Yield a stream's chunks from `offset` to its size, a page at a time (FOLLOW-1)."""
+    while offset < stream.size:
+        chunks = await controller.store.logs.read_log(
+            stream.job_id,
+            stream.attempt,
+            stream.rank,
+            stream.stream,
+            offset,
+            limit_bytes=PAGE_BYTES,
+        )
+        if not chunks:
+            return
+        for chunk in chunks:
+            yield chunk
+        offset = chunks[-1].offset + len(chunks[-1].data)
+
+
 async def _read_all(
     controller: Controller, streams: list[LogStreamRecord], query: LogsQuery
 ) -> AsyncIterator[bytes]:
     for stream in streams:
-        offset = _begin(stream.size, query)
-        while offset < stream.size:
-            chunks = await controller.store.logs.read_log(
-                stream.job_id,
-                stream.attempt,
-                stream.rank,
-                stream.stream,
-                offset,
-                limit_bytes=PAGE_BYTES,
-            )
-            if not chunks:
-                break
-            for chunk in chunks:
-                yield chunk.data
-            offset = chunks[-1].offset + len(chunks[-1].data)
+        async for chunk in _read_chunks(controller, stream, _begin(stream.size, query)):
+            yield chunk.data
 
 
-class Follower:
+class FollowedLogs:
     """One reader's place in a job's logs."""
 
     def __init__(self, controller: Controller, job: JobRecord, query: LogsQuery) -> None:
@@ -101,7 +111,7 @@ class Follower:
         self._late: float | None = None
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """SSE events until the job's end."""
+        """Yield SSE events until the job's end."""
         controller = self._controller
         logs, events = controller.wakes.topic("logs"), controller.wakes.topic("events")
         yield event_bytes("state", self._job)
@@ -114,7 +124,7 @@ class Follower:
                 yield event_bytes("state", job)
             self._job = job
             moved = False
-            streams = await self._list_streams()
+            streams = await _list_streams(controller, job.id, self._attempt, self._query)
             for stream in streams:
                 async for line in self._send_new(stream):
                     moved = True
@@ -129,60 +139,33 @@ class Follower:
                 yield event_bytes("end", job)
                 return
             if not moved and not controller.wakes.closing and logs.version + events.version == seen:
-                # One future would be woken by "logs" alone; state changes come with the poll at the
-                # latest.
+                # Only "logs" wakes it at once; a change of state is seen by the poll at the latest.
                 await logs.wait(logs.version, POLL_SECONDS)
-                yield b""  # lets the stream's writer send a keep-alive and see a closing server
-
-    async def _list_streams(self) -> list[LogStreamRecord]:
-        found = await self._controller.store.logs.list_log_streams(self._job.id, self._attempt)
-        return sorted(
-            (s for s in found if _wanted(s, self._query)),
-            key=lambda s: (s.rank, STREAMS.index(s.stream)),
-        )
+                yield b""  # lets the writer send a keep-alive and notice a closing server
 
     async def _send_new(self, stream: LogStreamRecord) -> AsyncIterator[bytes]:
         place = (stream.attempt, stream.rank, stream.stream)
         if place not in self._offsets:
             self._offsets[place] = _begin(stream.size, self._query) if self._first else 0
-        while self._offsets[place] < stream.size:
-            offset = self._offsets[place]
-            chunks = await self._controller.store.logs.read_log(
-                stream.job_id,
-                stream.attempt,
-                stream.rank,
-                stream.stream,
-                offset,
-                limit_bytes=PAGE_BYTES,
+        async for chunk in _read_chunks(self._controller, stream, self._offsets[place]):
+            line = LogLine(
+                attempt=stream.attempt,
+                rank=stream.rank,
+                stream=stream.stream,
+                offset=chunk.offset,
+                data=chunk.data,
+                gap=max(0, chunk.offset - self._offsets[place]),
             )
-            if not chunks:
-                return
-            for chunk in chunks:
-                gap = max(0, chunk.offset - offset)
-                offset = chunk.offset + len(chunk.data)
-                self._offsets[place] = offset
-                yield event_bytes(
-                    "log",
-                    LogLine(
-                        attempt=stream.attempt,
-                        rank=stream.rank,
-                        stream=stream.stream,
-                        offset=chunk.offset,
-                        data=chunk.data,
-                        gap=gap,
-                    ),
-                )
+            self._offsets[place] = chunk.offset + len(chunk.data)
+            yield event_bytes("log", line)
 
     def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
-        """True when this attempt's streams are at their end, or their last bytes have had time
-        enough to come."""
-        if self._all_known(streams) and all(s.ended for s in streams):
-            return True
-        return self._waited_long_enough()
+        """True when this attempt's streams have ended, or their last bytes had time to come."""
+        ended = self._all_known(streams) and all(s.ended for s in streams)
+        return ended or self._waited_long_enough()
 
     def _all_known(self, streams: list[LogStreamRecord]) -> bool:
-        """True when every stream has been heard of: one that is not there yet may be on its way
-        behind another's end."""
+        """True when every stream is known: an unknown one may come after another's end."""
         ranks = range(self._job.tasks) if self._query.rank is None else (self._query.rank,)
         expected = len(STREAMS) if self._query.stream == "both" else 1
         counts = Counter(s.rank for s in streams)

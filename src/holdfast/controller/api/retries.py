@@ -1,17 +1,17 @@
-"""The routes of retries: the policy of a job, a person's retry, and who holds retries back."""
+"""The routes of retries: a job's policy, a person's retry, and the kill switches."""
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.retry_state import count_charged
 from holdfast.core.records import JobRecord
 from holdfast.core.retry import SETTING_OF
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict
 from holdfast.wire.api import (
@@ -23,36 +23,28 @@ from holdfast.wire.api import (
     RetryRequest,
 )
 
-_RETRY = msgspec.json.Decoder(RetryRequest)
 
-
-async def get_policy(call: ApiCall) -> Response:
-    """Its retry policy, and where each field comes from."""
+async def get_policy(call: HttpCall) -> Response:
+    """Return its retry policy, and where each field comes from."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
-    effective, policy = (
-        settings.effective(job.queue, job.spec),
-        settings.policy(job.queue, job.spec),
-    )
-    fields = [
-        PolicyField(
-            field=field,
-            source=effective[name].source,
-            value=[str(cause) for cause in policy.retry.eligible_causes]
-            if field == "eligible_causes"
-            else effective[name].value,
-        )
-        for field, name in SETTING_OF.items()
-    ]
+    effective = settings.effective(job.queue, job.spec)
+    policy = settings.policy(job.queue, job.spec)
+    fields = []
+    for field, name in SETTING_OF.items():
+        value: Value | list[str] = effective[name].value
+        if field == "eligible_causes":
+            value = [str(cause) for cause in policy.retry.eligible_causes]
+        fields.append(PolicyField(field=field, source=effective[name].source, value=value))
     return answer_json(PolicyView(policy=policy.retry, fields=fields, held=policy.held))
 
 
-async def retry_job(call: ApiCall) -> Response:
-    """Another attempt for a job that failed, was cancelled or is parked; of one that runs, another
-    try for its parked members."""
-    request = await call.body(_RETRY, default=RetryRequest())
+async def retry_job(call: HttpCall) -> Response:
+    """Give a job that failed, was cancelled or is parked another attempt, or the parked members of
+    one that runs another try."""
+    request = await call.body(RetryRequest, default=RetryRequest())
     controller, job = call.controller, await find_job(call)
-    who = call.caller.name or call.caller.id
+    who = call.caller_name
     if job.state in (JobState.RESERVED, JobState.RUNNING) and not (
         request.counted or request.from_scratch
     ):
@@ -76,7 +68,8 @@ async def retry_job(call: ApiCall) -> Response:
 
 
 async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int]:
-    """Which retry of how many a counted one is. Raises Conflict when they are spent."""
+    """Return the number of a counted retry, and how many there may be. Raises Conflict when they
+    are spent."""
     settings = await controller.settings.current()
     allowed = settings.policy(job.queue, job.spec).retry.max_retries
     if job.spec.interactive:
@@ -85,16 +78,15 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
             code="retries_spent",
         )
     attempts = await controller.store.jobs.list_attempts(job.id)
-    # Retries made before its last attempt: what it has been charged counts failures, and the last
-    # had no retry.
+    # Counted before its last attempt, because the last failure was charged but not retried.
     made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
     if job.tasks > 1:
         made = max(0, count_charged(job) - 1)
     if job.state.terminal and made >= allowed:
-        spent = (
-            "its one retry is spent" if allowed == 1 else f"all {allowed} of its retries are spent"
-        )
-        had = spent if allowed else "it was given no retries"
+        had = "it was given no retries"
+        if allowed:
+            had = "its one retry is" if allowed == 1 else f"all {allowed} of its retries are"
+            had += " spent"
         raise Conflict(
             f"job {job.id}: {had}. Retry it without counting (all budgets begin anew), or raise "
             "max_retries",
@@ -103,20 +95,18 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     return made + 1, allowed
 
 
-async def get_retries(call: ApiCall) -> Response:
-    """Who holds retries back, and how many jobs wait for theirs."""
+async def get_retries(call: HttpCall) -> Response:
+    """List the kill switches that hold retries back, and count the jobs that wait."""
     settings = await call.controller.settings.refresh()
     counts = await call.controller.store.jobs.count_waiting()
-    projects = sorted(
-        {project for project, cause in counts if cause in ("back_off", "retries_held")}
-    )
+    projects = {project for project, cause in counts if cause in ("back_off", "retries_held")}
     rows = [
         RetriesOf(
             project=p,
             backing_off=counts.get((p, "back_off"), 0),
             held=counts.get((p, "retries_held"), 0),
         )
-        for p in projects
+        for p in sorted(projects)
     ]
     limit = settings.value("retry_rate_limit")
     view = RetriesView(

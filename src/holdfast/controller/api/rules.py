@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import CHARGED_TO
@@ -15,18 +14,15 @@ from holdfast.core.facts import TaskFacts
 from holdfast.errors import ValidationError
 from holdfast.wire.api import RulesFinding, RulesRequest, RulesTrial, RulesView
 
-_REQUEST = msgspec.json.Decoder(RulesRequest)
-_TRIAL = msgspec.json.Decoder(RulesTrial)
 
-
-async def get_rules(call: ApiCall) -> Response:
-    """The operators' rules of classification."""
+async def get_rules(call: HttpCall) -> Response:
+    """Return the operators' rules of classification."""
     return answer_json(_view(await call.controller.settings.refresh()))
 
 
-async def put_rules(call: ApiCall) -> Response:
+async def put_rules(call: HttpCall) -> Response:
     """Replace the operators' rules; a bad one is refused with its line."""
-    request = await call.body(_REQUEST)
+    request = await call.body(RulesRequest)
     parse_rules(request.text)
     await call.controller.store.settings.write_rules(request.text)
     settings = await call.controller.settings.refresh()
@@ -34,20 +30,19 @@ async def put_rules(call: ApiCall) -> Response:
     return answer_json(_view(settings))
 
 
-async def try_rules(call: ApiCall) -> Response:
-    """What an end would be taken for, by the rules in force or by others."""
-    trial = await call.body(_TRIAL)
+async def try_rules(call: HttpCall) -> Response:
+    """Classify a described end by the rules in force or by others."""
+    trial = await call.body(RulesTrial)
     if trial.exit_code is not None and trial.signal is not None:
         raise ValidationError(
             "a process ends by an exit code or by a signal, not by both", field="signal"
         )
     if trial.exit_code == 0:
         raise ValidationError("exit code 0 is a success; nothing is classified", field="exit_code")
-    rules = (
-        (await call.controller.settings.current()).rules
-        if trial.text is None
-        else parse_rules(trial.text)
-    )
+    if trial.text is None:
+        rules = (await call.controller.settings.current()).rules
+    else:
+        rules = parse_rules(trial.text)
     facts = TaskFacts(
         exit_code=trial.exit_code,
         signal=trial.signal,
@@ -57,18 +52,17 @@ async def try_rules(call: ApiCall) -> Response:
         runtime_error=trial.runtime_error,
     )
     found = classify(facts, rules)
-    return answer_json(
-        RulesFinding(
-            cause=found.cause,
-            rule=found.rule,
-            message=found.message,
-            charged_to=CHARGED_TO[found.cause],
-            exit_code=found.exit_code,
-            evidence=found.evidence,
-            never_retry=found.never_retry,
-            avoid_host=found.avoid_host,
-        )
+    finding = RulesFinding(
+        cause=found.cause,
+        rule=found.rule,
+        message=found.message,
+        charged_to=CHARGED_TO[found.cause],
+        exit_code=found.exit_code,
+        evidence=found.evidence,
+        never_retry=found.never_retry,
+        avoid_host=found.avoid_host,
     )
+    return answer_json(finding)
 
 
 def _view(settings: Settings) -> RulesView:

@@ -1,28 +1,23 @@
-"""A change of settings as its body says it: read in one way for the cluster's, a queue's and a
-project's."""
+"""Reading a change of settings, for the cluster, a queue and a project alike, and their names."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.core.settings.resolve import SETTINGS, Scope, Value, check_layer
+from holdfast.core.spec import Name
 from holdfast.errors import ValidationError
 from holdfast.wire.api import SettingsPatch
 
-_PATCH = msgspec.json.Decoder(SettingsPatch)
-
 
 async def read_settings_patch(
-    call: ApiCall, level: Scope, *, default: SettingsPatch | None = None
+    call: HttpCall, level: Scope, *, default: SettingsPatch | None = None
 ) -> tuple[dict[str, Value], list[str]]:
-    """Return what to set and what to unset. `default` stands for an absent body.
-
-    Raises:
-        ValidationError: a setting that there is not or that `level` does not have, a value it
-        cannot take, a name in both.
-    """
-    patch = await call.body(_PATCH, default=default)
+    """Return what to set and what to unset. `default` stands for an absent body. Raises
+    ValidationError for an unknown setting or one that `level` does not have, a value that it cannot
+    take, and a name in both."""
+    patch = await call.body(SettingsPatch, default=default)
     changes = check_layer(patch.set, level)
     for name in patch.unset:
         if name not in SETTINGS:
@@ -32,3 +27,15 @@ async def read_settings_patch(
         if name in patch.set:
             raise ValidationError(f"{name} is both in set and in unset", field="unset")
     return changes, patch.unset
+
+
+def read_name(call: HttpCall, kind: str) -> str:
+    """Return the name in the path of a new queue or project. Raises ValidationError."""
+    try:
+        return msgspec.convert(call.params["name"], Name)
+    except msgspec.ValidationError:
+        raise ValidationError(
+            f"a {kind}'s name is 1 to 128 letters, digits and ._/-, and starts with a letter or "
+            "digit",
+            field="name",
+        ) from None

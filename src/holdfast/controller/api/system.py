@@ -1,4 +1,4 @@
-"""The server about itself: health, readiness, metrics, its own description."""
+"""The routes about the server itself: health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import asyncio
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.metrics import CONTENT_TYPE
 from holdfast.errors import Unavailable
 
 
-async def get_health(call: ApiCall) -> Response:
-    """The process answers."""
+async def get_health(call: HttpCall) -> Response:
+    """Answer, which shows that the process lives."""
     return answer_json({"status": "ok"})
 
 
-async def get_readiness(call: ApiCall) -> Response:
-    """The store answers too. Raises Unavailable, a 503, when it does not."""
+async def get_readiness(call: HttpCall) -> Response:
+    """Answer once the store has. Raises Unavailable, a 503, when it does not answer."""
     await call.controller.store.ping()
     return answer_json({"status": "ready"})
 
 
-async def get_metrics(call: ApiCall) -> Response:
-    """The metrics. A store that is away leaves the counters and takes the gauges out."""
+async def get_metrics(call: HttpCall) -> Response:
+    """Return the metrics: without the gauges where the store is away."""
     controller = call.controller
     try:
         gauges, waiting = await asyncio.gather(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
@@ -16,17 +15,16 @@ from holdfast.errors import NotFound
 from holdfast.wire.api import TokenCreated, TokenRequest
 
 JOIN_SECONDS = 3600.0
-_TOKEN = msgspec.json.Decoder(TokenRequest)
 
 
-async def list_tokens(call: ApiCall) -> Response:
-    """Every token, without its secret."""
+async def list_tokens(call: HttpCall) -> Response:
+    """List every token, without its secret."""
     return answer_page(await call.controller.store.tokens.list_tokens())
 
 
-async def create_token(call: ApiCall) -> Response:
-    """A new token; its secret is shown this once."""
-    request = await call.body(_TOKEN)
+async def create_token(call: HttpCall) -> Response:
+    """Make a token; its secret is shown this once."""
+    request = await call.body(TokenRequest)
     store = call.controller.store
     lifetime = request.expires_seconds
     if lifetime is None and request.role == "join":
@@ -36,20 +34,14 @@ async def create_token(call: ApiCall) -> Response:
     token = await store.tokens.create_token(
         make_new_id(), request.role, request.name, hash_secret(secret), expires_at
     )
-    return answer_json(
-        TokenCreated(
-            id=token.id,
-            role=token.role,
-            name=token.name,
-            secret=secret,
-            expires_at=token.expires_at,
-        ),
-        201,
+    created = TokenCreated(
+        id=token.id, role=token.role, name=token.name, secret=secret, expires_at=token.expires_at
     )
+    return answer_json(created, 201)
 
 
-async def revoke_token(call: ApiCall) -> Response:
-    """It stops working: here at once, at other replicas within 5 s."""
+async def revoke_token(call: HttpCall) -> Response:
+    """Revoke a token: here at once, on other replicas within 5 s."""
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
         raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` shows them")
@@ -58,6 +50,6 @@ async def revoke_token(call: ApiCall) -> Response:
     return Response(status_code=204)
 
 
-async def who_am_i(call: ApiCall) -> Response:
-    """The token that speaks."""
+async def who_am_i(call: HttpCall) -> Response:
+    """Return the caller's token."""
     return answer_json(call.caller)

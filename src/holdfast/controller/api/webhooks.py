@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Query, Text
@@ -30,10 +28,6 @@ from holdfast.wire.webhooks import (
 
 CHECK_SECONDS = 3.0
 TEST_KIND = "webhook.test"
-_NEW = msgspec.json.Decoder(WebhookRequest)
-_PATCH = msgspec.json.Decoder(WebhookPatch)
-_ROTATE = msgspec.json.Decoder(RotateRequest)
-_PAUSE = msgspec.json.Decoder(WebhookPause)
 
 
 class DeliveriesQuery(Query, frozen=True, kw_only=True):
@@ -44,14 +38,14 @@ class DeliveriesQuery(Query, frozen=True, kw_only=True):
     cursor: Text | None = None
 
 
-async def list_webhooks(call: ApiCall) -> Response:
-    """Every hook, without its secret."""
+async def list_webhooks(call: HttpCall) -> Response:
+    """List every hook, without its secret."""
     return answer_page(await call.controller.store.webhooks.list_webhooks())
 
 
-async def create_webhook(call: ApiCall) -> Response:
-    """A new hook; its secret is shown this once."""
-    request = await call.body(_NEW)
+async def create_webhook(call: HttpCall) -> Response:
+    """Make a hook; its secret is shown this once."""
+    request = await call.body(WebhookRequest)
     await _check_url(call, request.url)
     secret = request.secret or make_secret("w")
     new = NewWebhook(
@@ -67,15 +61,15 @@ async def create_webhook(call: ApiCall) -> Response:
     return answer_json(_with_secret(hook, secret), 201)
 
 
-async def get_webhook(call: ApiCall) -> Response:
-    """One hook."""
+async def get_webhook(call: HttpCall) -> Response:
+    """Return one hook."""
     return answer_json(await call.controller.store.webhooks.get_webhook(_hook_id(call)))
 
 
-async def patch_webhook(call: ApiCall) -> Response:
-    """Change a hook. What is pending already goes to the new url."""
+async def patch_webhook(call: HttpCall) -> Response:
+    """Change a hook. Deliveries that are pending already go to the new url."""
     hook_id = _hook_id(call)
-    patch = await call.body(_PATCH)
+    patch = await call.body(WebhookPatch)
     if patch.url is not msgspec.UNSET:
         await _check_url(call, patch.url)
     events = msgspec.UNSET if patch.events is msgspec.UNSET else tuple(dict.fromkeys(patch.events))
@@ -85,17 +79,17 @@ async def patch_webhook(call: ApiCall) -> Response:
     return answer_json(hook)
 
 
-async def delete_webhook(call: ApiCall) -> Response:
+async def delete_webhook(call: HttpCall) -> Response:
     """Forget a hook and its deliveries."""
     await call.controller.store.webhooks.delete_webhook(_hook_id(call))
     call.controller.poke("events")
     return Response(status_code=204)
 
 
-async def rotate_webhook(call: ApiCall) -> Response:
-    """A new secret; the one before signs too for a while."""
+async def rotate_webhook(call: HttpCall) -> Response:
+    """Make a new secret; the one before also signs for a while."""
     hook_id = _hook_id(call)
-    request = await call.body(_ROTATE, default=RotateRequest())
+    request = await call.body(RotateRequest, default=RotateRequest())
     secret = request.secret or make_secret("w")
     hook = await call.controller.store.webhooks.rotate_webhook(
         hook_id, secret, request.grace_seconds
@@ -104,25 +98,25 @@ async def rotate_webhook(call: ApiCall) -> Response:
     return answer_json(_with_secret(hook, secret))
 
 
-async def pause_webhook(call: ApiCall) -> Response:
-    """Send nothing more; events are kept for its resumption."""
+async def pause_webhook(call: HttpCall) -> Response:
+    """Send nothing more until it resumes; its events are kept."""
     hook_id = _hook_id(call)
-    request = await call.body(_PAUSE, default=WebhookPause())
-    reason = request.reason or f"paused by {call.caller.name or call.caller.id}"
+    request = await call.body(WebhookPause, default=WebhookPause())
+    reason = request.reason or f"paused by {call.caller_name}"
     hook = await call.controller.store.webhooks.pause_webhook(hook_id, reason)
     call.controller.poke("events")
     return answer_json(hook)
 
 
-async def resume_webhook(call: ApiCall) -> Response:
+async def resume_webhook(call: HttpCall) -> Response:
     """Go on where it stopped."""
     hook = await call.controller.store.webhooks.resume_webhook(_hook_id(call))
     call.controller.poke("events")
     return answer_json(hook)
 
 
-async def test_webhook(call: ApiCall) -> Response:
-    """Send one signed event `webhook.test` now, from this server, and say what came of it. Nothing
+async def test_webhook(call: HttpCall) -> Response:
+    """Send one signed event `webhook.test` now, from this server, and return the outcome. Nothing
     is kept or tried again."""
     hook_id, controller = _hook_id(call), call.controller
     target = await controller.store.webhooks.get_webhook_target(hook_id)
@@ -132,7 +126,7 @@ async def test_webhook(call: ApiCall) -> Response:
         id="",
         at=await controller.store.now(),
         kind=TEST_KIND,
-        message="a test by " + (call.caller.name or call.caller.id),
+        message="a test by " + call.caller_name,
     )
     body = msgspec.json.encode(Payload(delivery=delivery_id, webhook=hook_id, event=event))
     answer = await controller.webhooks.send(
@@ -154,8 +148,8 @@ async def test_webhook(call: ApiCall) -> Response:
     return answer_json(result)
 
 
-async def list_deliveries(call: ApiCall) -> Response:
-    """A hook's deliveries, newest first."""
+async def list_deliveries(call: HttpCall) -> Response:
+    """List a hook's deliveries, newest first."""
     query = call.query(DeliveriesQuery)
     before = None if query.cursor is None else read_cursor(query.cursor)
     page = await call.controller.store.webhooks.list_deliveries(
@@ -164,29 +158,27 @@ async def list_deliveries(call: ApiCall) -> Response:
     return answer_page(page, make_cursor(page[-1].id) if len(page) == query.limit else None)
 
 
-async def get_delivery(call: ApiCall) -> Response:
-    """One delivery with its body."""
+async def get_delivery(call: HttpCall) -> Response:
+    """Return one delivery with its body."""
     record, body = await call.controller.store.webhooks.get_delivery(*_delivery_ids(call))
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return answer_json(DeliveryView(body=body, **fields))
+    return answer_json(DeliveryView(body=body, **msgspec.structs.asdict(record)))
 
 
-async def redeliver(call: ApiCall) -> Response:
-    """Send a delivery again: a dead or delivered one with its tries fresh, a pending one without
-    waiting longer."""
+async def redeliver(call: HttpCall) -> Response:
+    """Send a delivery again: a dead or delivered one with all its tries, a pending one at once."""
     record = await call.controller.store.webhooks.redeliver(*_delivery_ids(call))
     call.controller.poke("events")
     return answer_json(record)
 
 
-async def redeliver_dead(call: ApiCall) -> Response:
+async def redeliver_dead(call: HttpCall) -> Response:
     """Send every dead delivery of a hook again."""
     count = await call.controller.store.webhooks.redeliver_dead(_hook_id(call))
     call.controller.poke("events")
     return answer_json(Redelivered(count=count))
 
 
-async def _check_url(call: ApiCall, url: str) -> None:
+async def _check_url(call: HttpCall, url: str) -> None:
     settings = await call.controller.settings.refresh()
     await call.controller.webhooks.check_target(
         url, allow_private=settings.value("webhook_allow_private") is True, seconds=CHECK_SECONDS
@@ -194,24 +186,19 @@ async def _check_url(call: ApiCall, url: str) -> None:
 
 
 def _with_secret(hook: WebhookRecord, secret: str) -> WebhookCreated:
-    return WebhookCreated(
-        secret=secret, **{name: getattr(hook, name) for name in hook.__struct_fields__}
-    )
+    return WebhookCreated(secret=secret, **msgspec.structs.asdict(hook))
 
 
-def _hook_id(call: ApiCall) -> str:
-    hook_id = call.params["id"]
-    if not ID_PATTERN.fullmatch(hook_id):
-        _refuse_id("webhook", hook_id)
-    return hook_id
+def _hook_id(call: HttpCall) -> str:
+    return _check_id("webhook", call.params["id"])
 
 
-def _delivery_ids(call: ApiCall) -> tuple[str, str]:
-    delivery_id = call.params["delivery"]
-    if not ID_PATTERN.fullmatch(delivery_id):
-        _refuse_id("delivery", delivery_id)
+def _delivery_ids(call: HttpCall) -> tuple[str, str]:
+    delivery_id = _check_id("delivery", call.params["delivery"])
     return _hook_id(call), delivery_id
 
 
-def _refuse_id(what: str, given: str) -> NoReturn:
-    raise NotFound(f"there is no {what} {given[:64]!r}; its id is 20 letters and digits")
+def _check_id(what: str, given: str) -> str:
+    if not ID_PATTERN.fullmatch(given):
+        raise NotFound(f"there is no {what} {given[:64]!r}; its id is 20 letters and digits")
+    return given

@@ -1,11 +1,10 @@
 """`POST /graphql`: one query at a time over the read side, with the tokens of REST.
 
-strawberry is loaded by the first query and not before: it would double the time a controller takes
-to start. What cannot be read as a request is a problem, as everywhere; what is wrong with the query
-is an error of GraphQL with a code.
+The first query loads strawberry, which would double the time a controller takes to start. A bad
+request is a problem, as on every route; a bad query is an error of GraphQL with a code.
 
-GQL-3  A query is answered or given up within its seconds, and queries in all leave the store and
-       the loop to the agents: few are worked on at once, each makes few calls at a time, and none
+GQL-3  A query is answered or given up within its seconds, and all queries together leave the store
+       and the event loop to the agents: few run at once, each makes few calls at a time, and none
        after it was given up.
 """
 
@@ -22,7 +21,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.http.bodies import decode_body, read_body
-from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.endpoints import HttpCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
@@ -38,8 +37,7 @@ GRAPHQL_TYPE = "application/graphql-response+json"
 
 
 class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query and its variables, as GraphQL over HTTP has them. `extensions` may be there and
-    empty."""
+    """A query and its variables, as in GraphQL over HTTP. `extensions` may be present."""
 
     query: str
     variables: dict[str, Any] | None = None
@@ -48,7 +46,7 @@ class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`data` is null or missing where nothing could be answered; each of `errors` has its
+    """`data` is null or missing where no field could be answered; each error has
     `extensions.code`."""
 
     data: dict[str, Any] | None = None
@@ -56,14 +54,14 @@ class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NotInstalled(HoldfastError):
-    """The controller has no GraphQL."""
+    """The controller was installed without GraphQL."""
 
     code = "graphql_not_installed"
     status = 501
 
 
 class UnsupportedMedia(HoldfastError):
-    """The body is of another kind than it takes."""
+    """The body has a media type that the route does not take."""
 
     code = "unsupported_media_type"
     status = 415
@@ -73,7 +71,7 @@ _REQUEST = msgspec.json.Decoder(GraphqlRequest)
 _services: WeakKeyDictionary[Controller, Service] = WeakKeyDictionary()
 
 
-async def answer_query(call: ApiCall) -> Response:
+async def answer_query(call: HttpCall) -> Response:
     """Answer one query."""
     service = await find_service(call.controller)
     kind = (call.header("content-type") or "application/json").split(";")[0].strip().lower()
@@ -103,8 +101,8 @@ async def answer_query(call: ApiCall) -> Response:
 
 
 async def find_service(controller: Controller, limits: Limits | None = None) -> Service:
-    """The service of `controller`, made at its first query, or anew where `limits` are given.
-    Raises NotInstalled."""
+    """Return the service of `controller`, made at its first query or for new `limits`. Raises
+    NotInstalled."""
     found = _services.get(controller)
     if found is None or limits is not None:
         try:
@@ -139,8 +137,7 @@ class Service:
         self._room = asyncio.Semaphore(limits.at_once)
 
     async def answer(self, request: GraphqlRequest) -> dict[str, Any]:
-        """The answer as it is sent. Never raises for what is wrong with the query or in the
-        store."""
+        """Return the answer as it is sent. Errors of the query and of the store are in it."""
         from graphql import GraphQLError
 
         try:
@@ -187,7 +184,8 @@ class Service:
         return answer
 
     def _tell(self, error: GraphQLError, code: str) -> dict[str, Any]:
-        """An error as GraphQL has it. What nobody foresaw is logged, and its words stay here."""
+        """Return an error in GraphQL's form. An unexpected one is logged, and its text is not
+        sent."""
         cause = error.original_error
         told: dict[str, Any]
         if isinstance(cause, HoldfastError):

@@ -119,11 +119,9 @@ async def _attempts(
     before: int | None = None,
     cause: Cause | None = None,
 ) -> Any:
-    return (
-        await reads_of(info).attempts.load(Chain(root.id, last, before, cause))
-        if root.attempts
-        else []
-    )
+    if not root.attempts:
+        return []
+    return await reads_of(info).attempts.load(Chain(root.id, last, before, cause))
 
 
 async def _attempt(root: Parent[JobRecord], info: Info, number: int) -> Any:
@@ -135,11 +133,7 @@ async def _tasks(root: Parent[JobRecord], info: Info, first: int = 10, after: in
 
 
 async def _chain(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
-    return (
-        make_chain(await reads_of(info).attempts.load(Chain(root.id, last)))
-        if root.attempts
-        else ()
-    )
+    return make_chain(await _attempts(root, info, last))
 
 
 async def _events(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
@@ -163,8 +157,8 @@ async def _retry_state(root: Parent[JobRecord], info: Info) -> Any:
 
 
 async def _retry_count(root: Parent[JobRecord], info: Info) -> int:
-    """As the filters `retriesMin` and `retriesMax` count: the charge of the failure that ended a
-    job was no retry."""
+    """Count as the filters `retriesMin` and `retriesMax` do: the failure that ended a job was
+    charged but not retried."""
     if root.ended_at is None:
         return root.retries_charged
     ending = await reads_of(info).ending(root)

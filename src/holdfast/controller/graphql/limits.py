@@ -1,12 +1,12 @@
-"""What a query may ask for, decided from its text and variables before anything is read. Pure.
+"""What a query may cost, decided from its text and variables before anything is read. Pure.
 
-GQL-1  The cost of a query bounds the values in its answer, whatever the store holds: pages multiply
-       by the size they are asked for, aliases and fragments count wherever they stand, and what
-       @skip leaves out counts too.
-GQL-2  Deciding takes time in proportion to the limits, not to what a query would unfold to.
+GQL-1  The cost of a query bounds the values in its answer, for any contents of the store: pages
+       multiply by the size they are asked for, aliases and fragments count at every use, and fields
+       left out by @skip count too.
+GQL-2  Deciding takes time in proportion to the limits, not to the size of the unfolded query.
 
-One unit is about the time it takes to put one plain value into an answer. `WEIGHTS` says what costs
-more: rows that must be read and decoded, and sentences that must be worked out.
+One unit is about the time to put one plain value into an answer. `WEIGHTS` has the values that cost
+more: rows that are read and decoded, and sentences that are worked out.
 """
 
 from __future__ import annotations
@@ -15,29 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphql import (
-    DocumentNode,
-    FieldNode,
-    FragmentDefinitionNode,
-    FragmentSpreadNode,
-    GraphQLEnumType,
-    GraphQLField,
-    GraphQLInputObjectType,
-    GraphQLInterfaceType,
-    GraphQLNamedType,
-    GraphQLObjectType,
-    GraphQLSchema,
-    GraphQLUnionType,
-    InlineFragmentNode,
-    IntValueNode,
-    OperationDefinitionNode,
-    SchemaMetaFieldDef,
-    SelectionSetNode,
-    TypeMetaFieldDef,
-    VariableNode,
-    get_named_type,
-    is_introspection_type,
-)
+import graphql as gql
 
 from holdfast.errors import HoldfastError
 
@@ -61,7 +39,7 @@ WEIGHTS: Mapping[str, int] = {
     "ProjectPage": 20,
     "JSON": 3,
 }
-"""Type → units for each value of it; one where nothing is said."""
+"""Type → units for each value of it; other types cost one."""
 
 
 class QueryRefused(HoldfastError):
@@ -73,13 +51,13 @@ class QueryRefused(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one query may be and take.
+    """The limits of one query.
 
-    answer_bytes: JSON values in the answer (specs, facts, labels), whose size no cost foresees.
+    answer_bytes: JSON values in the answer (specs, facts, labels), whose size the cost ignores.
     tokens: words and signs of its text. fields: fields and spreads, unfolded. depth, schema_depth:
     fields within fields, for data and for introspection. cost: see above. seconds: from its start
-    to its answer. at_once: how many are worked on at the same time in this process; others wait,
-    within their own seconds. calls_at_once: of one query, to the store.
+    to its answer. at_once: queries that this process works on at once; others wait, within their
+    own seconds. calls_at_once: store calls of one query.
     """
 
     body_bytes: int = 128 * 1024
@@ -95,31 +73,18 @@ class Limits:
 
 
 class SchemaSizes:
-    """How long the lists of introspection are, counted once. They may stand within each other only
-    as written here."""
+    """How long the lists of introspection are, counted once. Only the nestings in `of` are
+    allowed."""
 
-    def __init__(self, schema: GraphQLSchema) -> None:
+    def __init__(self, schema: gql.GraphQLSchema) -> None:
         types = list(schema.type_map.values())
-        fields = [
-            len(t.fields) for t in types if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)
+        objects = [
+            t for t in types if isinstance(t, gql.GraphQLObjectType | gql.GraphQLInterfaceType)
         ]
-        inputs = [len(t.fields) for t in types if isinstance(t, GraphQLInputObjectType)]
-        args = [
-            [len(f.args) for f in t.fields.values()]
-            for t in types
-            if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)
+        abstract = [
+            t for t in types if isinstance(t, gql.GraphQLInterfaceType | gql.GraphQLUnionType)
         ]
-        enums = [len(t.values) for t in types if isinstance(t, GraphQLEnumType)]
-        interfaces = [
-            len(t.interfaces)
-            for t in types
-            if isinstance(t, GraphQLObjectType | GraphQLInterfaceType)
-        ]
-        possible = [
-            len(schema.get_possible_types(t))
-            for t in types
-            if isinstance(t, GraphQLInterfaceType | GraphQLUnionType)
-        ]
+        args = [sum(len(f.args) for f in t.fields.values()) for t in objects]
         directives = [len(d.args) for d in schema.directives]
         self.of: dict[tuple[str, ...], int] = {
             ("types",): len(types),
@@ -127,26 +92,28 @@ class SchemaSizes:
             ("directives", "args"): sum(directives),
         }
         for name, sizes in {
-            "fields": fields,
-            "inputFields": inputs,
-            "enumValues": enums,
-            "interfaces": interfaces,
-            "possibleTypes": possible,
+            "fields": [len(t.fields) for t in objects],
+            "inputFields": [
+                len(t.fields) for t in types if isinstance(t, gql.GraphQLInputObjectType)
+            ],
+            "enumValues": [len(t.values) for t in types if isinstance(t, gql.GraphQLEnumType)],
+            "interfaces": [len(t.interfaces) for t in objects],
+            "possibleTypes": [len(schema.get_possible_types(t)) for t in abstract],
         }.items():
             self.of["types", name] = sum(sizes)
-            self.of[name,] = max(sizes, default=0)  # of one type, whichever it is
-        self.of["types", "fields", "args"] = sum(sum(counts) for counts in args)
-        self.of["fields", "args"] = max((sum(counts) for counts in args), default=0)
+            self.of[name,] = max(sizes, default=0)  # of the largest type
+        self.of["types", "fields", "args"] = sum(args)
+        self.of["fields", "args"] = max(args, default=0)
 
 
 @dataclass
 class _Walk:
-    """One look at one operation."""
+    """One walk over one operation."""
 
-    schema: GraphQLSchema
+    schema: gql.GraphQLSchema
     sizes: SchemaSizes
     limits: Limits
-    fragments: Mapping[str, FragmentDefinitionNode]
+    fragments: Mapping[str, gql.FragmentDefinitionNode]
     defaults: Mapping[str, Any]
     variables: Mapping[str, Any]
     seen: int = 0
@@ -156,83 +123,58 @@ class _Walk:
 
     def look(
         self,
-        selections: SelectionSetNode,
-        parent: GraphQLNamedType | None,
+        selections: gql.SelectionSetNode,
+        parent: gql.GraphQLNamedType | None,
         times: int,
         depth: int,
         page: int = 1,
         lists: tuple[str, ...] = (),
     ) -> None:
-        """Count what `selections` on `parent` come to when that is there `times` times.
-
-        page: the size the enclosing page was asked for. lists: introspection's lists around it.
-        """
+        """Add the cost of `selections` on `parent`, `times` times. page: the size asked of the
+        enclosing page. lists: introspection's lists around it."""
         for node in self._unfold(selections, depth):
             name = node.name.value
             found = self._find_field(parent, name)
-            if found is None:  # nothing is known of it; validation will say so
+            inner, limit = None, self.limits.depth
+            inner_times, inner_page, inner_lists = times, 1, tuple[str, ...]()
+            if found is None:  # validation will refuse it
                 self._count(times)
-                if node.selection_set is not None:
-                    self._dive(node.selection_set, None, times, depth)
-                continue
-            inner = get_named_type(found.type)
-            about_schema = is_introspection_type(inner) or (
-                parent is not None and is_introspection_type(parent)
-            )
-            size, inner_page, inner_lists = 1, 1, lists
-            if about_schema:
-                size, inner_lists, times_inner = self._measure_schema(found, name, times, lists)
             else:
-                own = self._find_size(node, found)
-                listed = _is_list(found) and isinstance(inner, GraphQLObjectType)
-                size = (page if name == PAGE_ITEMS else own or MAX_PAGE) if listed else 1
-                inner_page = own or 1
-                times_inner = times * size
-            self._count(times_inner * WEIGHTS.get(inner.name, 1))
-            if node.selection_set is not None:
-                self._dive(
-                    node.selection_set,
-                    inner,
-                    times_inner,
-                    depth,
-                    inner_page,
-                    inner_lists,
-                    about_schema,
+                inner = gql.get_named_type(found.type)
+                if gql.is_introspection_type(inner) or (
+                    parent and gql.is_introspection_type(parent)
+                ):
+                    limit = self.limits.schema_depth
+                    inner_times, inner_lists = self._measure_schema(found, name, times, lists)
+                else:
+                    own, inner_lists = self._find_size(node, found), lists
+                    inner_page = own or 1
+                    if _is_list(found) and isinstance(inner, gql.GraphQLObjectType):
+                        inner_times *= page if name == PAGE_ITEMS else own or MAX_PAGE
+                self._count(inner_times * WEIGHTS.get(inner.name, 1))
+            if node.selection_set is None:
+                continue
+            if depth + 1 > limit:
+                raise QueryRefused(
+                    f"the query is more than {limit} fields deep; ask for the inner part by itself",
+                    code="query_too_deep",
                 )
+            self.look(node.selection_set, inner, inner_times, depth + 1, inner_page, inner_lists)
 
-    def _dive(
-        self,
-        selections: SelectionSetNode,
-        inner: GraphQLNamedType | None,
-        times: int,
-        depth: int,
-        page: int = 1,
-        lists: tuple[str, ...] = (),
-        about_schema: bool = False,
-    ) -> None:
-        limit = self.limits.schema_depth if about_schema else self.limits.depth
-        if depth + 1 > limit:
-            raise QueryRefused(
-                f"the query is more than {limit} fields deep; ask for the inner part by itself",
-                code="query_too_deep",
-            )
-        self.look(selections, inner, times, depth + 1, page, lists)
-
-    def _unfold(self, selections: SelectionSetNode, depth: int) -> Iterator[FieldNode]:
-        """The fields of a selection set, those of its fragments among them."""
+    def _unfold(self, selections: gql.SelectionSetNode, depth: int) -> Iterator[gql.FieldNode]:
+        """Yield the fields of a selection set and of its fragments."""
         self.deepest = max(self.deepest, depth)
         for node in selections.selections:
             self._see()
-            if isinstance(node, FieldNode):
+            if isinstance(node, gql.FieldNode):
                 yield node
-            elif isinstance(node, InlineFragmentNode):
+            elif isinstance(node, gql.InlineFragmentNode):
                 yield from self._unfold(node.selection_set, depth)
-            elif isinstance(node, FragmentSpreadNode):
+            elif isinstance(node, gql.FragmentSpreadNode):
                 name = node.name.value
                 fragment = self.fragments.get(name)
-                if (
-                    fragment is not None and name not in self.open_fragments
-                ):  # a circle; validation will say so
+                # Validation will refuse a circle.
+                if fragment is not None and name not in self.open_fragments:
                     self.open_fragments.append(name)
                     yield from self._unfold(fragment.selection_set, depth)
                     self.open_fragments.remove(name)
@@ -251,21 +193,22 @@ class _Walk:
         if self.cost > self.limits.cost:
             raise QueryRefused(
                 f"the query may cost {self.limits.cost} units and costs more: pages multiply by "
-                "`first` and `last`, also "
-                "within each other. Ask for smaller pages, or for fewer fields"
+                "`first` and `last`, also within each other. Ask for smaller pages, or for fewer "
+                "fields"
             )
 
-    def _find_field(self, parent: GraphQLNamedType | None, name: str) -> GraphQLField | None:
-        if parent is self.schema.query_type and name == "__schema":
-            return SchemaMetaFieldDef
-        if parent is self.schema.query_type and name == "__type":
-            return TypeMetaFieldDef
-        fields: Mapping[str, GraphQLField] = getattr(parent, "fields", {})
+    def _find_field(
+        self, parent: gql.GraphQLNamedType | None, name: str
+    ) -> gql.GraphQLField | None:
+        meta = {"__schema": gql.SchemaMetaFieldDef, "__type": gql.TypeMetaFieldDef}
+        if parent is self.schema.query_type and name in meta:
+            return meta[name]
+        fields: Mapping[str, gql.GraphQLField] = getattr(parent, "fields", {})
         return fields.get(name)
 
-    def _find_size(self, node: FieldNode, found: GraphQLField) -> int | None:
-        """The size a field is asked for, None where it takes none. Raises QueryRefused for one out
-        of bounds."""
+    def _find_size(self, node: gql.FieldNode, found: gql.GraphQLField) -> int | None:
+        """Return the page size a field is asked for, None where it takes none. Raises QueryRefused
+        for one out of bounds."""
         name = next((n for n in SIZE_ARGUMENTS if n in found.args), None)
         if name is None:
             return None
@@ -286,22 +229,19 @@ class _Walk:
         return value
 
     def _read(self, node: Any, default: Any) -> Any:
-        if isinstance(node, IntValueNode):
-            return int(node.value) if len(node.value) < 12 else MAX_PAGE + 1
-        if isinstance(node, VariableNode):
+        if isinstance(node, gql.VariableNode):
             name = node.name.value
-            if name in self.variables:
-                return self.variables[name]
-            return self.defaults.get(name, default)
-        return None
+            return self.variables.get(name, self.defaults.get(name, default))
+        return _read_number(node)
 
     def _measure_schema(
-        self, found: GraphQLField, name: str, times: int, lists: tuple[str, ...]
-    ) -> tuple[int, tuple[str, ...], int]:
-        """A list of introspection is as long as it is; the product of those around it is known
-        too."""
-        if not _is_list(found) or not isinstance(get_named_type(found.type), GraphQLObjectType):
-            return 1, lists, times
+        self, found: gql.GraphQLField, name: str, times: int, lists: tuple[str, ...]
+    ) -> tuple[int, tuple[str, ...]]:
+        """Return how many values a list of introspection has in all, and the lists around them."""
+        if not _is_list(found) or not isinstance(
+            gql.get_named_type(found.type), gql.GraphQLObjectType
+        ):
+            return times, lists
         inner = (*lists, name)
         if inner not in self.sizes.of:
             raise QueryRefused(
@@ -310,17 +250,23 @@ class _Walk:
                 code="query_too_deep",
             )
         around = self.sizes.of.get(lists, 1)
-        total = -(-times * self.sizes.of[inner] // max(around, 1))
-        return self.sizes.of[inner], inner, total
+        return -(-times * self.sizes.of[inner] // max(around, 1)), inner
 
 
-def _is_list(found: GraphQLField) -> bool:
+def _is_list(found: gql.GraphQLField) -> bool:
     return "[" in str(found.type)
+
+
+def _read_number(node: Any) -> int | None:
+    """Return a literal number, one too large where it is very long, None for any other literal."""
+    if not isinstance(node, gql.IntValueNode):
+        return None
+    return int(node.value) if len(node.value) < 12 else MAX_PAGE + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a query comes to."""
+    """The size of a query."""
 
     cost: int
     fields: int
@@ -328,39 +274,30 @@ class Measure:
 
 
 def measure_query(
-    schema: GraphQLSchema,
+    schema: gql.GraphQLSchema,
     sizes: SchemaSizes,
-    document: DocumentNode,
-    operation: OperationDefinitionNode,
+    document: gql.DocumentNode,
+    operation: gql.OperationDefinitionNode,
     variables: Mapping[str, Any],
     limits: Limits,
 ) -> Measure:
-    """What `operation` comes to. The document's other operations keep the same limits: validation
-    reads them too.
-
-    Raises:
-        QueryRefused: it is over one of the limits; says which.
-    """
+    """Return the size of `operation`. Raises QueryRefused over a limit, also for the document's
+    other operations, because validation reads them too."""
     fragments = {
-        d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)
+        d.name.value: d for d in document.definitions if isinstance(d, gql.FragmentDefinitionNode)
     }
     walk = _Walk(schema, sizes, limits, fragments, _read_defaults(operation), variables)
     for other in document.definitions:
-        if isinstance(other, OperationDefinitionNode) and other is not operation:
+        if isinstance(other, gql.OperationDefinitionNode) and other is not operation:
             walk.look(other.selection_set, schema.query_type, 1, 1)
             walk.cost = walk.deepest = 0
     walk.look(operation.selection_set, schema.query_type, 1, 1)
     return Measure(cost=walk.cost, fields=walk.seen, depth=walk.deepest)
 
 
-def _read_defaults(operation: OperationDefinitionNode) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for variable in operation.variable_definitions or ():
-        value = variable.default_value
-        if isinstance(value, IntValueNode):
-            found[variable.variable.name.value] = (
-                int(value.value) if len(value.value) < 12 else MAX_PAGE + 1
-            )
-        elif value is not None:
-            found[variable.variable.name.value] = None
-    return found
+def _read_defaults(operation: gql.OperationDefinitionNode) -> dict[str, Any]:
+    return {
+        variable.variable.name.value: _read_number(variable.default_value)
+        for variable in operation.variable_definitions or ()
+        if variable.default_value is not None
+    }

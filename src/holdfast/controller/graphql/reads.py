@@ -1,7 +1,7 @@
-"""What one query reads from the store: a call for each kind of thing, however many are asked for.
+"""What one query reads from the store: one call for each kind of thing, however many it asks for.
 
-Loaders gather what the fields of one level ask for and read it together. What is one for the whole
-query (the time, the settings, the lists of queues and projects) is read once.
+Loaders gather the requests of all fields of one level and read them together. The time, the
+settings, and the lists of queues and projects are read once for the whole query.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ class Tail(NamedTuple):
     last: int
 
 
+K = TypeVar("K", Chain, Members, Ranks, Tail)
+
+
 class Reads:
-    """One query's reads. Made for it, and closed when it is answered or given up."""
+    """One query's reads, closed when it is answered or given up."""
 
     def __init__(self, controller: Controller, calls_at_once: int, answer_bytes: int) -> None:
         self.controller = controller
@@ -95,13 +98,13 @@ class Reads:
         )
 
     def close(self) -> None:
-        """Read nothing more, and stop what is being read for nobody."""
+        """Read nothing more, and cancel the reads under way."""
         self._closed = True
         for task in self._single.values():
             task.cancel()
 
     def pack(self, value: object) -> msgspec.Raw:
-        """A value as JSON, counted. The one kind of value whose size no cost foresees. Raises
+        """Return a value as JSON and count its bytes, which the query's cost ignores. Raises
         TooLarge."""
         raw = msgspec.json.encode(value)
         self._bytes_left -= len(raw)
@@ -112,14 +115,14 @@ class Reads:
         return msgspec.Raw(raw)
 
     async def call(self, read: Callable[[], Awaitable[T]]) -> T:
-        """One call of the store, in turn: a wide query must not take every connection there is."""
+        """Make one call of the store, in turn: a wide query must not take every connection."""
         async with self._turns:
             if self._closed:
                 raise asyncio.CancelledError
             return await read()
 
     async def once(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """What is read once, whoever asks first."""
+        """Return what is read once for the whole query, under `name`."""
         task = self._single.get(name)
         if task is None:
             task = self._single[name] = asyncio.ensure_future(self.call(read))
@@ -127,25 +130,23 @@ class Reads:
         return found
 
     async def settings(self) -> Settings:
-        """The settings, the same for the whole query."""
+        """Return the settings, the same for the whole query."""
         return await self.once("settings", self.controller.settings.current)
 
     async def queues(self) -> dict[str, QueueRecord]:
-        """Every queue by name, in order."""
+        """Return every queue by name, in order."""
         return {
             queue.name: queue
             for queue in await self.once("queues", self.store.settings.list_queues)
         }
 
     async def projects(self) -> dict[str, ProjectRecord]:
-        """Every project that has settings or unfinished jobs, by name, in order."""
-        return {
-            project.name: project
-            for project in await self.once("projects", self.store.settings.list_projects)
-        }
+        """Return every project that has settings or unfinished jobs, by name, in order."""
+        found = await self.once("projects", self.store.settings.list_projects)
+        return {project.name: project for project in found}
 
     async def policy(self, job: JobRecord) -> RetryPolicy:
-        """The retry policy in force for a job; of an ended job the one it ended under."""
+        """Return the retry policy in force for a job, or the one an ended job ended under."""
         found = self._policies.get(job.id)
         if found is None:
             ended = policy_of_end(job, await self.ending(job)) if job.state.terminal else None
@@ -154,11 +155,11 @@ class Reads:
         return found
 
     async def ending(self, job: JobRecord) -> list[AttemptRecord]:
-        """Its newest attempts, oldest first: enough to tell how its retries stand."""
+        """Return its newest attempts, oldest first: enough for the state of its retries."""
         return await self.attempts.load(Chain(job.id, ENDING)) if job.attempts else []
 
     async def retry_state(self, job: JobRecord) -> RetryState:
-        """Where it stands in its chain."""
+        """Return where it stands in its chain."""
         policy, settings = await self.policy(job), await self.settings()
         now = await self.once("now", self.store.now)
         return make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
@@ -176,59 +177,49 @@ class Reads:
         return [found.get(key) for key in keys]
 
     async def _load_attempts(self, keys: list[Chain]) -> Sequence[list[AttemptRecord]]:
-        async def read(which: Chain, ids: list[str]) -> dict[str, list[AttemptRecord]]:
-            return await self.call(
-                lambda: self.store.jobs.list_attempts_of(
-                    ids, last=which.last, before=which.before, cause=which.cause
-                )
-            )
-
-        return await _load_alike(keys, read)
+        return await self._load_alike(
+            keys,
+            lambda which, ids: self.store.jobs.list_attempts_of(
+                ids, last=which.last, before=which.before, cause=which.cause
+            ),
+        )
 
     async def _load_members(self, keys: list[Members]) -> Sequence[list[MemberRecord]]:
-        async def read(which: Members, attempts: list[Any]) -> dict[Any, list[MemberRecord]]:
-            return await self.call(
-                lambda: self.store.jobs.list_members_of(
-                    attempts, first=which.first, after=which.after
-                )
-            )
-
-        return await _load_alike(keys, read)
+        return await self._load_alike(
+            keys,
+            lambda which, attempts: self.store.jobs.list_members_of(
+                attempts, first=which.first, after=which.after
+            ),
+        )
 
     async def _load_tasks(self, keys: list[Ranks]) -> Sequence[list[TaskRecord]]:
-        async def read(which: Ranks, ids: list[str]) -> dict[str, list[TaskRecord]]:
-            return await self.call(
-                lambda: self.store.jobs.list_tasks_of(ids, first=which.first, after=which.after)
-            )
-
-        return await _load_alike(keys, read)
+        return await self._load_alike(
+            keys,
+            lambda which, ids: self.store.jobs.list_tasks_of(
+                ids, first=which.first, after=which.after
+            ),
+        )
 
     async def _load_events(self, keys: list[Tail]) -> Sequence[list[EventRecord]]:
-        async def read(which: Tail, ids: list[str]) -> dict[str, list[EventRecord]]:
-            return await self.call(lambda: self.store.events.list_events_of(ids, last=which.last))
-
-        return await _load_alike(keys, read)
+        return await self._load_alike(
+            keys, lambda which, ids: self.store.events.list_events_of(ids, last=which.last)
+        )
 
     async def _load_whys(self, jobs: list[JobRecord]) -> Sequence[Why]:
-        return [
-            explain(found)
-            for found in await self.call(lambda: find_circumstances(self.controller, jobs))
-        ]
+        all_found = await self.call(lambda: find_circumstances(self.controller, jobs))
+        return [explain(found) for found in all_found]
 
+    async def _load_alike(
+        self, keys: list[K], read: Callable[[K, list[Any]], Awaitable[dict[Any, list[T]]]]
+    ) -> Sequence[list[T]]:
+        """Read together the keys that differ only in their first part, what they belong to."""
+        alike: dict[tuple[Any, ...], list[K]] = {}
+        for key in keys:
+            alike.setdefault(key[1:], []).append(key)
 
-K = TypeVar("K", Chain, Members, Ranks, Tail)
+        async def read_group(group: list[K]) -> dict[Any, list[T]]:
+            return await self.call(lambda: read(group[0], [key[0] for key in group]))
 
-
-async def _load_alike(
-    keys: list[K], read: Callable[[K, list[Any]], Awaitable[dict[Any, list[T]]]]
-) -> Sequence[list[T]]:
-    """One read for all keys that differ only in what they belong to, which stands first in them."""
-    alike: dict[tuple[Any, ...], list[K]] = {}
-    for key in keys:
-        alike.setdefault(key[1:], []).append(key)
-    parts = [(group, read(group[0], [key[0] for key in group])) for group in alike.values()]
-    answers = await asyncio.gather(*(part for _, part in parts))
-    found: dict[K, list[T]] = {}
-    for (group, _), answer in zip(parts, answers, strict=True):
-        found.update({key: answer.get(key[0], []) for key in group})
-    return [found[key] for key in keys]
+        answers = await asyncio.gather(*(read_group(group) for group in alike.values()))
+        found = dict(zip(alike, answers, strict=True))
+        return [found[key[1:]].get(key[0], []) for key in keys]

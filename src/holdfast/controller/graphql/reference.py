@@ -33,7 +33,7 @@ Cost: each value in the answer is one unit, whether it turns out to be there or 
 
 
 def render_page() -> str:
-    """The page."""
+    """Return the page."""
     limits = Limits()
     rows = {
         "its body": f"{limits.body_bytes // 1024} KiB",

@@ -1,4 +1,4 @@
-"""Where a query begins: what can be asked for by itself."""
+"""The root of the schema: the fields that a query can begin with."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ Q = TypeVar("Q", JobsQuery, EventsQuery)
 
 
 class Paged(msgspec.Struct, Generic[T], frozen=True):
-    """A page as the schema's pages are made from. `next`: what to give as `after`; None at the
-    end."""
+    """The source of the schema's pages. next: the value for `after`; None at the end."""
 
     nodes: list[T]
     next: str | None
@@ -75,8 +74,8 @@ class EventPage:
 
 
 def _fill(query: type[Q], words: Mapping[str, str], values: Mapping[str, Any]) -> Q:
-    """REST's query from a field's arguments, with its checks. words: the arguments that are called
-    otherwise there."""
+    """Return REST's query from a field's arguments, with its checks. words: REST's name → the
+    argument's, where they differ."""
     given = {name: value for name, value in values.items() if value not in (None, [], ())}
     for name, value in given.items():
         refuse_nul(words.get(name, name), value)
@@ -91,8 +90,7 @@ def _fill(query: type[Q], words: Mapping[str, str], values: Mapping[str, Any]) -
 
 
 def refuse_nul(name: str, value: Any) -> None:
-    """No text that is kept has a NUL in it, so nothing can be found by one. Raises
-    ValidationError."""
+    """Raise ValidationError for a NUL, which no stored text contains."""
     texts: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(text, str) and "\x00" in text for text in texts):
         raise ValidationError(f"{name}: a NUL character means nothing here", field=name)
@@ -112,29 +110,12 @@ async def _jobs(
     retries_max: int | None = None,
     host: str | None = None,
 ) -> Any:
-    words = {
-        "limit": "first",
-        "cursor": "after",
-        "retries_min": "retriesMin",
-        "retries_max": "retriesMax",
-    }
-    query = _fill(
-        JobsQuery,
-        words,
-        {
-            "limit": first,
-            "cursor": after,
-            "state": state,
-            "queue": queue,
-            "project": project,
-            "name": name,
-            "label": label,
-            "cause": cause,
-            "retries_min": retries_min,
-            "retries_max": retries_max,
-            "host": host,
-        },
-    )
+    values: dict[str, Any] = {"limit": first, "cursor": after, "state": state, "queue": queue}
+    values |= {"project": project, "name": name, "label": label, "cause": cause, "host": host}
+    values |= {"retries_min": retries_min, "retries_max": retries_max}
+    words = {"limit": "first", "cursor": "after"}
+    words |= {"retries_min": "retriesMin", "retries_max": "retriesMax"}
+    query = _fill(JobsQuery, words, values)
     reads = reads_of(info)
     items, cursor = await reads.call(lambda: read_jobs_page(reads.store, query))
     reads.jobs.prime_many({job.id: job for job in items})
@@ -216,8 +197,8 @@ async def _last_events(
 
 
 def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
-    """A page of what is in order of its keys. It goes on after a key, there or not, so nothing is
-    shown twice."""
+    """Return a page in the order of the keys. It goes on after a key that may be gone, so nothing
+    is shown twice."""
     names = sorted(name for name in items if after is None or name > after)
     more = len(names) > first
     return Paged([items[name] for name in names[:first]], names[first - 1] if more else None)

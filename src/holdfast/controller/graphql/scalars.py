@@ -1,4 +1,4 @@
-"""Scalars, enums and names of the schema: the same words and the same texts as REST's."""
+"""Scalars, enums and names of the schema: the same words and texts as REST's."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ENUMS: tuple[type[Enum], ...] = (JobState, TaskState, AttemptState, HostState, O
 
 
 class Names(NameConverter):
-    """An enum's values are called as they are everywhere else: `running`, not `RUNNING`."""
+    """Names an enum's values as everywhere else: `running`, not `RUNNING`."""
 
     def from_enum_value(self, enum: StrawberryEnumDefinition, enum_value: EnumValue) -> str:
-        """The database's word."""
+        """Return the database's word."""
         return str(enum_value.value)
 
 
 def make_config() -> StrawberryConfig:
-    """What the schema is built with."""
+    """Return the configuration that the schema is built with."""
     for enum in ENUMS:
         strawberry.enum(enum, description=_first_line(enum))
     return StrawberryConfig(name_converter=Names(), scalar_map=_make_scalars())

@@ -1,4 +1,4 @@
-"""The schema, built once in a process, and a query carried out on it."""
+"""The schema, built once in a process, and the reading of queries for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOO_DEEP = "the query is nested too deeply to be read"
 
 
 class BadQuery(HoldfastError):
-    """The text is no query of this schema."""
+    """The text is not a query of this schema."""
 
     code = "graphql_syntax"
     status = 400
@@ -45,7 +45,7 @@ class GraphqlContext:
 
 
 class _Parsed(SchemaExtension):
-    """Hands the document on that was parsed to be measured, so that it is not parsed again."""
+    """Hands on the document that was parsed to be measured, so that it is not parsed again."""
 
     def on_operation(self) -> Iterator[None]:
         context: ExecutionContext = self.execution_context
@@ -54,13 +54,12 @@ class _Parsed(SchemaExtension):
 
 
 class Schema(strawberry.Schema):
-    """strawberry's, quiet: errors are told to who asked, and bugs logged by the service, each
-    once."""
+    """strawberry's schema without its logging: the service answers errors and logs bugs, once."""
 
     def process_errors(
         self, errors: list[GraphQLError], execution_context: ExecutionContext | None = None
     ) -> None:
-        """Nothing here."""
+        """Do nothing."""
 
     @property
     def core(self) -> GraphQLSchema:
@@ -69,11 +68,11 @@ class Schema(strawberry.Schema):
 
 
 class Prepared:
-    """The schema with what is known of it beforehand."""
+    """The schema, and the sizes that are known before a query."""
 
     def __init__(self) -> None:
         config = make_config()
-        # Only now: the enums must have their words before a field names them.
+        # Only now, because the enums must have their words before a field names them.
         from holdfast.controller.graphql.roots import QueryRoot
 
         self.strawberry = Schema(query=QueryRoot, config=config, extensions=[_Parsed])
@@ -83,10 +82,11 @@ class Prepared:
     def read_query(
         self, text: str, variables: Mapping[str, Any], operation_name: str | None, limits: Limits
     ) -> tuple[DocumentNode, OperationDefinitionNode]:
-        """Parse and measure.
+        """Parse and measure a query.
 
         Raises:
-            BadQuery: it cannot be read, is not a query, or names an operation that is not there.
+            GraphQLSyntaxError: it cannot be parsed.
+            BadQuery: it is not a query, or names an operation that does not exist.
             QueryRefused: it is over a limit.
         """
         try:
@@ -108,8 +108,8 @@ class Prepared:
         if operation.operation is not OperationType.QUERY:
             raise BadQuery(
                 f"this is for reading: there are no {operation.operation.value}s. Jobs are "
-                "submitted, cancelled and retried by "
-                "REST (`POST /v1/jobs`), and events are followed there (`GET /v1/events`)",
+                "submitted, cancelled and retried by REST (`POST /v1/jobs`), and events are "
+                "followed there (`GET /v1/events`)",
                 code="query_only",
             )
         try:
@@ -126,12 +126,13 @@ def _say_operation(document: DocumentNode, name: str | None) -> str:
         if isinstance(d, OperationDefinitionNode) and d.name
     ]
     if name is not None:
-        return f"there is no operation {name[:64]!r} in the query; there are {', '.join(names)[:256] or 'none with a name'}"
+        known = ", ".join(names)[:256] or "none with a name"
+        return f"there is no operation {name[:64]!r} in the query; there are {known}"
     return "the query has several operations or none; say which one with operationName"
 
 
 @functools.cache
 def load_schema() -> Prepared:
-    """The schema. Takes half a second the first time, most of it for imports, so not on the event
-    loop."""
+    """Return the schema. The first call takes half a second, mostly imports, so it must not run on
+    the event loop."""
     return Prepared()

@@ -1,8 +1,7 @@
-"""The types of the schema. Their sources are the records themselves: a field without a resolver is
-the record's own.
+"""The types of the schema around jobs. Their sources are the records themselves: a field without a
+resolver is the record's own.
 
-A resolver is typed by its field's annotation, and returns records, which is what `Any` stands for
-here.
+A resolver returns records, which strawberry types by the field's annotation; hence `Any` here.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from holdfast.wire.api import Why
 
 
 def reads_of(info: Info) -> Reads:
-    """The reads of the query that is being answered."""
+    """Return the reads of the query that is being answered."""
     found: Reads = info.context.reads
     return found
 
 
 def own_field(name: str, description: str) -> Any:
-    """A field that the record has under another name."""
+    """Return a field that the record has under another name."""
 
     def get(root: Parent[Any]) -> Any:
         return getattr(root, name)
@@ -39,7 +38,7 @@ def own_field(name: str, description: str) -> Any:
 
 
 def json_field(name: str, description: str) -> Any:
-    """A field of any JSON."""
+    """Return a field of any JSON."""
 
     def get(root: Parent[Any], info: Info) -> Any:
         value = getattr(root, name)
@@ -49,6 +48,7 @@ def json_field(name: str, description: str) -> Any:
 
 
 def make_field(resolver: Callable[..., Any], description: str) -> Any:
+    """Return a field with a resolver."""
     return strawberry.field(resolver=resolver, description=description)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class Gone(Exception):
-    """The client hung up while its request was read. There is nobody to answer."""
+    """The client hung up while its request was read, so there is no answer to send."""
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -32,26 +33,25 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """Return the whole body.
 
     Raises:
-        TooLarge: over `limit_bytes`, seen from its length before a byte is read where the client
-        tells it.
+        TooLarge: it is over `limit_bytes`; no byte is read where Content-Length says so.
         SlowRequest: it took longer than `BODY_SECONDS`.
         Gone: the client hung up.
     """
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
         raise too_large(limit_bytes)
-    message = await _receive(receive, BODY_SECONDS)
-    if not message.get("more_body", False):
-        return _checked(message.get("body", b""), limit_bytes)
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_SECONDS
-    whole = bytearray(message.get("body", b""))
-    while message.get("more_body", False):
-        if len(whole) > limit_bytes:
-            raise too_large(limit_bytes)
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
         message = await _receive(receive, until - loop.time())
-        whole += message.get("body", b"")
-    return _checked(bytes(whole), limit_bytes)
+        more = message.get("more_body", False)
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > limit_bytes:
+            raise too_large(limit_bytes)
+    return b"".join(pieces)
 
 
 async def _receive(receive: Receive, seconds: float) -> Message:
@@ -65,14 +65,8 @@ async def _receive(receive: Receive, seconds: float) -> Message:
     return message
 
 
-def _checked(body: bytes, limit_bytes: int) -> bytes:
-    if len(body) > limit_bytes:
-        raise too_large(limit_bytes)
-    return body
-
-
 def too_large(limit_bytes: int) -> TooLarge:
-    """The error for a body over its limit."""
+    """Return the error for a body over its limit."""
     return TooLarge(f"the body is over the limit of {limit_bytes} bytes; send less at once")
 
 
@@ -80,9 +74,8 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode JSON into the struct of `decoder`.
 
     Raises:
-        BadSyntax: not JSON or not UTF-8 (400).
-        ValidationError: JSON that does not fit, or text that cannot be stored, with the field's
-        path (422).
+        BadSyntax: it is not JSON or not UTF-8 (400).
+        ValidationError: it does not fit, or has text that cannot be stored; names the field (422).
     """
     try:
         value = decoder.decode(body)
@@ -103,7 +96,7 @@ def _say_syntax(body: bytes, error: Exception) -> str:
 
 
 def refuse_nul(body: bytes, value: object) -> None:
-    """Refuse U+0000 anywhere in the text of `value`: neither a program nor the database can hold
+    """Refuse U+0000 anywhere in the text of `value`: program arguments and the database cannot hold
     it."""
     if b"\\u0000" not in body:
         return
@@ -117,30 +110,20 @@ def refuse_nul(body: bytes, value: object) -> None:
 def _find_nul(value: Any, path: str) -> str | None:
     if isinstance(value, str):
         return path if "\x00" in value else None
+    inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
-        for key, inner in value.items():
-            found = (
-                path
-                if "\x00" in str(key)
-                else _find_nul(inner, f"{path}.{key}" if path else str(key))
-            )
-            if found is not None:
-                return found
-    if isinstance(value, (list, tuple)):
-        for number, inner in enumerate(value):
-            found = _find_nul(inner, f"{path}[{number}]")
-            if found is not None:
-                return found
-    return None
+        if any("\x00" in str(key) for key in value):
+            return path
+        inner = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = ((f"{path}[{number}]", item) for number, item in enumerate(value))
+    return next((bad for at, item in inner if (bad := _find_nul(item, at)) is not None), None)
 
 
 def decode_report(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode what an agent reports.
-
-    Unlike a person's input, a report is never refused for a NUL in some program's output: a job
-    whose last words were binary must still end. NULs become U+FFFD, as the database cannot hold
-    them.
-    """
+    """Decode what an agent reports. Unlike a person's input, it is never refused for a NUL: a job
+    whose last output was binary must still end. NULs become U+FFFD, because the database cannot
+    hold them."""
     try:
         value = decoder.decode(body)
         if b"\\u0000" in body:
@@ -163,7 +146,7 @@ def decode_packed(body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
 
 
 def replace_nul(value: Any) -> Any:
-    """`value` with U+FFFD for every NUL in its text."""
+    """Return `value` with U+FFFD for every NUL in its text."""
     if isinstance(value, str):
         return value.replace("\x00", "�")
     if isinstance(value, dict):

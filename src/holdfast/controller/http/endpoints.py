@@ -1,5 +1,4 @@
-"""What a route is: one record from which the router, the access check and the OpenAPI page are all
-made."""
+"""What a route is: one record that the router, the access check and the OpenAPI page share."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec.inspect import IntType, ListType, StructType, UnionType, VarTupleType
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from holdfast.controller.runtime.context import Controller
 
 T = TypeVar("T")
-Handler = Callable[["ApiCall"], Awaitable[Response]]
+Handler = Callable[["HttpCall"], Awaitable[Response]]
 MAX_QUERY_CHARS = 8192
+_find_decoder = functools.cache(msgspec.json.Decoder)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One method of one path.
 
-    query: a struct whose fields are the query's parameters; body: the JSON body's type.
-    answers: status → what is answered (a type, or None for no JSON body). `media` is the success's
-    type where not JSON.
+    query: a struct whose fields are the query's parameters; body: the JSON body's type. answers:
+    status → the type of the answer, or None for no JSON body. media: the media types of a success.
     raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with
     its defaults.
     """
@@ -62,7 +62,7 @@ class PageOf:
         self.item = item
 
 
-class ApiCall:
+class HttpCall:
     """One request on its way to its handler."""
 
     __slots__ = ("controller", "host", "params", "receive", "scope", "token")
@@ -76,26 +76,32 @@ class ApiCall:
         self.host: HostRecord | None = None
 
     def header(self, name: str) -> str | None:
-        """A header of the request, or None."""
+        """Return a header of the request, or None."""
         return header(self.scope, name.encode("latin-1"))
 
     def query(self, type_: type[T]) -> T:
-        """The query's parameters as `type_`. Raises ValidationError for one that is unknown,
+        """Return the query's parameters as `type_`. Raises ValidationError for one that is unknown,
         repeated or unfit."""
         return decode_query(self.scope["query_string"], type_)
 
-    async def body(self, decoder: msgspec.json.Decoder[T], *, default: T | None = None) -> T:
-        """The JSON body. `default` stands for an absent one."""
+    async def body(self, type_: type[T], *, default: T | None = None) -> T:
+        """Return the JSON body as `type_`, or `default` for an absent one."""
         data = await read_body(self.scope, self.receive, MAX_BODY_BYTES)
         if not data and default is not None:
             return default
+        decoder: msgspec.json.Decoder[T] = _find_decoder(type_)  # type: ignore[arg-type]  # see below
         return decode_body(data, decoder)
 
     @property
     def caller(self) -> TokenRecord:
-        """The token that speaks."""
+        """The caller's token."""
         assert self.token is not None
         return self.token
+
+    @property
+    def caller_name(self) -> str:
+        """The caller's token as reasons name it."""
+        return self.caller.name or self.caller.id
 
 
 def decode_query(query_string: bytes, type_: type[T]) -> T:
@@ -103,15 +109,11 @@ def decode_query(query_string: bytes, type_: type[T]) -> T:
     if len(query_string) > MAX_QUERY_CHARS:
         raise ValidationError(f"the query is over {MAX_QUERY_CHARS} characters", field="query")
     try:
-        pairs = parse_qsl(
-            query_string.decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=200,
-        )
+        text = query_string.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=200)
     except (ValueError, UnicodeDecodeError):
         raise ValidationError("the query string is not text in UTF-8", field="query") from None
-    many, whole = _read_kinds(type_)  # type: ignore[arg-type]  # a class is hashable; mypy loses that in a TypeVar
+    many, whole = _read_kinds(type_)  # type: ignore[arg-type]  # mypy forgets that a class is hashable
     values: dict[str, Any] = {}
     for name, value in pairs:
         if "\x00" in name or "\x00" in value:
@@ -124,8 +126,8 @@ def decode_query(query_string: bytes, type_: type[T]) -> T:
         elif name in values:
             raise ValidationError(f"query.{name}: given more than once", field=f"query.{name}")
         else:
-            # Only whole numbers are read out of text. A laxer conversion would take a job called
-            # "null" for no name.
+            # Only whole numbers are read out of text: a laxer conversion would read a job called
+            # "null" as no name.
             values[name] = int(value) if name in whole and _WHOLE.fullmatch(value) else value
     try:
         return msgspec.convert(values, type_)
@@ -138,21 +140,15 @@ _WHOLE = re.compile(r"-?[0-9]{1,20}")
 
 @functools.cache
 def _read_kinds(type_: type[Any]) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of the fields that may be repeated, and of those that are whole numbers."""
+    """Return the names of the fields that may be repeated, and of the whole numbers."""
     info = msgspec.inspect.type_info(type_)
-    assert isinstance(info, msgspec.inspect.StructType)
+    assert isinstance(info, StructType)
     many, whole = set(), set()
     for field_ in info.fields:
-        kinds = (
-            field_.type.types
-            if isinstance(field_.type, msgspec.inspect.UnionType)
-            else (field_.type,)
-        )
-        if any(
-            isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType))
-            for kind in kinds
-        ):
-            many.add(field_.name)
-        if any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
-            whole.add(field_.name)
+        kind = field_.type
+        for one in kind.types if isinstance(kind, UnionType) else (kind,):
+            if isinstance(one, (VarTupleType, ListType)):
+                many.add(field_.name)
+            elif isinstance(one, IntType):
+                whole.add(field_.name)
     return frozenset(many), frozenset(whole)

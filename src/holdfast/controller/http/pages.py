@@ -1,5 +1,5 @@
-"""Pages and cursors. A cursor is opaque to the client, and one we did not make is refused rather
-than guessed at."""
+"""Pages and cursors. A cursor is opaque to the client, and one that the server did not make is
+refused."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from holdfast.errors import NotFound, ValidationError
 
 
 def make_cursor(job_id: str) -> str:
-    """The cursor that goes on after `job_id`."""
+    """Return the cursor that goes on after `job_id`."""
     return base64.urlsafe_b64encode(b"j1:" + job_id.encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str) -> str:
-    """The id a cursor goes on after. Raises ValidationError for anything that is not one of
-    ours."""
+    """Return the id a cursor goes on after. Raises ValidationError for any other text."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
     except (ValueError, binascii.Error, UnicodeError):
         text = ""
-    if (
-        not text.startswith("j1:")
-        or not ID_PATTERN.fullmatch(text[3:])
-        or make_cursor(text[3:]) != cursor
-    ):
+    if not ID_PATTERN.fullmatch(text[3:]) or make_cursor(text[3:]) != cursor:
         raise ValidationError(
             "query.cursor: this is no cursor of ours; take `next` of the page before",
             field="query.cursor",
@@ -39,12 +34,12 @@ def read_cursor(cursor: str) -> str:
 
 
 def answer_page(items: Sequence[object], next_cursor: str | None = None) -> Response:
-    """A page."""
+    """Return a page."""
     return answer_json({"items": items, "next": next_cursor})
 
 
 def check_job_id(job_id: str) -> str:
-    """Refuse what cannot be a job's id before the store is asked. Raises NotFound."""
+    """Raise NotFound for text that cannot be a job's id, before the store is asked."""
     if not ID_PATTERN.fullmatch(job_id):
         raise NotFound(
             f"there is no job {job_id[:64]!r}; a job's id is 20 letters and digits, as `holdfast "

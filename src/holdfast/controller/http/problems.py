@@ -19,15 +19,14 @@ encode = msgspec.json.Encoder().encode
 
 
 class BadSyntax(HoldfastError):
-    """The bytes are not what they should be at all: not JSON, not UTF-8."""
+    """The bytes cannot be read at all: they are not JSON, or not UTF-8."""
 
     code = "malformed_json"
     status = 400
 
 
 class MethodNotAllowed(HoldfastError):
-    """The path exists, but not with this method. `allowed`: those it takes, as the Allow header has
-    them."""
+    """The path does not take this method. allowed: those it takes, as in the Allow header."""
 
     code = "method_not_allowed"
     status = 405
@@ -78,8 +77,8 @@ def answer_problem(error: HoldfastError, instance: str | None = None) -> Respons
 def explain_bad_value(
     error: msgspec.ValidationError, where: str = "", kind: object = None
 ) -> ValidationError:
-    """Turn msgspec's word on a value into ours: the sentence, and the field's path. `kind`: the
-    type it was to be, where known."""
+    """Turn msgspec's error about a value into ours, with the field's path. kind: the type it should
+    have, where known."""
     said, path = split_path(str(error))
     sentence = say_mismatch(said, kind, path)
     field = ".".join(part for part in (where, path) if part) or None

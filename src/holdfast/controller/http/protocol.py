@@ -3,14 +3,15 @@
 HTTP-1  A connection that has not sent a whole request head in time is closed: at its opening, after
         a half request, and between requests alike. A body's time is bounded where it is read.
 HTTP-2  A head over its limits is answered 431 and the connection closed; nothing of it is kept.
-HTTP-3  Who is refused can read why: a connection that is closed while its peer still sends is
-        reset, and with that what was not read yet is lost. So the sending side is closed first, and
-        what comes is thrown away for `LINGER_SECONDS`.
+HTTP-3  A refused client can read why: a connection that is closed while its peer still sends is
+        reset, and the peer loses what it has not read yet. So only the sending side is closed
+        first, and incoming bytes are dropped for `LINGER_SECONDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -46,12 +47,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and len(data) <= MAX_HEAD_BYTES:
-                # Pieces of one head that add up; a single large piece is judged by its headers
-                # below.
-                self._refuse(
-                    431, "header_too_large", f"the request's head is over {MAX_HEAD_BYTES} bytes"
-                )
-                return
+                # Pieces of one head that add up; a single large piece is judged by its headers.
+                detail = f"the request's head is over {MAX_HEAD_BYTES} bytes"
+                return self._refuse(431, "header_too_large", detail)
             if self._head_timer is None:
                 self._start_head_timer()
         super().data_received(data)
@@ -76,12 +74,10 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
-            self._refuse(
-                431,
-                "header_too_large",
-                f"a request has at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes of them",
+            detail = (
+                f"a request has at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes of them"
             )
-            return
+            return self._refuse(431, "header_too_large", detail)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -115,20 +111,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._refused = True
-        title = {
-            400: "Bad Request",
-            408: "Request Timeout",
-            431: "Request Header Fields Too Large",
-        }[status]
+        title = HTTPStatus(status).phrase
         body = msgspec.json.encode(Problem(title=title, status=status, code=code, detail=detail))
         head = (
             f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self._stop_head_timer()
-        if (
-            self.cycle is None or self.cycle.response_complete
-        ):  # never into the middle of another answer
+        # Never into the middle of another answer.
+        if self.cycle is None or self.cycle.response_complete:
             self.transport.write(head.encode() + body)
             if self.transport.can_write_eof():  # TLS has no half of a connection to close
                 self.transport.write_eof()

@@ -20,16 +20,13 @@ Text = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Root of the queries. A parameter nobody knows is refused: a misspelt filter must not list
+    """The root of the queries. An unknown parameter is refused: a misspelt filter must not list
     everything."""
 
 
 class JobsQuery(Query, frozen=True, kw_only=True):
-    """Which jobs, newest first. `label` is `name=value`; `state` and `label` may be repeated;
-    `host` is an id or a name.
-
-    retries_min, retries_max: how many retries it has been charged, both ends included.
-    """
+    """Which jobs, newest first. label: `name=value`; state and label may be repeated. host: an id
+    or a name. retries_min, retries_max: how many retries it was charged, both included."""
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
@@ -84,8 +81,8 @@ class ConfigQuery(Query, frozen=True, kw_only=True):
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):
-    """`after`: an event's id. `kind` may be repeated; `job.*` takes every kind with that beginning.
-    `tail`: the last n."""
+    """after: an event's id. kind: may be repeated; `job.*` takes every kind with that beginning.
+    tail: the last n."""
 
     after: Text | None = None
     limit: Limit = 500

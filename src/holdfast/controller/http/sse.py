@@ -13,22 +13,22 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError
 
 KEEP_ALIVE_SECONDS = 15.0
-WRITE_SECONDS = 60.0  # a reader that takes nothing for so long is gone
+WRITE_SECONDS = 60.0  # after which a reader that took nothing counts as gone
 _encode = msgspec.json.Encoder().encode
 
 
 def event_bytes(kind: str, value: object, event_id: str | None = None) -> bytes:
-    """One server-sent event. JSON holds no line break, so one `data:` line is enough."""
+    """Return one server-sent event. JSON holds no line break, so one `data:` line is enough."""
     head = f"id: {event_id}\n" if event_id is not None else ""
     return f"{head}event: {kind}\ndata: ".encode() + _encode(value) + b"\n\n"
 
 
 class StreamAnswer(Response):
-    """A response that is written as `pieces` come. An empty piece means "nothing new": a keep-alive
-    may be due.
+    """A response that is written as `pieces` come. An empty piece means that there is nothing new,
+    and that a keep-alive may be due.
 
-    STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store;
-              nothing piles up.
+    STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store,
+              and nothing piles up.
     """
 
     def __init__(

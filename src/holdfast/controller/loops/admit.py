@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
@@ -43,7 +43,7 @@ class Round(msgspec.Struct, frozen=True):
     room_left: bool = False
 
 
-class AdmitLoop:
+class AdmitLoop(Loop):
     """Repeats while it makes progress: a full queue does not wait for the next tick.
 
     It reads the first `LIMIT` jobs of each queue. Where none of them finds room and some room is
@@ -52,11 +52,11 @@ class AdmitLoop:
     """
 
     name = "admit"
-    topic: str | None = "admit"
+    topic = "admit"
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._deep_at = 0.0
 
     async def run_once(self) -> Summary:

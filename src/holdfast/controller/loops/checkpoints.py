@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast.blobs.interface import BlobsUnavailable
-from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.loops")
@@ -17,7 +17,7 @@ _BATCH = 1000
 _MAX_BATCHES = 100
 
 
-class CheckpointsLoop:
+class CheckpointsLoop(Loop):
     """Blobs of jobs that have succeeded or are gone → deleted, then their rows; now and then, blobs
     without a row → deleted.
 
@@ -25,11 +25,11 @@ class CheckpointsLoop:
     """
 
     name = "checkpoints"
-    topic: str | None = "checkpoints"
+    topic = "checkpoints"
     interval_seconds = 60.0
 
     def __init__(self, controller: Controller, orphan_seconds: float = ORPHAN_SECONDS) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._orphan_seconds = orphan_seconds
         self._sweep_at = controller.clock()
         self._failed = False

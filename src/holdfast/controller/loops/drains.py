@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.endings.decide import Decision
 from holdfast.core.endings.drain import plan_completion
@@ -19,15 +19,15 @@ LIMIT = 200
 FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed end comes earlier
 
 
-class DrainsLoop:
+class DrainsLoop(Loop):
     """Completes drains, once each: the epoch guards the write."""
 
     name = "drains"
-    topic: str | None = "drain"
+    topic = "drain"
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._force_at = 0.0
 
     async def run_once(self) -> Summary:

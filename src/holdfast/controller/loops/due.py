@@ -7,7 +7,7 @@ import logging
 
 from holdfast.controller.loops.allowance import Allowance
 from holdfast.controller.loops.due_times import LOOK_SECONDS
-from holdfast.controller.loops.silhouette import Summary
+from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.loops")
@@ -16,14 +16,14 @@ LEAST_SECONDS = 0.01
 PACE_SECONDS = 0.1  # the rate limit lets a few go together, because each transaction has its cost
 
 
-class DueLoop:
+class DueLoop(Loop):
     """Wakes by itself when the next retry it was told of is due, and at least every second."""
 
     name = "due"
-    topic: str | None = "due"
+    topic = "due"
 
     def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._allowance = Allowance()
         self.interval_seconds = LOOK_SECONDS
 

@@ -12,19 +12,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from holdfast.controller.loops import sweeps
 from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
-from holdfast.controller.loops.sweeps import (
-    DeadHostsLoop,
-    HostDrainsLoop,
-    LeasesLoop,
-    PruneLoop,
-    ReservationsLoop,
-)
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable
@@ -39,12 +33,12 @@ def make_loops(controller: Controller) -> list[Loop]:
         AdmitLoop(controller),
         DrainsLoop(controller),
         MembersLoop(controller),
-        LeasesLoop(controller),
-        ReservationsLoop(controller),
+        sweeps.LeasesLoop(controller),
+        sweeps.ReservationsLoop(controller),
         DueLoop(controller),
-        DeadHostsLoop(controller),
-        HostDrainsLoop(controller),
-        PruneLoop(controller),
+        sweeps.DeadHostsLoop(controller),
+        sweeps.HostDrainsLoop(controller),
+        sweeps.PruneLoop(controller),
         WebhooksLoop(controller),
         PruneDeliveriesLoop(controller),
         CheckpointsLoop(controller),

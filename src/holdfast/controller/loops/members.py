@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from holdfast.controller.loops.silhouette import Summary
-from holdfast.controller.runtime.context import Controller
+from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement
@@ -16,15 +15,12 @@ log = logging.getLogger("holdfast.loops")
 LIMIT = 500
 
 
-class MembersLoop:
+class MembersLoop(Loop):
     """Decides each fall once: the member's epoch guards the write."""
 
     name = "members"
-    topic: str | None = "drain"
+    topic = "drain"
     interval_seconds = 2.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         controller = self._controller

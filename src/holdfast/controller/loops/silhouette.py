@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import Unavailable
@@ -25,15 +25,19 @@ MAX_PRUNE_BATCHES = 100
 Summary = Mapping[str, Any]
 
 
-class Loop(Protocol):
-    """One control loop. `topic` is the hint it wakes by, or None for its interval alone."""
+class Loop:
+    """One control loop. topic: the hint it wakes by, or None for its interval alone."""
 
     name: str
-    topic: str | None
+    topic: str | None = None
     interval_seconds: float
 
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
     async def run_once(self) -> Summary:
-        """Do what there is to do now, and say what was done. An empty summary: nothing."""
+        """Do what there is to do now, and return what was done. An empty summary: nothing."""
+        raise NotImplementedError
 
 
 def end_if_cancelled() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.controller.loops.silhouette import Summary, prune_history
-from holdfast.controller.runtime.context import Controller
+from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.placement.ranks import name_places
@@ -17,15 +16,11 @@ from holdfast.moves.values import JobFilter
 log = logging.getLogger("holdfast.loops")
 
 
-class LeasesLoop:
+class LeasesLoop(Loop):
     """Silence that outlasted its lease → the task is lost and its job drains."""
 
     name = "leases"
-    topic: str | None = None
     interval_seconds = 2.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         controller = self._controller
@@ -43,16 +38,12 @@ class LeasesLoop:
         return {"lapsed": len(jobs)} if jobs else {}
 
 
-class ReservationsLoop:
+class ReservationsLoop(Loop):
     """Reservations never taken by their hosts → queued again; starts that take too long → a
     drain."""
 
     name = "reservations"
-    topic: str | None = None
     interval_seconds = 5.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         controller = self._controller
@@ -106,16 +97,12 @@ class ReservationsLoop:
         return True
 
 
-class HostDrainsLoop:
+class HostDrainsLoop(Loop):
     """Hosts being drained whose deadline has come → what still runs there is stopped, at no
     charge."""
 
     name = "host_drains"
-    topic: str | None = None
     interval_seconds = 2.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         controller = self._controller
@@ -131,16 +118,12 @@ class HostDrainsLoop:
         return {"drained": sorted(drained)} if drained else {}
 
 
-class DeadHostsLoop:
+class DeadHostsLoop(Loop):
     """Hosts with running work and no heartbeat → flagged once, and one line that says what to
     do."""
 
     name = "dead_hosts"
-    topic: str | None = None
     interval_seconds = 5.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         controller = self._controller
@@ -184,15 +167,11 @@ class DeadHostsLoop:
         )
 
 
-class PruneLoop:
+class PruneLoop(Loop):
     """Ended jobs older than `history_days` → deleted, in small batches."""
 
     name = "prune"
-    topic: str | None = None
     interval_seconds = 600.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         return await prune_history(self._controller, self._controller.store.jobs.prune)

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from holdfast.controller.loops.silhouette import Summary, prune_history
+from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
@@ -45,7 +45,7 @@ _OUTCOMES = {
 }
 
 
-class WebhooksLoop:
+class WebhooksLoop(Loop):
     """A run lasts as long as any try is under way, so that a slow receiver does not hold back the
     deliveries to others.
 
@@ -55,11 +55,11 @@ class WebhooksLoop:
     """
 
     name = "webhooks"
-    topic: str | None = "events"
+    topic = "events"
     interval_seconds = 1.0
 
     def __init__(self, controller: Controller, policy: BackOff | None = None) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._policy = policy or BackOff()
         self._windows: dict[str, int] = {}
         self._pause_seconds = PAUSE_SECONDS
@@ -212,15 +212,11 @@ class WebhooksLoop:
         return tally
 
 
-class PruneDeliveriesLoop:
+class PruneDeliveriesLoop(Loop):
     """Delivered and dead deliveries older than `history_days` → deleted, in small batches."""
 
     name = "prune_deliveries"
-    topic: str | None = None
     interval_seconds = 600.0
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
     async def run_once(self) -> Summary:
         return await prune_history(

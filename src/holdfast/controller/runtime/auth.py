@@ -1,4 +1,4 @@
-"""Who calls: users by token, hosts by key. Only hashes are looked up, and what was looked up is
+"""Authentication: users by token, hosts by key. Only hashes are looked up, and the answers are
 remembered for a moment."""
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from holdfast.core.ids import ENTROPY_BITS, make_id
 from holdfast.core.records import HostRecord, TokenRecord
-from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
+from holdfast.errors import Forbidden, HoldfastError, Unauthorized
 from holdfast.store.port.store import Store
 
+T = TypeVar("T")
 TOKEN_SECONDS = 4.0  # a revoked token is refused within 5 s
 HOST_KEY_SECONDS = 60.0  # the store checks the host's row at every sync in any case
 MAX_REMEMBERED = 20_000
@@ -24,8 +26,8 @@ MAX_SECRET_CHARS = 256
 
 
 class Role(IntEnum):
-    """Who may call a route. `ANYONE`: no token. `JOIN` and `HOST` stand apart from the users'
-    ladder read < submit < admin."""
+    """The role that a route needs. `ANYONE`: no token. `JOIN` and `HOST` stand apart from the
+    users' ladder read < submit < admin."""
 
     ANYONE = 0
     READ = 1
@@ -39,14 +41,14 @@ _LADDER = {"read": Role.READ, "submit": Role.SUBMIT, "admin": Role.ADMIN}
 
 
 def hash_secret(secret: str) -> bytes:
-    """The hash a secret is stored and looked up by. Plain SHA-256 will do: a secret is 256 random
-    bits, not a password."""
+    """Return the hash a secret is stored and looked up by. Plain SHA-256 is enough: a secret is 256
+    random bits, not a password."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def make_secret(kind: str) -> str:
-    """A new secret; `kind` ("t" user, "j" join, "k" host key) shows in its prefix what leaked,
-    should it leak."""
+    """Return a new secret. Its prefix shows its kind ("t" user, "j" join, "k" host key) if it
+    leaks."""
     return f"hf{kind}_{secrets.token_urlsafe(32)}"
 
 
@@ -58,9 +60,8 @@ class _Ids:
         self._last_ms = self._last_entropy = 0
 
     def make(self) -> str:
-        now_ms = max(
-            int(time.time() * 1000), self._last_ms
-        )  # a clock set back does not turn the order round
+        # A clock that is set back does not turn the order round.
+        now_ms = max(int(time.time() * 1000), self._last_ms)
         if now_ms == self._last_ms:
             entropy = self._last_entropy + 1 + secrets.randbits(20)
         else:
@@ -70,7 +71,7 @@ class _Ids:
 
 
 make_new_id = _Ids().make
-"""A new id from the wall clock and the system's randomness."""
+"""Return a new id from the wall clock and the system's randomness."""
 
 
 def read_bearer(authorization: str | None) -> str:
@@ -84,60 +85,70 @@ def read_bearer(authorization: str | None) -> str:
     return secret
 
 
+class _Remembered(Generic[T]):
+    """Answers by hash, each kept for `seconds`."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: dict[bytes, tuple[float, T]] = {}
+
+    async def find(self, digest: bytes, look_up: Callable[[bytes], Awaitable[T]]) -> T:
+        """Return the answer; an error of `look_up` is raised and not kept."""
+        kept, now = self._kept.get(digest), self._clock()
+        if kept is not None and kept[0] > now:
+            return kept[1]
+        self._kept.pop(digest, None)
+        found = await look_up(digest)
+        if len(self._kept) >= MAX_REMEMBERED:
+            self._kept.clear()
+        self._kept[digest] = (now + self._seconds, found)
+        return found
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+
 class Guard:
     """Looks secrets up, and remembers the answers for a few seconds."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._clock = clock
-        self._tokens: dict[bytes, tuple[float, TokenRecord]] = {}
-        self._hosts: dict[bytes, tuple[float, HostRecord]] = {}
+        self._tokens: _Remembered[TokenRecord] = _Remembered(TOKEN_SECONDS, clock)
+        self._hosts: _Remembered[HostRecord] = _Remembered(HOST_KEY_SECONDS, clock)
 
     async def find_user(self, authorization: str | None) -> TokenRecord:
-        """Return the token that speaks. Raises Unauthorized."""
-        digest = hash_secret(read_bearer(authorization))
-        kept = self._tokens.get(digest)
-        now = self._clock()
-        if kept is not None and kept[0] > now:
-            return kept[1]
-        self._tokens.pop(digest, None)
-        token = await self._store.tokens.find_token(digest)
-        if token is None or token.role not in _LADDER:
-            what = (
-                "a join token only registers a host"
-                if token is not None
-                else "nobody knows this token; it may have expired"
-            )
-            raise Unauthorized(what + ". Make one with `holdfast token create`")
-        if len(self._tokens) >= MAX_REMEMBERED:
-            self._tokens.clear()
-        self._tokens[digest] = (now + TOKEN_SECONDS, token)
-        return token
+        """Return the caller's token. Raises Unauthorized."""
+        return await self._tokens.find(hash_secret(read_bearer(authorization)), self._look_up_token)
 
     async def find_host(self, authorization: str | None) -> HostRecord:
-        """Return the host whose key speaks, as it was when the key was last looked up. Raises
+        """Return the calling host, as it was when its key was last looked up. Raises
         Unauthorized."""
-        digest = hash_secret(read_bearer(authorization))
-        kept = self._hosts.get(digest)
-        now = self._clock()
-        if kept is not None and kept[0] > now:
-            return kept[1]
-        self._hosts.pop(digest, None)
+        return await self._hosts.find(hash_secret(read_bearer(authorization)), self._look_up_host)
+
+    def forget(self) -> None:
+        """Forget every answer: a token was revoked, or a host ended, on this replica."""
+        self._tokens.forget()
+        self._hosts.forget()
+
+    async def _look_up_token(self, digest: bytes) -> TokenRecord:
+        token = await self._store.tokens.find_token(digest)
+        if token is None or token.role not in _LADDER:
+            what = "this token does not exist; it may have expired"
+            if token is not None:
+                what = "a join token only registers a host"
+            raise Unauthorized(what + ". Make one with `holdfast token create`")
+        return token
+
+    async def _look_up_host(self, digest: bytes) -> HostRecord:
         host = await self._store.hosts.find_host_by_key(digest)
         if host is None:
             raise Unauthorized(
                 "no host has this key; register with a join token (`holdfast token create --role "
                 "join`)"
             )
-        if len(self._hosts) >= MAX_REMEMBERED:
-            self._hosts.clear()
-        self._hosts[digest] = (now + HOST_KEY_SECONDS, host)
         return host
-
-    def forget(self) -> None:
-        """Forget every answer: a token was revoked, or a host ended, on this replica."""
-        self._tokens.clear()
-        self._hosts.clear()
 
 
 def check_role(token: TokenRecord, needed: Role) -> None:
@@ -153,8 +164,8 @@ async def ensure_admin_token(store: Store, token_file: Path) -> str:
     """Return the admin token kept in `token_file`, making a new one (0600) where there is none that
     still works.
 
-    The file is written whole under another name and moved into place, so that nobody reads half a
-    token, and no moment exists in which others may read it. A file that another user could read or
+    The file is written whole under another name and moved into place, so that a reader never finds
+    half a token, and other users can read it at no moment. A file that another user could read or
     owns is refused.
 
     Raises:
@@ -162,43 +173,43 @@ async def ensure_admin_token(store: Store, token_file: Path) -> str:
         Unavailable: the store cannot be asked.
     """
     try:
-        return await _keep_admin_token(store, token_file)
+        secret = _read_private(token_file)
+        if secret and len(secret) <= MAX_SECRET_CHARS:
+            token = await store.tokens.find_token(hash_secret(secret))
+            if token is not None and token.role == "admin":
+                return secret
+        secret = make_secret("t")
+        # The file first: a token that is in the file alone is replaced at the next start, but one
+        # that is on record alone could never be used or explained.
+        _write_private(token_file, secret + "\n")
+        await store.tokens.create_token(
+            make_new_id(), "admin", "first admin", hash_secret(secret), None
+        )
+        return secret
     except OSError as error:
         raise HoldfastError(
             f"the token file {token_file} cannot be used: {error.strerror}"
         ) from error
 
 
-async def _keep_admin_token(store: Store, token_file: Path) -> str:
+def _read_private(path: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
-        fd = os.open(token_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
             status = os.fstat(file.fileno())
             if status.st_mode & 0o077 or status.st_uid != os.geteuid():
                 raise HoldfastError(
-                    f"{token_file} can be read by others or is not ours; delete it, or `chmod "
-                    "600` it, and start again"
+                    f"{path} can be read by others or is not ours; delete it, or `chmod 600` it, "
+                    "and start again"
                 )
-            secret = file.read(MAX_SECRET_CHARS + 1).strip()
-        if secret and len(secret) <= MAX_SECRET_CHARS:
-            token = await store.tokens.find_token(hash_secret(secret))
-            if token is not None and token.role == "admin":
-                return secret
-    secret = make_secret("t")
-    # The file first: a token that is in the file alone is replaced at the next start, one that is
-    # on record alone is everybody's riddle for ever.
-    _write_private(token_file, secret + "\n")
-    await store.tokens.create_token(
-        make_new_id(), "admin", "first admin", hash_secret(secret), None
-    )
-    return secret
+            return file.read(MAX_SECRET_CHARS + 1).strip()
+    return ""
 
 
 def _write_private(path: Path, text: str) -> None:
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    fd = os.open(
-        scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(scratch, flags, 0o600)
     try:
         with os.fdopen(fd, "w") as file:
             file.write(text)
@@ -208,8 +219,3 @@ def _write_private(path: Path, text: str) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-
-
-def host_not_found(host: str) -> NotFound:
-    """The error for a host nobody knows."""
-    return NotFound(f"there is no host {host!r}; `holdfast hosts` lists them")

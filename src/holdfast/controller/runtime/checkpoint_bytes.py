@@ -1,12 +1,11 @@
-"""Checkpoints on their way in and out: bytes between a socket and the blob store, a piece at a
-time.
+"""The bytes of checkpoints between a socket and the blob store, a piece at a time.
 
-CKPT-3  Memory does not grow with a checkpoint's size: one piece is in hand, and the next is read
+CKPT-3  Memory does not grow with a checkpoint's size: only one piece is held, and the next is read
         when it has been written.
 CKPT-4  Bytes become a checkpoint when all of them came and their size and SHA-256 are what the
-        sender said; the blob is whole before the row is written, and a row goes before its blob. So
-        a row always names a whole blob, and what a crash leaves is a blob without a row, which is
-        swept.
+        sender announced. The blob is whole before its row is written, and the row is deleted before
+        the blob. So a row always names a whole blob, and a crash can only leave a blob without a
+        row, which is swept.
 """
 
 from __future__ import annotations
@@ -31,33 +30,32 @@ from holdfast.errors import HoldfastError, TooLarge, Unavailable, ValidationErro
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
 
 if TYPE_CHECKING:
-    from holdfast.controller.http.endpoints import ApiCall
+    from holdfast.controller.http.endpoints import HttpCall
     from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.controller")
 
 SILENCE_SECONDS = 30.0
 LEAST_BYTES = 64 * 1024
-"""A sender that is waited for so long for so little is gone, or keeps a connection and a file for
-nothing: 2 kB/s."""
+"""A sender of less than `LEAST_BYTES` in `SILENCE_SECONDS` (2 kB/s) is cut off: it is gone, or it
+keeps a connection and a file busy for nothing."""
 SHA_HEADER = "Holdfast-Sha256"
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
 class Announced(msgspec.Struct, frozen=True):
-    """What the sender says that it sends. size None: it does not say; sha256 None: it is not
-    checked."""
+    """What the sender announces. None: not announced, so not checked."""
 
     size: int | None
     sha256: str | None
 
 
-def read_announcement(call: ApiCall, limit_bytes: int, *, need_sha: bool) -> Announced:
+def read_announcement(call: HttpCall, limit_bytes: int, *, need_sha: bool) -> Announced:
     """Read the headers of an upload.
 
     Raises:
-        TooLarge: it is over the limit, seen before a byte is read.
-        ValidationError: a checksum that is none, or none where one is needed.
+        TooLarge: it is over the limit; no byte of it was read.
+        ValidationError: the checksum is malformed, or missing where `need_sha`.
     """
     length, sha = call.header("content-length"), call.header(SHA_HEADER.lower())
     size = int(length) if length is not None and length.isdigit() else None
@@ -65,7 +63,7 @@ def read_announcement(call: ApiCall, limit_bytes: int, *, need_sha: bool) -> Ann
         raise too_large(limit_bytes)
     if sha is None and need_sha:
         raise ValidationError(
-            f"say the bytes' SHA-256 in the header {SHA_HEADER}", field=SHA_HEADER
+            f"give the bytes' SHA-256 in the header {SHA_HEADER}", field=SHA_HEADER
         )
     if sha is not None and not _SHA.fullmatch(sha):
         raise ValidationError(f"{SHA_HEADER} is 64 characters of 0-9 and a-f", field=SHA_HEADER)
@@ -73,18 +71,16 @@ def read_announcement(call: ApiCall, limit_bytes: int, *, need_sha: bool) -> Ann
 
 
 def too_large(limit_bytes: int) -> TooLarge:
-    """The error for a checkpoint over its queue's limit."""
+    """Return the error for a checkpoint over its queue's limit."""
     return TooLarge(
         f"a checkpoint of this queue may have {limit_bytes} bytes (checkpoint_max_mb); keep "
-        "larger ones elsewhere and "
-        "save their path or address",
+        "larger ones elsewhere and save their path or address",
         code="checkpoint_too_large",
     )
 
 
 class Upload:
-    """One body on its way into the blob store. After the last piece `size` and `digest` are what
-    came."""
+    """One body on its way into the blob store. `size` and `digest` are of what came so far."""
 
     def __init__(self, receive: Receive, announced: Announced, limit_bytes: int) -> None:
         self._receive = receive
@@ -95,15 +91,15 @@ class Upload:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of what came."""
+        """The SHA-256 of what came."""
         return self._hash.digest()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece; ends in an error where it is not what was announced
+        """Yield the body, piece by piece. Raises an error where it is not what was announced
         (CKPT-4)."""
         loop, more, waited, came = asyncio.get_running_loop(), True, 0.0, 0
         while more:
-            began = loop.time()  # what the blob store takes for a piece is not the sender's time
+            began = loop.time()  # the blob store's time is not the sender's
             try:
                 async with asyncio.timeout(max(0.0, SILENCE_SECONDS - waited)):
                     message = await self._receive()
@@ -131,21 +127,20 @@ class Upload:
         if said.sha256 is not None and self._hash.hexdigest() != said.sha256:
             raise ValidationError(
                 f"the bytes have SHA-256 {self._hash.hexdigest()}, not {said.sha256}: they "
-                "changed while they were read, or "
-                "on their way",
+                "changed while they were read, or on their way",
                 code="checksum_mismatch",
             )
 
 
 async def keep_bytes(
     controller: Controller,
-    call: ApiCall,
+    call: HttpCall,
     key: TaskKey,
     announced: Announced,
     limit_bytes: int,
     step: int | None,
 ) -> NewCheckpoint:
-    """Take the body of `call` into the blob store; nothing is on record yet."""
+    """Write the body of `call` into the blob store; no row names it yet."""
     upload = Upload(call.receive, announced, limit_bytes)
     blob = f"{key.job_id}/{key.rank}.{key.epoch}.{make_new_id()}"
     await controller.blobs.write(blob, upload.pieces(), size=announced.size)
@@ -153,7 +148,7 @@ async def keep_bytes(
 
 
 def note_added(controller: Controller, key: TaskKey, added: CheckpointAdded) -> None:
-    """Tell of a new checkpoint, and delete the blobs it took the place of."""
+    """Count and log a new checkpoint, and delete the blobs that it replaced."""
     record = added.record
     controller.saved.add(key.job_id)
     controller.metrics.checkpoints.inc()
@@ -171,8 +166,8 @@ def note_added(controller: Controller, key: TaskKey, added: CheckpointAdded) -> 
 
 
 def drop_blobs(controller: Controller, blobs: Collection[str]) -> None:
-    """Delete blobs that no row names any more, in the background. What cannot be deleted now is
-    swept later."""
+    """Delete blobs that no row names any more, in the background. The sweep deletes later what
+    cannot be deleted now."""
     if blobs:
         controller.background.start(_drop(controller, list(blobs)))
 
@@ -185,22 +180,21 @@ async def _drop(controller: Controller, blobs: list[str]) -> None:
 
 
 async def drop_unknown(controller: Controller, blob: str) -> None:
-    """A row for `blob` could not be written, or nobody knows whether it was: delete the blob where
-    no row names it."""
+    """Delete `blob` unless a row names it, because the write of its row failed or its outcome is
+    unknown."""
     try:
         if blob not in await controller.store.checkpoints.find_known_blobs([blob]):
             await controller.blobs.delete([blob])
     except HoldfastError as error:
         level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
-        log.log(level, "the blob %s is looked at later: %s", blob, error)
+        log.log(level, "the blob %s is left to the sweep: %s", blob, error)
 
 
 async def read_checked(
     controller: Controller, record: CheckpointRecord, blob: str
 ) -> AsyncIterator[bytes]:
-    """A checkpoint's bytes. One that is not as long as its row says is refused, and one that
-    changes while it is read breaks
-    off: the reader must see it."""
+    """Yield a checkpoint's bytes. A blob whose length is not its row's is refused, and one that
+    changes while it is read breaks off, so that the reader notices."""
     size = 0
     async for piece in controller.blobs.read(blob, size=record.size):
         size += len(piece)

@@ -13,6 +13,10 @@ import msgspec
 FIELDS = ("job", "attempt", "epoch", "rank", "cause", "moved", "host", "queue", "loop", "request")
 
 
+def _read_fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {n: record.__dict__[n] for n in FIELDS if record.__dict__.get(n) is not None}
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
@@ -22,9 +26,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-        }
-        line |= {
-            name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) is not None
+            **_read_fields(record),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -36,9 +38,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
-        fields = "".join(
-            f" {n}={record.__dict__[n]}" for n in FIELDS if record.__dict__.get(n) is not None
-        )
+        fields = "".join(f" {name}={value}" for name, value in _read_fields(record).items())
         text = f"{at} {record.levelname:<7} {record.getMessage()}{fields}"
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 

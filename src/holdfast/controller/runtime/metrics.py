@@ -3,6 +3,7 @@ replica did."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -13,6 +14,7 @@ from holdfast.moves.values import Gauges
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_DRAIN = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600)
 
 
 class _StoreGauges(Collector):
@@ -32,12 +34,15 @@ class _StoreGauges(Collector):
         hosts = GaugeMetricFamily("holdfast_hosts", "Hosts by state.", labels=("state",))
         for state, count in sorted(found.hosts.items()):
             hosts.add_metric((state,), count)
-        held = sum(count for (_, cause), count in self.waiting.items() if cause == "retries_held")
-        backing_off = sum(
-            count for (_, cause), count in self.waiting.items() if cause == "back_off"
+        deliveries = GaugeMetricFamily(
+            "holdfast_webhook_backlog",
+            "Webhook deliveries that wait (pending) or were given up (dead).",
+            labels=("state",),
         )
-        reserved = sum(count for (_, state), count in found.jobs.items() if state == "reserved")
-        draining = sum(count for (_, state), count in found.jobs.items() if state == "draining")
+        for state, count in sorted(found.webhook_deliveries.items()):
+            deliveries.add_metric((state,), count)
+        held, backing_off = (_sum(self.waiting, c) for c in ("retries_held", "back_off"))
+        reserved, draining = (_sum(found.jobs, state) for state in ("reserved", "draining"))
         plain = (
             ("gangs_reserved", "Jobs whose tasks have their places and do not all run yet.", reserved),
             ("gangs_draining", "Jobs being stopped.", draining),
@@ -49,15 +54,9 @@ class _StoreGauges(Collector):
             ("cpu_slots", "CPU slots of hosts that are not terminated.", found.total_cpu_slots),
             ("gpus", "GPUs of hosts that are not terminated.", found.total_gpus),
             ("oldest_queued_seconds", "Age of the oldest queued job.", found.oldest_queued_seconds),
-            ("oldest_transaction_seconds", "Age of the database's oldest transaction.", found.oldest_transaction_seconds),
+            ("oldest_transaction_seconds", "Age of the database's oldest transaction.",
+             found.oldest_transaction_seconds),
         )  # fmt: skip
-        deliveries = GaugeMetricFamily(
-            "holdfast_webhook_backlog",
-            "Webhook deliveries that wait (pending) or were given up (dead).",
-            labels=("state",),
-        )
-        for state, count in sorted(found.webhook_deliveries.items()):
-            deliveries.add_metric((state,), count)
         return [
             jobs,
             hosts,
@@ -66,13 +65,43 @@ class _StoreGauges(Collector):
         ]
 
 
+def _sum(counts: Mapping[tuple[str, str], int], second: str) -> int:
+    return sum(count for key, count in counts.items() if key[1] == second)
+
+
 class Metrics:
-    """One registry of our own, so that two controllers in one process (tests) do not meet."""
+    """One registry of our own, so that two controllers in one process (tests) keep theirs apart."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._stored = _StoreGauges()
         self.registry.register(self._stored)
+        self._count_syncs()
+        self._count_ends()
+        self._count_retries()
+        histogram = functools.partial(Histogram, registry=self.registry)
+        counter = functools.partial(Counter, registry=self.registry)
+        gauge = functools.partial(Gauge, registry=self.registry)
+        self.leading = gauge("holdfast_leading", "1 where this replica runs the loops.")
+        self.store_up = gauge("holdfast_store_up", "1 when the last scrape could read the store.")
+        self.checkpoints = counter("holdfast_checkpoints", "Checkpoints taken.")
+        self.checkpoint_bytes = counter("holdfast_checkpoint_bytes", "Bytes of checkpoints taken.")
+        self.webhook_deliveries = counter(
+            "holdfast_webhook_deliveries",
+            "Tries of webhook deliveries: delivered, failed (tried again), dead.",
+            ("outcome",),
+        )
+        self.loop_seconds = histogram(
+            "holdfast_loop_seconds", "Time of one run of a control loop.", ("loop",), buckets=_FAST
+        )
+        self.loop_failures = counter(
+            "holdfast_loop_failures", "Runs of a loop that failed.", ("loop",)
+        )
+        self.requests = counter(
+            "holdfast_http_requests", "Requests answered.", ("method", "route", "status")
+        )
+
+    def _count_syncs(self) -> None:
         r = self.registry
         self.syncs = Counter("holdfast_syncs", "Agent syncs answered.", registry=r)
         self.sync_seconds = Histogram(
@@ -90,88 +119,50 @@ class Metrics:
         self.waiting_polls = Gauge(
             "holdfast_waiting_polls", "Agents' long polls that wait now.", registry=r
         )
-        self.leading = Gauge("holdfast_leading", "1 where this replica runs the loops.", registry=r)
-        self.ended = Counter(
-            "holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"), registry=r
+
+    def _count_ends(self) -> None:
+        counter = functools.partial(Counter, registry=self.registry)
+        self.ended = counter("holdfast_jobs_ended", "Attempts decided.", ("outcome", "cause"))
+        self.trips = counter("holdfast_trips", "Watchdog trips reported.", ("watchdog",))
+        self.preempted = counter(
+            "holdfast_gangs_preempted", "Jobs stopped so that another could start."
         )
-        self.preempted = Counter(
-            "holdfast_gangs_preempted", "Jobs stopped so that another could start.", registry=r
-        )
-        self.members_replaced = Counter(
+        self.members_replaced = counter(
             "holdfast_members_replaced",
             "Members of supervised jobs that another host stands in for.",
             ("cause",),
-            registry=r,
         )
-        self.force_drained = Counter(
+        self.force_drained = counter(
             "holdfast_gangs_force_drained",
             "Tasks that were killed because their drain took too long.",
-            registry=r,
         )
-        self.drains_completed = Counter(
+        self.drains_completed = counter(
             "holdfast_gangs_completed",
             "Drains completed, by what became of the attempt.",
             ("outcome",),
-            registry=r,
         )
         self.drain_seconds = Histogram(
             "holdfast_gang_drain_seconds",
             "From the beginning of a drain to its completion.",
-            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 45, 60, 120, 300, 600),
-            registry=r,
-        )
-        self._count_retries(r)
-        self.checkpoints = Counter("holdfast_checkpoints", "Checkpoints taken.", registry=r)
-        self.checkpoint_bytes = Counter(
-            "holdfast_checkpoint_bytes", "Bytes of checkpoints taken.", registry=r
-        )
-        self.webhook_deliveries = Counter(
-            "holdfast_webhook_deliveries",
-            "Tries of webhook deliveries: delivered, failed (tried again), dead.",
-            ("outcome",),
-            registry=r,
-        )
-        self.trips = Counter(
-            "holdfast_trips", "Watchdog trips reported.", ("watchdog",), registry=r
-        )
-        self.loop_seconds = Histogram(
-            "holdfast_loop_seconds",
-            "Time of one run of a control loop.",
-            ("loop",),
-            buckets=_FAST,
-            registry=r,
-        )
-        self.loop_failures = Counter(
-            "holdfast_loop_failures", "Runs of a loop that failed.", ("loop",), registry=r
-        )
-        self.requests = Counter(
-            "holdfast_http_requests",
-            "Requests answered.",
-            ("method", "route", "status"),
-            registry=r,
-        )
-        self.store_up = Gauge(
-            "holdfast_store_up", "1 when the last scrape could read the store.", registry=r
+            buckets=_DRAIN,
+            registry=self.registry,
         )
 
-    def _count_retries(self, r: CollectorRegistry) -> None:
-        self.retry_scheduled = Counter(
-            "holdfast_retry_scheduled",
-            "Retries decided, by the cause they follow.",
-            ("cause",),
-            registry=r,
+    def _count_retries(self) -> None:
+        counter = functools.partial(Counter, registry=self.registry)
+        self.retry_scheduled = counter(
+            "holdfast_retry_scheduled", "Retries decided, by the cause they follow.", ("cause",)
         )
-        self.retry_exhausted = Counter(
+        self.retry_exhausted = counter(
             "holdfast_retry_exhausted",
             "Jobs that failed with a budget spent, by the last cause.",
             ("cause",),
-            registry=r,
         )
-        self.retry_succeeded = Counter(
-            "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry.", registry=r
+        self.retry_succeeded = counter(
+            "holdfast_retry_succeeded", "Jobs that succeeded after at least one retry."
         )
-        self.retry_dispatched = Counter(
-            "holdfast_retry_dispatched", "Retries put back in their queue.", registry=r
+        self.retry_dispatched = counter(
+            "holdfast_retry_dispatched", "Retries put back in their queue."
         )
 
     def render(
@@ -181,10 +172,10 @@ class Metrics:
         waiting_polls: int,
         leading: bool,
     ) -> bytes:
-        """The page. `waiting`: as `JobStore.jobs.count_waiting` has it.
+        """Return the page. waiting: as `Store.count_waiting` has it.
 
-        `gauges` None: the store could not be read, and unknown is shown as absent, never as
-        zero."""
+        gauges None: the store could not be read, and what is unknown is absent, never zero.
+        """
         self._stored.gauges, self._stored.waiting = gauges, waiting
         self.store_up.set(0 if gauges is None else 1)
         self.waiting_polls.set(waiting_polls)

@@ -1,4 +1,4 @@
-"""Settings as they stand: the database's layers over the environment's, read again at most once a
+"""Settings in force: the database's layers over the environment's, read again at most once a
 second."""
 
 from __future__ import annotations
@@ -23,15 +23,11 @@ log = logging.getLogger("holdfast.controller")
 
 FRESH_SECONDS = 1.0
 _MAX_CACHED_WATCHES = 4096
-
-
-_parse_rules = functools.lru_cache(maxsize=2)(
-    parse_rules
-)  # the text seldom changes when something else does
+_parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
 
 
 class Settings:
-    """One revision of every layer. Immutable but for its memory of what it has worked out."""
+    """One revision of every layer. Immutable, except for a cache of computed watches."""
 
     def __init__(self, layers: SettingsLayers, environment: Mapping[str, Value]) -> None:
         self.rev = layers.revision
@@ -43,8 +39,8 @@ class Settings:
         try:
             self.rules = _parse_rules(layers.rules)
         except ValidationError as error:
-            # Checked when they were written, but perhaps by an older version. Jobs must end
-            # nevertheless.
+            # They were checked when they were written, but perhaps by an older version; jobs must
+            # still end.
             self.rules_problem = error.message
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[tuple[str, bool, frozenset[tuple[str, Value]]], WatchSettings] = {}
@@ -52,29 +48,25 @@ class Settings:
     def effective(
         self, queue: str | None = None, spec: JobSpec | None = None, project: str | None = None
     ) -> dict[str, Effective]:
-        """Every setting in force: for the cluster, a queue, a project, or a job of a queue."""
+        """Return every setting in force for the cluster, a queue, a project, or a job of a
+        queue."""
         found = resolve_all(self._layers(queue, spec, project))
-        off = next(
-            (source for source, layer in self._below if layer.get("retries_enabled") is False), None
-        )
-        if (
-            off is not None
-        ):  # no layer above can outvote the kill switch, and the page must not say so
-            found["retries_enabled"] = Effective("retries_enabled", False, off)
+        for source, _ in self._holding_layers()[:1]:  # no layer above outvotes the kill switch
+            found["retries_enabled"] = Effective("retries_enabled", False, source)
         return found
 
     def value(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> Value:
-        """One setting's value in force."""
+        """Return one setting's value in force."""
         return resolve(name, self._layers(queue, spec)).value
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
-        """One number in force. Only for settings that cannot be off."""
+        """Return one number in force. Only for settings that cannot be off."""
         value = self.value(name, queue, spec)
         assert isinstance(value, (int, float))
         return float(value)
 
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
-        """What a task of this job is watched by."""
+        """Return the watchdogs' settings for the tasks of a job."""
         key = (queue, spec.supervised, frozenset(job_layer(spec).items()))
         found = self._watches.get(key)
         if found is None:
@@ -86,7 +78,7 @@ class Settings:
         return found
 
     def policy(self, queue: str, spec: JobSpec) -> Policy:
-        """What a job's end is decided by."""
+        """Return what decides about a job's end."""
         values = {name: found.value for name, found in self.effective(queue, spec).items()}
         limit, reset = values["no_progress_limit"], values["budget_reset_seconds"]
         return Policy(
@@ -101,28 +93,27 @@ class Settings:
         )
 
     def retries_held(self, project: str) -> str | None:
-        """Whose kill switch holds the project's retries back, or None. Off anywhere is off: here no
-        layer outvotes another."""
-        for source, layer in self._below:
-            if layer.get("retries_enabled") is False:
-                return f"the {source}"
-        return (
-            f"project {project}"
-            if self.projects.get(project, {}).get("retries_enabled") is False
-            else None
-        )
+        """Return which kill switch holds the project's retries back, or None. Off in any layer is
+        off: no layer outvotes another here."""
+        for source, _ in self._holding_layers():
+            return f"the {source}"
+        held = _is_off(self.projects.get(project, {}))
+        return f"project {project}" if held else None
 
     def find_holders(self) -> list[tuple[str, str | None, str]]:
-        """Every kill switch that is thrown: (layer, project, the reason given)."""
-        found: list[tuple[str, str | None, str]] = [
-            (source, None, str(layer.get("retries_hold_reason") or ""))
-            for source, layer in self._below
-            if layer.get("retries_enabled") is False
+        """Return every kill switch that is on: (layer, project, the reason given)."""
+        off: list[tuple[str, str | None, Mapping[str, Value]]] = [
+            *((source, None, layer) for source, layer in self._holding_layers()),
+            *(
+                ("project", n, layer)
+                for n, layer in sorted(self.projects.items())
+                if _is_off(layer)
+            ),
         ]
-        for name, layer in sorted(self.projects.items()):
-            if layer.get("retries_enabled") is False:
-                found.append(("project", name, str(layer.get("retries_hold_reason") or "")))
-        return found
+        return [(s, p, str(layer.get("retries_hold_reason") or "")) for s, p, layer in off]
+
+    def _holding_layers(self) -> list[tuple[str, Mapping[str, Value]]]:
+        return [(source, layer) for source, layer in self._below if _is_off(layer)]
 
     def _layers(
         self, queue: str | None, spec: JobSpec | None, project: str | None = None
@@ -138,8 +129,12 @@ class Settings:
         return layers + self._below
 
 
+def _is_off(layer: Mapping[str, Value]) -> bool:
+    return layer.get("retries_enabled") is False
+
+
 class SettingsCache:
-    """The settings of now. A read that fails leaves the last known ones in force."""
+    """The current settings. A read that fails leaves the last known ones in force."""
 
     def __init__(
         self,
@@ -167,7 +162,7 @@ class SettingsCache:
             return await self._read()
 
     async def refresh(self) -> Settings:
-        """Read now, whatever the age."""
+        """Read now, at any age."""
         async with self._lock:
             return await self._read()
 
@@ -179,20 +174,16 @@ class SettingsCache:
                 raise
             self._read_at = self._clock()
             return self._known
-        known = self._known
+        before = self._known
         if (
-            known is None
-            or known.rev != layers.revision
-            or known.queues.keys() != layers.queues.keys()
+            before is None
+            or before.rev != layers.revision
+            or before.queues.keys() != layers.queues.keys()
         ):
-            before, known = known, Settings(layers, self._environment)
-            if known.rules_problem and (
-                before is None or before.rules_problem != known.rules_problem
-            ):
-                log.error(
-                    "the operators' rules cannot be read, and none is in force: %s",
-                    known.rules_problem,
-                )
-            self._known = known
+            self._known = Settings(layers, self._environment)
+            problem = self._known.rules_problem
+            if problem and (before is None or before.rules_problem != problem):
+                log.error("the operators' rules cannot be read, and none is in force: %s", problem)
         self._read_at = self._clock()
-        return known
+        assert self._known is not None
+        return self._known

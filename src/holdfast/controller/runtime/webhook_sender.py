@@ -1,10 +1,10 @@
 """One try of one delivery over the network: resolve, judge, connect to the judged address, post,
 read the status.
 
-Plain h11 over a connection of its own. A pool that is keyed by address could hand a connection
-whose certificate was checked for one name to another name on that address; and the total time
-limit, the bound on what is read and the refusal of redirects are all in sight here. The
-environment's proxies are not used: they would resolve names again.
+Plain h11, one connection for each try. A pool keyed by address could hand a connection whose
+certificate was checked for one name to another name on that address; and here the total time limit,
+the bound on what is read and the refusal of redirects are in plain sight. The environment's proxies
+are not used, because they would resolve names again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import h11
+import msgspec
 
 from holdfast.core.webhooks.targets import WebhookTarget, as_address, judge_addresses, parse_target
 from holdfast.core.webhooks.values import DeliveryAnswer, make_headers, read_retry_after
@@ -27,7 +28,7 @@ from holdfast.errors import HoldfastError, ValidationError
 log = logging.getLogger("holdfast.webhooks")
 MAX_HEAD_BYTES = 16 * 1024
 MAX_BODY_BYTES = 4 * 1024
-BODY_SECONDS = 1.0  # the status is the answer; what follows it is read so long, so that the receiver may finish in peace
+BODY_SECONDS = 1.0  # for reading on after the status, so that the receiver can finish its answer
 MAX_LOOKUPS = 16
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -42,16 +43,16 @@ class TargetRefused(HoldfastError):
 class Resolver:
     """Looks names up in threads of its own.
 
-    A look-up cannot be broken off, and a name server that is silent holds one for minutes: neither
-    the loop's other threads nor the end of the process may wait for it, so these are daemons, and
-    there are at most `MAX_LOOKUPS`.
+    A look-up cannot be broken off, and a silent name server delays one for minutes. The loop's other
+    threads and the end of the process must not wait for it, so these threads are daemons, and there
+    are at most `MAX_LOOKUPS`.
     """
 
     def __init__(self) -> None:
         self._room = threading.BoundedSemaphore(MAX_LOOKUPS)
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Every address of `host`. Raises OSError."""
+        """Return every address of `host`. Raises OSError."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Sequence[str]] = loop.create_future()
 
@@ -72,7 +73,7 @@ class Resolver:
             try:
                 loop.call_soon_threadsafe(settle, addresses, failure)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                pass  # the loop is closed, so no caller waits any more
 
         if not self._room.acquire(blocking=False):
             raise OSError(f"{MAX_LOOKUPS} look-ups wait for the name server already")
@@ -83,9 +84,8 @@ class Resolver:
 class Sender:
     """Sends deliveries.
 
-    resolve: how names become addresses. tls: the context for https; the system's certificates when
-    left out.
-    wall_clock: Unix seconds, for the timestamp that is signed.
+    resolve: how names become addresses. tls: the context for https, by default with the system's
+    certificates. wall_clock: Unix seconds, for the timestamp that is signed.
     """
 
     def __init__(
@@ -99,12 +99,8 @@ class Sender:
         self._wall_clock = wall_clock
 
     async def check_target(self, url: str, *, allow_private: bool, seconds: float) -> None:
-        """Refuse, before it is kept, a URL that no try could be sent to. A name that does not
-        resolve now may do so later.
-
-        Raises:
-            ValidationError, TargetRefused: saying why.
-        """
+        """Raise ValidationError or TargetRefused for a URL that no try could be sent to. A name
+        that does not resolve now may do so later."""
         target = parse_target(url, allow_private=allow_private)
         try:
             async with asyncio.timeout(seconds):
@@ -123,8 +119,8 @@ class Sender:
         allow_private: bool,
         seconds: float,
     ) -> DeliveryAnswer:
-        """One try, `seconds` long at most from the look-up to the status. Whatever goes wrong is in
-        the answer."""
+        """Make one try, at most `seconds` long from the look-up to the status. Never raises: the
+        answer says what went wrong."""
         timestamp = int(self._wall_clock())
         headers = make_headers(webhook_id, delivery_id, secrets, timestamp, body)
         began = time.perf_counter()
@@ -142,13 +138,7 @@ class Sender:
             answer = DeliveryAnswer(
                 error=f"cannot be reached: {error.strerror or error or type(error).__name__}"
             )
-        took = time.perf_counter() - began
-        return DeliveryAnswer(
-            status=answer.status,
-            error=answer.error,
-            retry_after_seconds=answer.retry_after_seconds,
-            seconds=took,
-        )
+        return msgspec.structs.replace(answer, seconds=time.perf_counter() - began)
 
     async def _try(
         self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float
@@ -164,38 +154,36 @@ class Sender:
                 data = _make_request(connection, target, headers, body)
                 sending = asyncio.create_task(_send_all(writer, data))
                 answer = await _read_status(reader, connection)
-            await _read_rest(
-                reader, connection
-            )  # apart: the time limit must not turn a status that was said into none
+            # Outside the time limit, which must not lose a status that came.
+            await _read_rest(reader, connection)
             return answer
         finally:
             if writer is not None:
-                writer.transport.abort()  # not closed politely: a receiver that does not read would keep us
+                writer.transport.abort()  # a polite close would wait for a receiver that does not read
             if sending is not None:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
     async def _find_addresses(self, target: WebhookTarget, allow_private: bool) -> Sequence[str]:
-        """Every address of a target, judged (HOOK-4)."""
+        """Return every address of a target. Raises TargetRefused for one not allowed (HOOK-4)."""
         literal = as_address(target.host) is not None
         addresses = [target.host] if literal else await self._resolve(target.host, target.port)
         reason = judge_addresses(addresses, allow_private=allow_private)
         if reason is not None:
-            raise TargetRefused(
-                f"{target.host} may not be called: {reason}" if not literal else reason, field="url"
-            )
+            text = reason if literal else f"{target.host} may not be called: {reason}"
+            raise TargetRefused(text, field="url")
         return addresses
 
     async def _connect(
         self, target: WebhookTarget, addresses: Sequence[str]
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the first address that takes it; the certificate must be the name's."""
+        """Connect to the first address that accepts; the certificate must be for the name."""
         tls = self._context() if target.scheme == "https" else None
         failure: OSError | None = None
         for number, address in enumerate(addresses):
             last = number == len(addresses) - 1
             try:
-                # The last one has all the time there is; one before it must not use that up.
+                # Only the last address may use all the time that is left.
                 async with asyncio.timeout(None if last else 2.0):
                     return await asyncio.open_connection(
                         address,
@@ -205,7 +193,7 @@ class Sender:
                         server_hostname=target.host if tls is not None else None,
                     )
             except ssl.SSLError:
-                raise  # it answers, and is not who it should be
+                raise  # it answers, but its certificate does not hold
             except TimeoutError as error:
                 if last:
                     raise
@@ -242,14 +230,14 @@ def _make_request(
 
 
 async def _send_all(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Beside the reading: a receiver may answer, 413 say, before it has read everything."""
+    """Send, in a task of its own, because a receiver may answer before it has read everything."""
     writer.write(data)
     await writer.drain()
 
 
 async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection) -> DeliveryAnswer:
-    """The final status and what it asks for. Interim answers (1xx) are passed over, within the
-    bound of a head."""
+    """Return the final status and its Retry-After. Interim answers (1xx) are skipped, within
+    `MAX_HEAD_BYTES` in all."""
     room = MAX_HEAD_BYTES
     while True:
         event = connection.next_event()
@@ -263,11 +251,9 @@ async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection)
             connection.receive_data(data)
         elif isinstance(event, h11.Response):
             wish = next((value for name, value in event.headers if name == b"retry-after"), None)
-            seconds = (
-                None
-                if wish is None
-                else read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
-            )
+            seconds = None
+            if wish is not None:
+                seconds = read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
             return DeliveryAnswer(
                 status=event.status_code, retry_after_seconds=seconds, error=_say(event.status_code)
             )
@@ -284,8 +270,7 @@ def _say(status: int) -> str:
 
 
 async def _read_rest(reader: asyncio.StreamReader, connection: h11.Connection) -> None:
-    """Read a little of the body and drop it. The status was said: nothing that goes wrong from here
-    on changes it."""
+    """Read a little of the body and drop it. No error here changes the status."""
     room = MAX_BODY_BYTES
     try:
         async with asyncio.timeout(BODY_SECONDS):

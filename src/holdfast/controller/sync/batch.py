@@ -1,10 +1,9 @@
-"""Group commit for syncs: what arrives while a store call is in flight goes together in the next
-one.
+"""Group commit for syncs: those that arrive during a store call go together in the next one.
 
-BATCH-1  The first sync of an idle moment goes at once; nobody waits for company.
+BATCH-1  A sync that comes while no store call is in flight goes at once; it waits for no others.
 BATCH-2  A host is at most once in a batch, and its syncs go in the order they came.
-BATCH-3  One bad sync does not take its neighbours down: a batch that fails for another reason than
-         the store's absence is taken again one by one.
+BATCH-3  One bad sync does not make its neighbours fail: a batch that fails while the store answers
+         is taken again one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -42,12 +41,8 @@ class SyncBatcher:
         self._runner: asyncio.Task[None] | None = None
 
     async def submit(self, sync: HostSync) -> HostSynced:
-        """Return the store's answer to `sync`.
-
-        Raises:
-            Unavailable: the store is away; whether the sync was taken is unknown, and sending it
-            again is right.
-        """
+        """Return the store's answer to `sync`. Raises Unavailable when the store is away: the sync
+        may have been taken, and sending it again is right."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[HostSynced] = loop.create_future()
         self._pending.append((sync, answer))
@@ -56,7 +51,7 @@ class SyncBatcher:
         return await answer
 
     async def close(self) -> None:
-        """Let the batch in flight end, and those that wait behind it."""
+        """Let the batch in flight and those behind it end, within `_CLOSE_SECONDS`."""
         if self._runner is not None:
             await asyncio.wait([self._runner], timeout=_CLOSE_SECONDS)
             if self._runner is not None:
@@ -70,9 +65,7 @@ class SyncBatcher:
                     await self._send(batch)
         finally:
             self._runner = None
-            for _, answer in self._pending:
-                if not answer.done():
-                    answer.set_exception(Unavailable("the server shuts down"))
+            _fail(self._pending, Unavailable("the server shuts down"))
             self._pending.clear()
 
     def _take_batch(self) -> list[Waiting]:
@@ -80,14 +73,11 @@ class SyncBatcher:
         hosts: set[str] = set()
         left: deque[Waiting] = deque()
         while self._pending and len(batch) < MAX_BATCH:
-            waiting = self._pending.popleft()
-            if waiting[1].done():  # its caller has gone
+            sync, answer = waiting = self._pending.popleft()
+            if answer.done():  # its caller has gone
                 continue
-            if waiting[0].host_id in hosts:
-                left.append(waiting)
-                continue
-            hosts.add(waiting[0].host_id)
-            batch.append(waiting)
+            (left if sync.host_id in hosts else batch).append(waiting)
+            hosts.add(sync.host_id)
         self._pending.extendleft(reversed(left))
         return batch
 
@@ -98,14 +88,12 @@ class SyncBatcher:
             answers = await self._store.leases.sync_hosts([sync for sync, _ in batch], rules=rules)
         except Unavailable as error:
             self._outages.note_failure(error)
-            _fail(batch, error)
-            return
+            return _fail(batch, error)
         except Exception as error:
             if len(batch) == 1:
                 if not isinstance(error, HoldfastError):
                     log.exception("a sync failed", extra={"host": batch[0][0].host_id})
-                _fail(batch, error)
-                return
+                return _fail(batch, error)
             log.warning("a batch of %d syncs failed and is taken one by one: %r", len(batch), error)
             for waiting in batch:
                 await self._send([waiting])
@@ -119,7 +107,7 @@ class SyncBatcher:
                 waiter.set_result(answer)
 
 
-def _fail(batch: Sequence[Waiting], error: Exception) -> None:
+def _fail(batch: Iterable[Waiting], error: Exception) -> None:
     for _, waiter in batch:
         if not waiter.done():
             waiter.set_exception(error)

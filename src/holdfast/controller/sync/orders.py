@@ -1,8 +1,7 @@
-"""What a host is told to run: a job's spec, its place, and in a gang the peers and the rendezvous.
+"""Launch orders: a job's spec, its place, and for a gang the peers and the rendezvous.
 
-Where the ranks of a gang are is worked out once for all its hosts, and told once in each answer,
-not with every order: a list of all ranks in the order of each would make a start cost the square of
-their number.
+The places of a gang's ranks are worked out once for all its hosts, and sent once in each answer:
+sending them with every order would make a start cost the square of the number of ranks.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ MAX_LAYOUTS = 64
 
 
 class GangLayout:
-    """The ranks of one attempt of a gang, host by host. Hosts are in the order of their first
-    ranks, as torchrun counts them."""
+    """The ranks of one attempt of a gang, host by host, ordered by their first ranks as torchrun
+    counts hosts."""
 
     def __init__(self, job_id: str, epoch: int, seats: Sequence[GangSeat]) -> None:
         self.seats = seats
@@ -41,7 +40,8 @@ class GangLayout:
         )
 
     def place(self, offer: TaskOffer, *, shared: bool) -> dict[str, Any]:
-        """What an order says of its rank's place. shared: its peers are in the answer's `gangs`."""
+        """Return the fields of an order about its rank's place. shared: the answer's `gangs` have
+        the peers."""
         first, host_id = self.seats[0], offer.task.host_id or ""
         mine = self.hosts[host_id]
         one_each = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)
@@ -58,13 +58,13 @@ class GangLayout:
 
 
 class GangLayouts:
-    """The layouts of gangs that are being started, kept for the next host's answer."""
+    """The layouts of gangs that are starting, kept for the next host's answer."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], GangLayout] = {}
 
     def find(self, offer: TaskOffer) -> GangLayout | None:
-        """The layout of an offer's gang, None for a job of one task."""
+        """Return the layout of an offer's gang, None for a job of one task."""
         if not offer.seats:
             return None
         key = (offer.job.id, offer.task.epoch)
@@ -74,14 +74,13 @@ class GangLayouts:
             while len(self._kept) >= MAX_LAYOUTS:
                 del self._kept[next(iter(self._kept))]
             kept = self._kept[key] = GangLayout(*key, offer.seats)
-        kept.seats = offer.seats  # equal, and the same tuple for the other hosts of its batch
+        kept.seats = offer.seats  # equal; the next host of the batch has this very tuple
         return kept
 
     def list_gangs(self, offers: Iterable[TaskOffer]) -> list[wire.Gang]:
-        """The gangs that offers are of, each once."""
-        return list(
-            {id(found): found.gang for offer in offers if (found := self.find(offer))}.values()
-        )
+        """Return the gangs of `offers`, each once."""
+        layouts = (self.find(offer) for offer in offers)
+        return list({id(layout): layout.gang for layout in layouts if layout}.values())
 
 
 async def make_orders(
@@ -92,24 +91,16 @@ async def make_orders(
     *,
     shared: bool,
 ) -> list[wire.LaunchOrder]:
-    """The launch orders of offered tasks. What a rank saved before is looked up where it ran
-    before.
-
-    shared: the answer's `gangs` say where all ranks are, and the orders do not.
-    """
-    again = [
-        (offer.job.id, offer.task.rank)
-        for offer in offers
-        if offer.task.attempt > 1 or offer.task.replaced
-    ]
+    """Return the launch orders of offered tasks, with the newest checkpoint of each rank that ran
+    before. shared: the answer's `gangs` have the peers, and the orders do not."""
+    again = [(o.job.id, o.task.rank) for o in offers if o.task.attempt > 1 or o.task.replaced]
     kept = await store.checkpoints.find_newest_checkpoints(again) if again else {}
     orders = []
     for offer in offers:
         layout = layouts.find(offer)
         place = {} if layout is None else layout.place(offer, shared=shared)
-        orders.append(
-            _make_order(offer, settings, place, kept.get((offer.job.id, offer.task.rank)))
-        )
+        checkpoint = kept.get((offer.job.id, offer.task.rank))
+        orders.append(_make_order(offer, settings, place, checkpoint))
     return orders
 
 

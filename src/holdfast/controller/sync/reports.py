@@ -1,11 +1,10 @@
-"""Reading what an agent reports, so that one report that cannot be read does not hold up the
-others.
+"""Reading an agent's reports: one that cannot be read does not hold up the others.
 
 REPORT-1  A sync is decoded in one go. Only where that fails is each task's report read by itself:
-          an end whose facts cannot be read, or are missing, is on record as such (`malformed`,
-          never retried: nobody knows what happened, and guessing would run it again); a live task
-          whose beat cannot be read keeps its lease; a report without a readable key and state is
-          left out and named in the answer.
+          an end whose facts cannot be read, or are missing, is recorded as `malformed` and never
+          retried, because a guess might run finished work again; a live task whose beat cannot be
+          read keeps its lease; a report without a readable key and state is left out and named in
+          the answer.
 """
 
 from __future__ import annotations
@@ -27,20 +26,22 @@ _SYNC = msgspec.json.Decoder(SyncRequest)
 _MAX_CHARS = 256
 
 
+_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
 class _Place(msgspec.Struct, frozen=True):
-    """What of a report must be readable."""
+    """The part of a report that must be readable."""
 
     key: TaskKey
     state: str
 
 
 def read_sync(body: bytes) -> tuple[SyncRequest, list[str]]:
-    """Return the request, and which task reports are not in it because they could not be read
-    (REPORT-1).
+    """Return the request, and the problems of the task reports that are left out (REPORT-1).
 
     Raises:
         BadSyntax: it is not JSON.
-        ValidationError: what is around the tasks' reports does not fit.
+        ValidationError: the parts around the tasks' reports do not fit.
     """
     try:
         return decode_report(body, _SYNC), []
@@ -65,12 +66,9 @@ def _read_apart(body: bytes, error: ValidationError) -> tuple[SyncRequest, list[
     return msgspec.structs.replace(request, tasks=reports), unread[:MAX_UNREAD]
 
 
-_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-
-
 def _read_report(raw: Any) -> TaskReport:
-    """One report, as far as it can be read. Raises msgspec.ValidationError where its key or state
-    cannot be."""
+    """Return a report as far as it can be read. Raises msgspec.ValidationError for an unreadable
+    key or state."""
     try:
         return msgspec.convert(raw, TaskReport)
     except msgspec.ValidationError as problem:
@@ -78,16 +76,12 @@ def _read_report(raw: Any) -> TaskReport:
         if place.state not in ("starting", "running", "ended"):
             raise
         what = _describe(problem)
-        log.error(
-            "a task's report cannot be read: %s",
-            what,
-            extra={"job": place.key.job_id, "epoch": place.key.epoch},
-        )
+        about = {"job": place.key.job_id, "epoch": place.key.epoch}
+        log.error("a task's report cannot be read: %s", what, extra=about)
         if place.state == "ended":
             return TaskReport(key=place.key, state="ended", facts=TaskFacts(malformed=what))
-        return TaskReport(
-            key=place.key, state="running" if place.state == "running" else "starting"
-        )
+        running = place.state == "running"
+        return TaskReport(key=place.key, state="running" if running else "starting")
 
 
 def _describe(problem: msgspec.ValidationError) -> str:

@@ -5,24 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from holdfast.controller.why import gangs, places, retries
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.gangs import (
-    explain_claims,
-    explain_failed_starts,
-    explain_last_attempt,
-    explain_members,
-    explain_parked,
-    explain_start_error,
-    explain_unconfirmed,
-    say_steps,
-)
-from holdfast.controller.why.places import explain_place, explain_room_made
-from holdfast.controller.why.retries import (
-    explain_hold,
-    explain_progress,
-    explain_quota,
-    explain_retry,
-)
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
@@ -54,20 +38,20 @@ def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
             "submit it without a start time to run it at once",
         )
     elif job.wait_cause == "parked":
-        yield from explain_parked(found)
+        yield from gangs.explain_parked(found)
     elif job.wait_cause == "back_off" and job.start_failures and job.cause is Cause.START_TIMEOUT:
-        yield from explain_failed_starts(found)
-        yield from explain_hold(found, "its retry will be held")
+        yield from gangs.explain_failed_starts(found)
+        yield from retries.explain_hold(found, "its retry will be held")
     elif job.wait_cause in ("back_off", "retries_held"):
-        yield from explain_retry(found)
-        yield from explain_start_error(found)
+        yield from retries.explain_retry(found)
+        yield from gangs.explain_start_error(found)
     elif job.wait_cause == "dependency":
         yield line("dependency", f"it waits for another job: {job.reason}")
     else:
         yield line(job.wait_cause or "held", f"it is held{until}: {job.reason}")
     yield from _explain_queue(found)
-    yield from explain_quota(found)
-    yield from explain_progress(found)
+    yield from retries.explain_quota(found)
+    yield from retries.explain_progress(found)
 
 
 def _explain_queue(found: Circumstances) -> Iterator[WhyLine]:
@@ -89,7 +73,7 @@ def _explain_queue(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
-    held = [*explain_room_made(found), *_explain_holds(found)]
+    held = [*places.explain_room_made(found), *_explain_holds(found)]
     if found.refusal and not {held_by.code for held_by in held} - _BESIDES:
         yield line(
             "refused",
@@ -101,8 +85,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
     if not found.led:
         message = "this server does not run the loops; another does, or will within seconds"
         yield line("not_leading", message)
-    yield from explain_last_attempt(found)
-    yield from explain_progress(found)
+    yield from gangs.explain_last_attempt(found)
+    yield from retries.explain_progress(found)
     if not held:
         yield line("queued", "it is next: the next round of admission takes it")
 
@@ -110,8 +94,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
 def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
     """Say what keeps a queued job from starting now; nothing when it is next."""
     yield from _explain_queue(found)
-    yield from explain_quota(found)
-    yield from explain_place(found)
+    yield from retries.explain_quota(found)
+    yield from places.explain_place(found)
     if found.place:
         count = "10 000 or more" if found.place >= 10_000 else str(found.place)
         jobs = "job of its queue is" if found.place == 1 else "jobs of its queue are"
@@ -126,10 +110,10 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
         beat = f"its last beat was {say_span((found.now - job.beat_at).total_seconds())} ago"
         if job.step is not None:
             beat += f" at step {job.step}" + (f" of {job.total}" if job.total else "")
-    steps = say_steps(found.tasks)
+    steps = gangs.say_steps(found.tasks)
     yield line("running", f"attempt {job.attempts} runs on {where}; {beat}{steps}")
-    yield from explain_members(found)
-    yield from explain_progress(found)
+    yield from gangs.explain_members(found)
+    yield from retries.explain_progress(found)
     yield from _explain_silence(found)
 
 
@@ -145,7 +129,7 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
         hint = f"it is queued again at no charge; holdfast show {winner[0]}"
         yield line("preempted", message, hint)
     holding = [t for t in found.tasks if t.state.holds_lease]
-    yield from explain_unconfirmed(found, holding)
+    yield from gangs.explain_unconfirmed(found, holding)
     if not holding:
         yield line("deciding", "every end is confirmed; the controller decides within seconds")
 
@@ -156,7 +140,7 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
     hint = f"holdfast logs {job.id}; holdfast retry {job.id}"
     yield line("ended", f"it {how}: {job.reason}", hint * (job.state is not JobState.SUCCEEDED))
     if job.state is JobState.FAILED:
-        yield from explain_start_error(found)
+        yield from gangs.explain_start_error(found)
 
 
 def _placed_again(found: Circumstances, host_id: str) -> str:
@@ -183,7 +167,7 @@ def _explain_silence(found: Circumstances) -> Iterator[WhyLine]:
 _SAYERS: dict[JobState, Callable[[Circumstances], Iterator[WhyLine]]] = {
     JobState.WAITING: _explain_waiting,
     JobState.QUEUED: _explain_queued,
-    JobState.RESERVED: explain_claims,
+    JobState.RESERVED: gangs.explain_claims,
     JobState.RUNNING: _explain_running,
     JobState.DRAINING: _explain_draining,
     JobState.SUCCEEDED: _explain_ended,

@@ -42,7 +42,10 @@ async def test_a_rule_is_heard_while_the_attempt_drains_and_after(
         r.getMessage() for r in caplog.records if r.getMessage().startswith("drain started")
     ] == [f"drain started: {sentence}"]
     rules = (await served.controller.settings.current()).rules
-    record, tasks = await served.store.jobs.get_job(job_id), await served.store.jobs.list_tasks(job_id)
+    record, tasks = (
+        await served.store.jobs.get_job(job_id),
+        await served.store.jobs.list_tasks(job_id),
+    )
     trigger, failures = find_fall(record, tasks, rules)  # what the gang view draws
     assert trigger is not None
     assert (trigger.rank, failures[1].message) == (1, "the licence server was away")
