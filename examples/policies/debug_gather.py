@@ -1,21 +1,20 @@
-"""Ask every rank of a hung run where it is, and make one report of it: equal stacks once, with the
-ranks that stand there.
+"""Make one report of where every rank of a hung run is: equal stacks once, with their ranks.
 
 In a policy, before a hung group is ended:
 
     from debug_gather import gather_debug
     log.error("%s", gather_debug(ctx, group, "debug-report.txt"))
 
-or, to see it work, on a command that is looked at after some seconds and then ended:
+or, to see it work, with a command that runs for some seconds before the report and its end:
 
     python debug_gather.py --hosts 2 --local --after 30 -- python train.py
 
 A collector on each host takes the stacks of its ranks and their children (py-spy, else gdb), says
 which are stopped or stuck in the kernel, and which left a dump of NCCL's flight recorder
-(TORCH_NCCL_DEBUG_INFO_TEMP_FILE). Collectors merge what they have up a tree of width `WIDTH`, so
-that the script reads one message and no host more than `WIDTH`. Whoever says nothing in time is
-named. Copy it and edit it: `look_at_rank` is what is looked at. This file must be readable on every
-host, and the hosts must reach each other.
+(TORCH_NCCL_DEBUG_INFO_TEMP_FILE). Collectors merge their reports up a tree of width `WIDTH`, so
+that the script reads one message and no host more than `WIDTH`. Ranks that do not answer in time
+are named. Copy it and edit it: `look_at_rank` says what a report holds. This file must be readable
+on every host, and the hosts must reach each other.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ WIDTH = 16
 COLLECT_SECONDS = 60.0  # for a host's own stacks
 MERGE_SECONDS = 20.0  # for each level of the tree
 TOOL_SECONDS = 20.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
-FLIGHT_FILES = "/tmp/nccl_trace_rank_"  # torch's default; the rank follows
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
+FLIGHT_FILES = "/tmp/nccl_trace_rank_"  # torch's default; the rank is appended
 
 STATES = {
     "T": "is stopped by a signal (SIGSTOP, or a terminal)",
@@ -64,14 +63,14 @@ STATES = {
 }
 
 log = logging.getLogger("policy")
-Report = dict[str, list[int]]  # a text and the ranks it is true of
+Report = dict[str, list[int]]  # by text: the ranks that it describes
 
 
 # ---- on each host
 
 
 def run_tool(*words: str) -> str | None:
-    """What a tool says, or None where it is missing, fails, or takes too long."""
+    """Return a tool's output, or None if it is missing, fails, or takes too long."""
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
@@ -82,22 +81,22 @@ def run_tool(*words: str) -> str | None:
 
 
 def find_py_spy() -> str:
-    """Beside this interpreter, or on the PATH."""
+    """Find py-spy beside this interpreter or on the PATH."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
 
 
 def read_state(pid: int) -> str:
-    """The kernel's letter for what the process does; "" where it is gone."""
+    """Read the kernel's letter for the process's state; "" if it is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
 
 
 def find_stacks(pid: int, state: str) -> str | None:
-    """Where a process and its children are, without what differs between ranks that stand at the
-    same place."""
-    freely = ["--nonblocking"] if state == "T" else []  # py-spy cannot stop what is stopped already
+    """Read the stacks of a process and its children, without the parts that differ between
+    ranks."""
+    freely = ["--nonblocking"] if state == "T" else []  # py-spy cannot stop a stopped process
     stacks = run_tool(find_py_spy(), "dump", "--pid", str(pid), "--subprocesses", *freely)
     if stacks is not None:
         stacks = re.sub(r"^Process \d+: .*?^Python v[^\n]*\n", "Process", stacks, flags=re.M | re.S)
@@ -107,13 +106,12 @@ def find_stacks(pid: int, state: str) -> str | None:
         return None
     threads = re.search(
         r"^Thread .*?(?=^\[Inferior|\Z)", stacks, flags=re.M | re.S
-    )  # before them gdb speaks of itself
+    )  # before the stacks gdb prints about itself
     return re.sub(r"0x[0-9a-f]+|LWP \d+|\b\d{3,}\b", "…", threads.group() if threads else stacks)
 
 
 def look_at_rank(rank: int, pid: int) -> list[str]:
-    """What there is to say of a rank, each thing in words that are the same for all ranks it is
-    true of."""
+    """Describe a rank in texts that are the same for all ranks in the same state."""
     state = read_state(pid)
     stacks = find_stacks(pid, state)
     found = [
@@ -142,7 +140,7 @@ def merge(into: Report, other: Report) -> None:
 
 
 def collect() -> None:
-    """One host's part: look, take the children's reports, pass all of it up."""
+    """Do one host's part: look, take the children's reports, pass all of them up."""
     queue = get_message_queue()
     hello = queue.recv()
     key = bytes.fromhex(hello["key"])
@@ -187,8 +185,8 @@ def collect() -> None:
 def gather_debug(
     ctx: Context, group: ProcessGroup, file: str | os.PathLike[str] | None = None
 ) -> str:
-    """The report on a running group, in words, written to `file` too. Takes a minute or two at
-    most, and ends nothing."""
+    """Return a report on a running group, and write it to `file`. Takes two minutes at most and
+    ends nothing."""
     pids = find_pids(group)
     hosts = [host for host in group.hosts if host.attached]
     collectors = ctx.create_process_group(
@@ -223,7 +221,7 @@ def gather_debug(
 
 
 def find_pids(group: ProcessGroup) -> dict[Any, list[tuple[int, int]]]:
-    """Rank and pid of every process that runs, by host."""
+    """Return rank and pid of every running process, by host."""
     found: dict[Any, list[tuple[int, int]]] = {}
     for process in group:
         pid = process.pid()
@@ -235,8 +233,8 @@ def find_pids(group: ProcessGroup) -> dict[Any, list[tuple[int, int]]]:
 def grow_tree(
     nodes: list[Process], ports: dict[Process, int], pids: dict[Any, list[tuple[int, int]]]
 ) -> Report:
-    """Tell each collector its ranks, its parent and how many children to wait for; return what the
-    first one says."""
+    """Tell each collector its ranks, its parent and its number of children; return the first one's
+    report."""
     answer = nodes[0].recv(lambda message: "report" in message)
     depths = [0] * len(nodes)
     for index in range(len(nodes)):
@@ -265,8 +263,8 @@ def grow_tree(
 
 
 def render(report: Report, world_size: int) -> str:
-    """The stacks fewest ranks stand at come first: where one rank is elsewhere, it is why the
-    others wait."""
+    """Put the stacks of the fewest ranks first: the others often wait for a rank that is
+    elsewhere."""
     parts = [
         f"{name_ranks(ranks)}:\n{text}"
         for text, ranks in sorted(report.items(), key=lambda item: len(item[1]))
@@ -281,7 +279,7 @@ def render(report: Report, world_size: int) -> str:
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """[0, 1, 2, 5] as "4 ranks (0-2, 5)"."""
+    """Write [0, 1, 2, 5] as "4 ranks (0-2, 5)"."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:
@@ -293,14 +291,14 @@ def name_ranks(ranks: list[int]) -> str:
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def main() -> int:
-    """Run a command, look at it after some seconds, end it."""
+    """Run a command, report on it after some seconds, end it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -9,7 +9,7 @@ ranks are asked to save: they get the message "checkpoint", answer "saved", and 
 that does not listen is ended all the same after `SAVE_SECONDS`. The training must divide its batch
 and its data by WORLD_SIZE.
 
-Copy it and edit it: `wait_for_hosts` says when it is worth to begin, `run_once` what ends a run.
+Copy it and edit it: `wait_for_hosts` decides when to begin, `run_once` when a run ends.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from holdfast.supervisor import (
     wait,
 )
 
-SETTLE_SECONDS = 30.0  # with the least there, so long for more to come
-GROW_AFTER_SECONDS = 600.0  # a run is not disturbed for a new host before this
+SETTLE_SECONDS = 30.0  # to wait for more hosts once the least number is there
+GROW_AFTER_SECONDS = 600.0  # the least time between growths of a run
 SAVE_SECONDS = 300.0
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 DONE, GROW = "done", "grow"
 
 log = logging.getLogger("policy")
 
 
 def wait_for_hosts(hosts: list[Host], least: int, settle_seconds: float) -> list[Host]:
-    """The hosts that are there: at least so many, and those that come soon after."""
+    """Wait for the least number of hosts, and for others that come soon after."""
     names = as_completed([host.hostname() for host in hosts])
     for _ in names:
         if sum(host.attached for host in hosts) >= least:
@@ -54,7 +54,7 @@ def wait_for_hosts(hosts: list[Host], least: int, settle_seconds: float) -> list
 
 
 def ask_to_save(group: ProcessGroup, seconds: float) -> None:
-    """Have the ranks save, and wait for those that say so."""
+    """Ask the ranks to save, and wait for their answers."""
     answers = [process.recv(lambda message: message == "saved") for process in group]
     group.broadcast("checkpoint")
     silent = wait(answers, timeout=seconds).not_done
@@ -62,7 +62,7 @@ def ask_to_save(group: ProcessGroup, seconds: float) -> None:
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
@@ -71,11 +71,11 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 def run_once(
     ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int
 ) -> str:
-    """Run on those present. Returns DONE, GROW when a host has come that was missing, or what went
+    """Run on the hosts that are there. Return DONE, GROW when a missing host has come, or what went
     wrong.
 
-    A host of `absent` that came and was lost again before the run could grow is asked for anew, in
-    its place there.
+    A host of `absent` that came and was lost again before the run could grow is replaced there by a
+    new request.
     """
     try:
         env = find_rendezvous(present) | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
@@ -130,7 +130,7 @@ def run_once(
 
 
 def main() -> int:
-    """Keep the command running, on what there is, until it succeeds or has failed too often."""
+    """Run the command on the hosts that are there until it succeeds, or has failed too often."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -4,7 +4,7 @@ slow ones not waited for.
     python health_checked_start.py --hosts 64 --spares 4 --gpus 8 --per-host 8 -- python train.py
     python health_checked_start.py --hosts 2 --spares 1 --local -- python train.py      # everything on this machine
 
-Copy it and edit it: `measure` is what each host does, `judge` what is made of it. This file must be
+Copy it and edit it: `measure` runs on each host, `judge` scores its result. This file must be
 readable on every host.
 """
 
@@ -25,14 +25,14 @@ from typing import Any
 
 from holdfast.supervisor import Context, Future, Host, as_completed, get_message_queue
 
-CHECK_SECONDS = 120.0  # by then a host that is attached has answered, or is taken for sick
-SETTLE_SECONDS = 5.0  # once there are enough, so long for better ones to answer
+CHECK_SECONDS = 120.0  # an attached host that has not answered by then counts as sick
+SETTLE_SECONDS = 5.0  # to wait for better hosts once there are enough
 MAX_REPLACED = 20
 LEAST_MEMORY_BYTES = 256 << 20
 SLOWEST_DISK = 5e6  # bytes a second
 SLOWEST_ROUND_TRIP_SECONDS = 1.0
 PINGS = 5
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 
 log = logging.getLogger("policy")
 Report = dict[str, Any]
@@ -42,8 +42,8 @@ Report = dict[str, Any]
 
 
 def time_matmul() -> float:
-    """Seconds for a product of two matrices, the best of three: numpy's where there is one,
-    Python's own where not."""
+    """Measure the seconds for a matrix product, the best of three: numpy's, or plain Python's
+    without it."""
     try:
         import numpy as np
     except ImportError:
@@ -65,14 +65,14 @@ def time_matmul() -> float:
 
 
 def time_once(function: Any) -> float:
-    """Seconds that a call takes."""
+    """Measure the seconds that a call takes."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def measure_disk(size: int = 16 << 20) -> float:
-    """Bytes a second, written and synced."""
+    """Measure bytes a second, written and synced."""
     with tempfile.TemporaryFile() as file:
 
         def write() -> None:
@@ -84,8 +84,7 @@ def measure_disk(size: int = 16 << 20) -> float:
 
 
 def measure() -> Report:
-    """Everything there is to know about this host. An error in here is an answer too: the host is
-    sick."""
+    """Measure this host. An error in here counts too: the host is sick."""
     queue = get_message_queue()
     with open("/proc/meminfo") as lines:
         memory = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
@@ -107,7 +106,7 @@ def measure() -> Report:
 
 
 def judge(report: Report, gpus: int) -> tuple[float, str]:
-    """How good a host is: more is better; 0 is unfit, for the reason given."""
+    """Score a host: more is better; 0 is unfit, for the reason given."""
     if report["gpus"] < gpus:
         return 0.0, f"{report['gpus']} of {gpus} GPUs"
     if report["memory_bytes"] < LEAST_MEMORY_BYTES:
@@ -120,11 +119,11 @@ def judge(report: Report, gpus: int) -> tuple[float, str]:
 
 
 def start_check(ctx: Context, host: Host, command: list[str]) -> Future[Any]:
-    """Have the host measured; its report, or an error where it makes none."""
+    """Have the host measured; the future is its report, or an error."""
     [process] = ctx.create_process_group([host], command, name=f"check{host.number}")
 
     def answer(_: Future[Any]) -> None:
-        with contextlib.suppress(Exception):  # it is gone: its report says so
+        with contextlib.suppress(Exception):  # the process is gone, and its future fails
             process.send("pong")
 
     for _ in range(PINGS):
@@ -133,7 +132,7 @@ def start_check(ctx: Context, host: Host, command: list[str]) -> Future[Any]:
 
 
 class Selection:
-    """The checks under way and what came of those that are done."""
+    """The checks under way, and the results of those that are done."""
 
     def __init__(self, ctx: Context, options: argparse.Namespace) -> None:
         self.ctx, self.options = ctx, options
@@ -144,7 +143,7 @@ class Selection:
         self.replaced = 0
 
     def check(self, hosts: list[Host]) -> None:
-        """Begin with these. The time of a host counts from when its manager came."""
+        """Begin to check these hosts. The time of a host counts from the coming of its manager."""
         for host in hosts:
             host.hostname().add_done_callback(
                 lambda future: self.attached_at.setdefault(future.whom, time.monotonic())
@@ -162,11 +161,11 @@ class Selection:
                     return
 
     def take(self, future: Future[Any]) -> None:
-        """Judge one answer, whatever came of it."""
+        """Judge one answer, or the error that came instead."""
         host = self.pending.pop(future)
         try:
             score, reason = judge(future.result(), self.options.gpus)
-        except Exception as error:  # the check is edited at night: what breaks in it counts against the host, not the run
+        except Exception as error:  # a mistake in the check must not end the run
             score, reason = 0.0, f"{type(error).__name__}: {error}"
         log.info("%s scores %.1f: %s", host, score, reason)
         if score > 0:
@@ -175,8 +174,8 @@ class Selection:
             self.replace(host, reason)
 
     def replace(self, host: Host, reason: str) -> None:
-        """Have another machine instead, where one is needed. Raises SystemExit where that happened
-        too often."""
+        """Ask for another machine if one is needed. Raises SystemExit if that happened too
+        often."""
         if len(self.scores) >= self.options.hosts:
             self.ctx.return_hosts([host], error=f"health check: {reason}")
             return
@@ -189,7 +188,7 @@ class Selection:
         self.check(self.ctx.replace_hosts([host], f"health check: {reason}"))
 
     def find_overdue(self) -> list[Future[Any]]:
-        """Checks of hosts that were attached for long enough to have answered."""
+        """Find checks of hosts that were attached for long enough to have answered."""
         long_ago = time.monotonic() - self.options.check_seconds
         return [
             future
@@ -199,8 +198,8 @@ class Selection:
 
 
 def pick_hosts(ctx: Context, options: argparse.Namespace) -> list[Host]:
-    """The best hosts of those that answer first; the others are given back, sick ones so that they
-    are replaced."""
+    """Return the best hosts of those that answer first; give the others back, sick ones for
+    replacement."""
     chosen = Selection(ctx, options)
     chosen.check(ctx.request_hosts(options.hosts + options.spares))
     while len(chosen.scores) < options.hosts:
@@ -227,14 +226,14 @@ def pick_hosts(ctx: Context, options: argparse.Namespace) -> list[Host]:
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
 
 
 def main() -> int:
-    """Pick the hosts, run the command once. What follows a failure is restart_on_failure.py's."""
+    """Pick the hosts, run the command once. For restarts see restart_on_failure.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

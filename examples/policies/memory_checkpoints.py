@@ -6,9 +6,8 @@ not from storage.
 
 On each host a server, a CPU process in a group of its own, survives the restarts of the training. A
 rank saves to the server beside it, which passes a copy to the next host's: any one host may be
-lost. Ranks must wait for each other, as those of a
-collective do: of ranks that are more than `KEEP_STEPS` checkpoints apart no step is complete. In
-the training:
+lost. Ranks must wait for each other, as those of a collective do: if ranks are more than
+`KEEP_STEPS` checkpoints apart, no step is complete. In the training:
 
     from memory_checkpoints import load, save
     found = load()                      # (step, bytes), the newest step that every rank has, or None
@@ -55,7 +54,7 @@ KEEP_STEPS = (
 )
 SERVER_SECONDS = 30.0
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 KEY, SERVERS, START, ATTEMPT = (
     "MEMORY_KEY",
     "MEMORY_SERVERS",
@@ -65,18 +64,16 @@ KEY, SERVERS, START, ATTEMPT = (
 
 log = logging.getLogger("policy")
 Address = tuple[str, int]
-Kept = dict[
-    int, dict[int, tuple[int, bytes]]
-]  # rank → step → the attempt that it is of, and the data
+Kept = dict[int, dict[int, tuple[int, bytes]]]  # rank → step → its attempt, and the data
 
 
 # ---- in the training
 
 
 def save(step: int, data: bytes) -> None:
-    """Keep this rank's state in the memory of its host and of another. Returns when the first has
-    it, and the other the one before. Raises RuntimeError where this rank has been given up: another
-    attempt of the training runs by now.
+    """Keep this rank's state in the memory of its host and of another. Return when the first has
+    it, and the other has the one before. Raises RuntimeError if another attempt of the training
+    runs by now.
     """
     host, port = json.loads(os.environ[SERVERS])[int(os.environ["GROUP_RANK"])]
     with Client((host, port), authkey=bytes.fromhex(os.environ[KEY])) as server:
@@ -84,7 +81,7 @@ def save(step: int, data: bytes) -> None:
 
 
 def load() -> tuple[int, bytes] | None:
-    """The step to begin at and this rank's state then; None where there is none."""
+    """Return the step to begin at and this rank's state then, or None."""
     start = json.loads(os.environ[START])
     if start is None:
         return None
@@ -96,7 +93,7 @@ def load() -> tuple[int, bytes] | None:
 
 
 def put(server: Connection, rank: int, step: int, attempt: int, data: bytes, copy: bool) -> None:
-    """Hand a checkpoint to a server. Raises RuntimeError where it is one of an earlier attempt."""
+    """Hand a checkpoint to a server. Raises RuntimeError in an earlier attempt."""
     server.send_bytes(
         json.dumps({"put": step, "rank": rank, "attempt": attempt, "copy": copy}).encode()
     )
@@ -112,8 +109,8 @@ def put(server: Connection, rank: int, step: int, attempt: int, data: bytes, cop
 
 
 class Line:
-    """The way to the next host: of each rank one copy at a time. A rank whose copy is on its way
-    waits with the one after."""
+    """The connection to the next host: one copy of each rank at a time; a rank waits until its last
+    copy has arrived."""
 
     def __init__(self, address: Address, key: bytes) -> None:
         self.address, self.key = address, key
@@ -123,7 +120,7 @@ class Line:
         threading.Thread(target=self.run, daemon=True).start()
 
     def hand_over(self, rank: int, step: int, attempt: int, data: bytes) -> None:
-        """Have it passed on. Returns when the one before has been."""
+        """Queue a copy. Return when the one before has been passed on."""
         with self.changed:
             self.changed.wait_for(lambda: rank not in self.waiting or self.ended)
             if not self.ended:
@@ -131,7 +128,8 @@ class Line:
                 self.changed.notify_all()
 
     def run(self) -> None:
-        """One that cannot be passed on is missing there until the next checkpoint, no more."""
+        """Pass copies on. A copy that cannot be passed on is missing there until the next
+        checkpoint."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.waiting or self.ended)
@@ -145,7 +143,7 @@ class Line:
                 self.changed.notify_all()
 
     def end(self) -> None:
-        """Nobody waits for that host any more, frozen or cut off as it may be."""
+        """Stop waiting for that host, which may be frozen or cut off."""
         with self.changed:
             self.ended = True
             self.waiting.clear()
@@ -153,8 +151,8 @@ class Line:
 
 
 class Server:
-    """Checkpoints in memory. The script tells it where copies go, asks what it has, and says which
-    attempt begins."""
+    """Checkpoints in memory. The script tells it where copies go and which attempt begins, and asks
+    for its steps."""
 
     def __init__(self) -> None:
         self.kept: Kept = {}
@@ -163,7 +161,7 @@ class Server:
         self.line: Line | None = None
 
     def serve(self) -> None:
-        """Until the script ends it."""
+        """Serve until the script ends it."""
         queue = get_message_queue()
         hello = queue.recv()
         key = bytes.fromhex(hello["key"])
@@ -181,7 +179,7 @@ class Server:
             queue.send({"kept": kept, "order": order["order"]})
 
     def turn_to(self, address: Address | None, key: bytes) -> None:
-        """Copies go there from now on."""
+        """Send copies there from now on."""
         with self.lock:
             old = self.line
             if old is not None and old.address == address:
@@ -191,8 +189,8 @@ class Server:
             old.end()
 
     def begin(self, attempt: int, step: int) -> None:
-        """The training begins anew after `step`: what is beyond it is no part of what comes, and
-        who still saves it is refused."""
+        """Begin an attempt after `step`: later steps are dropped, and ranks of an earlier attempt
+        refused."""
         with self.lock:
             self.attempt = attempt
             for steps in self.kept.values():
@@ -202,7 +200,7 @@ class Server:
                     del steps[beyond]
 
     def keep(self, rank: int, step: int, attempt: int, data: bytes) -> bool:
-        """Whether it is one of the attempt that runs."""
+        """Keep a checkpoint; False if it is of another attempt than the one that runs."""
         with self.lock:
             if attempt < self.attempt:
                 return False
@@ -213,13 +211,13 @@ class Server:
             return True
 
     def accept(self, listener: Listener) -> None:
-        """Take whoever knows the key."""
+        """Accept connections that know the key."""
         while True:
             with contextlib.suppress(Exception):
                 threading.Thread(target=self.answer, args=(listener.accept(),), daemon=True).start()
 
     def answer(self, peer: Connection) -> None:
-        """One connection."""
+        """Answer one connection."""
         with peer, contextlib.suppress(EOFError, OSError):
             while True:
                 asked = json.loads(peer.recv_bytes())
@@ -250,7 +248,7 @@ class Memory:
         self.addresses: dict[Host, Address] = {}
 
     def tend(self, hosts: list[Host]) -> None:
-        """Start what is missing. Raises HostLost, ProcessEnded, TimeoutError where a host cannot
+        """Start missing servers. Raises HostLost, ProcessEnded or TimeoutError if a host cannot
         have one."""
         command = [sys.executable, os.path.abspath(__file__), "--serve"]
         begun: dict[Host, Process] = {}
@@ -265,11 +263,11 @@ class Memory:
         for host, process in begun.items():
             port = process.recv(lambda message: "port" in message).result(SERVER_SECONDS)["port"]
             self.addresses[host] = (host.facts.address if host.facts else "", port)
-            self.servers[host] = process  # at once: the next host may be lost
+            self.servers[host] = process  # all at once: the next host may be lost
         self.servers = {host: self.servers[host] for host in hosts}
 
     def tell(self, orders: dict[Host, dict[str, Any]]) -> dict[Host, list[list[int]]]:
-        """Give each its order; what each keeps, of those that answer."""
+        """Give each server its order; return the steps of those that answer."""
         self.orders += 1
         number, answers = self.orders, {}
         for host, order in orders.items():
@@ -283,8 +281,8 @@ class Memory:
         }
 
     def make_env(self, hosts: list[Host], world_size: int, attempt: int) -> dict[str, str]:
-        """What `save` and `load` read. The servers, in a ring, take what this attempt saves from
-        now on, and nothing else."""
+        """Make the environment for `save` and `load`. From now on the servers, in a ring, take
+        checkpoints of this attempt only."""
         ring = {host: hosts[(index + 1) % len(hosts)] for index, host in enumerate(hosts)}
         kept = self.tell(
             {
@@ -312,7 +310,7 @@ class Memory:
 def choose_step(
     kept: dict[Any, list[list[int]]], world_size: int
 ) -> tuple[int, dict[int, Any]] | None:
-    """The newest step that every rank has somewhere, and where."""
+    """Find the newest step that every rank has somewhere, and where."""
     places: dict[int, dict[int, Any]] = {}
     for host, entries in kept.items():
         for rank, step in entries:
@@ -322,7 +320,7 @@ def choose_step(
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
@@ -331,7 +329,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 def run_once(
     ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace, restarts: int
 ) -> str | None:
-    """Start every rank and wait. None when all ended with 0, else what went wrong first. The
+    """Start every rank and wait. Return None when all ended with 0, else what went wrong first. The
     servers go on."""
     try:
         memory.tend(hosts)
@@ -359,7 +357,7 @@ def run_once(
 
 
 def main() -> int:
-    """Keep the command running until it succeeds, or has failed too often."""
+    """Run the command until it succeeds, or has failed too often."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

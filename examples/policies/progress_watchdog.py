@@ -8,7 +8,7 @@ loop:
 
     queue = get_message_queue()
     queue.send({"step": step})                    # after each step
-    queue.send({"section": "eval"})               # what comes now is no step; "checkpoint" likewise
+    queue.send({"section": "eval"})               # no steps for a while; "checkpoint" likewise
     queue.send({"section": None})                 # steps again
 
 Copy it and edit it.
@@ -33,16 +33,16 @@ FIRST_STEP_SECONDS = 1800.0  # until steps can be measured: imports, data, compi
 SECTION_SECONDS = {"eval": 3600.0, "checkpoint": 1800.0}
 OTHER_SECTION_SECONDS = 1800.0
 TIMES_MEDIAN = 10.0
-LEAST_SECONDS = 60.0  # a step may take this long whatever the median
+LEAST_SECONDS = 60.0  # a step may always take this long
 STEPS_MEASURED = 50
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 
 log = logging.getLogger("policy")
 
 
 class Progress:
-    """What one rank said of its steps. `now` is monotonic seconds."""
+    """One rank's reports of its steps. `now` is monotonic seconds."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Progress:
         self.section: str | None = None
         self.since = now  # of the last step, or of the beginning or end of a section
         self.durations: deque[float] = deque(maxlen=STEPS_MEASURED)
-        self.cut = True  # what runs now began with something other than a step
+        self.cut = True  # the time that runs now began with something other than a step
 
     def take(self, message: Any, now: float) -> None:
-        """Learn from a message. A time that a section was part of is no step's."""
+        """Learn from a message. A time that includes a section counts for no step."""
         if not isinstance(message, dict):
             return
         if "section" in message:
@@ -73,7 +73,7 @@ class Progress:
         self.since = now
 
     def limit_seconds(self) -> float:
-        """How long this rank may be silent from now on."""
+        """The time for which this rank may be silent from now on."""
         if self.section is not None:
             return SECTION_SECONDS.get(self.section, OTHER_SECTION_SECONDS)
         if not self.durations:
@@ -81,13 +81,13 @@ class Progress:
         return max(self.least_seconds, TIMES_MEDIAN * statistics.median(self.durations))
 
     def describe(self) -> str:
-        """Where it is."""
+        """Say where the rank is."""
         return f"step {self.step}" + (f", in {self.section}" if self.section else "")
 
 
 def find_hang(progress: dict[Process, Progress], now: float) -> str | None:
-    """Say who hangs. Ranks wait for each other, so the first to be late need not be at fault: those
-    furthest behind are."""
+    """Name the ranks that hang: those furthest behind, because ranks wait for each other, and the
+    first to be late need not be at fault."""
     late = [
         process for process, seen in progress.items() if now - seen.since > seen.limit_seconds()
     ]
@@ -103,7 +103,7 @@ def find_hang(progress: dict[Process, Progress], now: float) -> str | None:
 
 
 def watch(group: ProcessGroup, options: argparse.Namespace) -> str | None:
-    """Wait for the end of a run, or of its progress. None when all ended with 0."""
+    """Wait for the end of a run, or of its progress. Return None when all ended with 0."""
     happened: queue.SimpleQueue[tuple[Process, Future[Any]]] = queue.SimpleQueue()
     progress = {
         process: Progress(time.monotonic(), options.least, options.first) for process in group
@@ -140,7 +140,7 @@ def watch(group: ProcessGroup, options: argparse.Namespace) -> str | None:
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
@@ -149,7 +149,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 def run_once(
     ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
 ) -> str | None:
-    """Start every rank and watch. Nothing runs afterwards."""
+    """Start every rank and watch. No rank runs afterwards."""
     try:
         env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     except HostLost as error:
@@ -166,7 +166,7 @@ def run_once(
 
 
 def main() -> int:
-    """Keep the command running until it succeeds, or has failed or hung too often."""
+    """Run the command until it succeeds, or has failed or hung too often."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

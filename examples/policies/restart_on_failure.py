@@ -4,7 +4,7 @@ all ranks again.
     python restart_on_failure.py --hosts 2 --per-host 8 -- python train.py
     python restart_on_failure.py --hosts 2 --local -- python train.py        # everything on this machine
 
-Copy it and edit it: `run_once` says what counts as a failure, `main` what is done about it. The
+Copy it and edit it: `run_once` decides what counts as a failure, `main` what follows it. The
 command finds torchrun's variables in its environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
 …).
 """
@@ -21,14 +21,14 @@ from holdfast.supervisor import Context, Host, HostLost, ProcessFailedToStart, a
 
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
-GOOD_RUN_SECONDS = 3600.0  # a run that lasted this long starts the counting afresh
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+GOOD_RUN_SECONDS = 3600.0  # after a run that lasted this long the count of failures begins anew
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 
 log = logging.getLogger("policy")
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
@@ -37,8 +37,8 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 def run_once(
     ctx: Context, hosts: list[Host], command: list[str], per_host: int, restarts: int
 ) -> str | None:
-    """Start every rank and wait. None when all ended with 0, else what went wrong first; nothing
-    runs afterwards."""
+    """Start every rank and wait. Return None when all ended with 0, else what went wrong first. No
+    rank runs afterwards."""
     try:
         env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     except HostLost as error:
@@ -56,13 +56,13 @@ def run_once(
                 return f"{future.whom} ended with {code}"
         return None
     finally:
-        for ended in group.end(grace_seconds=10):  # the ranks that wait for the one that failed
+        for ended in group.end(grace_seconds=10):  # ranks that wait for the failed one
             ended.exception()
         group.forget()
 
 
 def main() -> int:
-    """Keep the command running until it succeeds, or has failed too often."""
+    """Run the command until it succeeds, or has failed too often."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

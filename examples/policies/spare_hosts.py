@@ -8,7 +8,7 @@ A restart then waits for no scheduler. The spare takes the place of the host it 
 the other ranks stay where their data and caches are; another machine is asked for, and becomes the
 new spare. A host whose ranks are the first to fail `STRIKES` times is exchanged too.
 
-Copy it and edit it: `main` says which host has to go.
+Copy it and edit it: `main` decides which host has to go.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from holdfast.supervisor import Context, Host, HostLost, Process, ProcessFailedT
 
 STRIKES = 2
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 
 log = logging.getLogger("policy")
 
 
 def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
@@ -38,7 +38,7 @@ def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
 def run_once(
     ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
 ) -> tuple[str, Host] | None:
-    """Start every rank and wait. None when all ended with 0, else what went wrong first, and
+    """Start every rank and wait. Return None when all ended with 0, else what went wrong first, and
     where."""
     try:
         env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
@@ -71,8 +71,8 @@ class Bench:
         self.spares = ctx.request_hosts(spares)
 
     def exchange(self, old: Host, reason: str) -> Host:
-        """A host for another, which is replaced and whose successor joins the spares. Without a
-        spare that is there, the first machine that comes.
+        """Return a host for another, which is replaced by a future spare. Without an attached spare
+        it is the first machine that comes.
         """
         self.spares += self.ctx.replace_hosts([old], reason)
         if self.local:
@@ -102,7 +102,7 @@ class Bench:
 
 
 def main() -> int:
-    """Keep the command running until it succeeds, or has failed too often."""
+    """Run the command until it succeeds, or has failed too often."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

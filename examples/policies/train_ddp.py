@@ -2,12 +2,12 @@
 moment and started again.
 
     python progress_watchdog.py --hosts 2 --local -- python train_ddp.py --state /shared/run
-    torchrun --nproc-per-node 2 train_ddp.py --state /tmp/run                  # it knows no supervisor, and needs none
+    torchrun --nproc-per-node 2 train_ddp.py --state /tmp/run                  # without a supervisor
 
-Rank 0 saves weights and optimizer each few steps to a folder that all ranks see; whoever starts
-goes on from the newest, and comes to the same weights as a run that nothing disturbed. Under the
-supervisor, and with Holdfast installed beside torch, every rank says its steps, so that the
-progress watchdog knows how long one takes.
+Rank 0 saves weights and optimizer every few steps to a folder that all ranks see; a new start goes
+on from the newest, and comes to the same weights as an undisturbed run. Under the supervisor, and
+with Holdfast installed beside torch, every rank says its steps, so that the progress watchdog knows
+how long one takes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ KEEP = 2
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """The images and the digits."""
+    """Read the images and the digits."""
     with gzip.open(DATA, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.float64)
     return torch.from_numpy(table[:, :64] / 16.0), torch.from_numpy(table[:, 64].astype(np.int64))
 
 
 def find_step(folder: Path) -> int:
-    """The newest step that was saved, as rank 0 sees it, at every rank; 0 where there is none."""
+    """Return the newest saved step, as rank 0 sees it, at every rank; 0 without one."""
     found = torch.tensor([max((int(file.stem) for file in folder.glob("*.pt")), default=0)])
     dist.broadcast(found, 0)
     return int(found.item())
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write beside and rename over, on disk before it has its name: a kill at any moment leaves
-    whole files."""
+    """Write beside, sync, and rename over: a kill at any moment leaves whole files."""
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / "beside.tmp"
     with beside.open("wb") as file:
@@ -61,7 +60,8 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def make_report() -> Callable[[dict[str, Any]], None]:
-    """What tells the policy script where this rank is: nothing, where there is no script."""
+    """Make the function that reports steps to the policy script; without a script it does
+    nothing."""
     if "HOLDFAST_PROCESS" in os.environ:
         with contextlib.suppress(ImportError):
             from holdfast.supervisor import get_message_queue
@@ -71,7 +71,7 @@ def make_report() -> Callable[[dict[str, Any]], None]:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """SHA-256 over every bit of the weights."""
+    """Compute SHA-256 over every bit of the weights."""
     whole = hashlib.sha256()
     for _, tensor in sorted(model.state_dict().items()):
         whole.update(tensor.numpy().tobytes())
@@ -126,7 +126,7 @@ def train(
 
 
 def main() -> None:
-    """Train and print what came of it."""
+    """Train and print the result."""
     args = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,13 +3,13 @@ hosts, and this script's own death.
 
     python policy.py --run DIR --hosts 8 --per-host 4 -- python train.py
 
-DIR is on a file system that all nodes share. There this script writes `manager-command`, the words
-that start a host manager (`supervised.sbatch` and `hosts.sbatch` run them on the nodes; it is empty
-once the run is over), and the ranks' output. Killed and started again with the same DIR it finds
+DIR is on a file system that all nodes share. There this script writes the ranks' output and
+`manager-command`, the command that starts a host manager (`supervised.sbatch` and `hosts.sbatch`
+run it on the nodes; the file is empty once the run is over). Killed and started again with the same DIR it finds
 its hosts and ranks as they are. TERM ends the run in order: the ranks get TERM, and --grace
 seconds.
 
-Copy it and edit it: `replace_bad` says which host has to go.
+Copy it and edit it: `replace_bad` decides which host has to go.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from holdfast.supervisor import (
     as_completed,
 )
 
-STRIKES = 2  # a host whose ranks were so often the first to fail is bad
+STRIKES = 2  # a host whose ranks were the first to fail this often is bad
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # any of them: another run on the machine may have one
+RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 EXIT_GIVEN_UP = 1
 EXIT_TOLD_TO_END = 128 + signal.SIGTERM
 
@@ -46,7 +46,7 @@ log = logging.getLogger("policy")
 def start_group(
     ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
 ) -> ProcessGroup:
-    """All ranks, as soon as rank 0's address is known."""
+    """Start all ranks as soon as rank 0's address is known."""
     hosts[0].hostname().result()
     address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
     env = {
@@ -60,7 +60,7 @@ def start_group(
 
 
 def find_failure(group: ProcessGroup) -> tuple[str, Host] | None:
-    """Wait. None when all ranks ended with 0, else what went wrong first, and where."""
+    """Wait. Return None when all ranks ended with 0, else what went wrong first, and where."""
     for future in as_completed([process.returncode() for process in group]):
         process: Process = future.whom
         try:
@@ -73,8 +73,8 @@ def find_failure(group: ProcessGroup) -> tuple[str, Host] | None:
 
 
 def end_group(group: ProcessGroup, grace_seconds: float, fence: bool = False) -> None:
-    """Nothing of it runs afterwards, with `fence` not on a lost host either. Until then it is not
-    forgotten: a script that is killed here waits anew when it is started again.
+    """End all ranks, with `fence` those on lost hosts too. The group is forgotten only then, so that
+    a script that is killed here waits again when it is started again.
     """
     for ended in group.end(grace_seconds):
         ended.exception()
@@ -86,8 +86,8 @@ def end_group(group: ProcessGroup, grace_seconds: float, fence: bool = False) ->
 
 
 def replace_bad(ctx: Context, hosts: list[Host], strikes: Counter[Host]) -> list[Host]:
-    """The hosts to go on with. A lost one may come back, or a new job of Slurm's takes its place; a
-    bad one is not wanted again."""
+    """Return the hosts to go on with. A lost one may come back, or a new Slurm job takes its place;
+    a bad one is not used again."""
     chosen = []
     for host in hosts:
         if host.connection_lost():
@@ -102,8 +102,8 @@ def replace_bad(ctx: Context, hosts: list[Host], strikes: Counter[Host]) -> list
 
 
 def keep_running(ctx: Context, options: argparse.Namespace) -> int:
-    """Until the command has succeeded on all ranks, or failed too often. An earlier script's ranks
-    are waited for as they are."""
+    """Run the command until it has succeeded on all ranks, or failed too often. An earlier script's
+    ranks go on as they are."""
     strikes: Counter[Host] = Counter()
     group = next(iter(ctx.groups()), None)
     if group is not None:
@@ -136,7 +136,7 @@ def keep_running(ctx: Context, options: argparse.Namespace) -> int:
 
 
 def tell_to_end(number: int, frame: object) -> None:
-    """The first TERM: Slurm and the batch script both send one."""
+    """Take the first TERM: Slurm and the batch script both send one."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -155,7 +155,7 @@ def main() -> int:
         "--orphan-grace",
         type=float,
         default=300.0,
-        help="for so long ranks go on without this script",
+        help="seconds for which ranks go on without this script",
     )
     parser.add_argument(
         "--fence", action="store_true", help="start no rank while one of a lost host may still run"
