@@ -1,5 +1,5 @@
-"""What every poll loop that parents processes needs: a handler for each descriptor, and mishaps
-that end neither the loop nor its other parts.
+"""The parts that poll loops of long-lived parents share: a handler for each descriptor, caught
+signals, notes, and mishaps that end neither the loop nor its other parts.
 
 EPOLL-1  A descriptor is dropped before it is closed. A child that was forked meanwhile holds a copy
          of it, so the kernel goes on reporting it, and a closed number cannot be unregistered any
@@ -11,13 +11,41 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _MAX_SAID = 1000
 T = TypeVar("T")
+
+
+def catch_signals() -> int:
+    """Catch `SIGNALS` from now on; return a descriptor from which their numbers are read."""
+    read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+    return read_fd
+
+
+def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]) -> bool:
+    """Write one JSON line to a log. False where that fails (a full disk), or would have to wait (a
+    paused terminal, a full pipe), because neither must hold up the processes."""
+    words = {key: value for key, value in fields.items() if value is not None}
+    words = {"at": time.time(), "from": source, "message": sentence, **words}
+    line = msgspec.json.encode(words) + b"\n"
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    try:
+        return bool(poll.poll(0)) and os.write(fd, line) == len(line)
+    except OSError:
+        return False
 
 
 class Mishaps:

@@ -57,11 +57,6 @@ class ProgramEvents(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramRun:
     """One program: its first process, how the start went, its exit, and the end of its tree."""
 
-    __slots__ = (
-        "child", "ending", "events", "exit", "exited_at", "grace_seconds", "over", "request",
-        "start_error", "tree",
-    )  # fmt: skip
-
     def __init__(
         self, child: Child, request: SpawnRequest, tree: Tree, events: ProgramEvents, grace: float
     ) -> None:
@@ -119,8 +114,8 @@ class Nursery:
         self._forest = Forest(host)
         self._by_pid: dict[int, ProgramRun] = {}  # until the first process is reaped
         self._endings: dict[ProgramRun, TreeEnding] = {}
-        self._undecided: list[ProgramRun] = []  # whose start no poll tells, for want of memory
-        self._unsaid: list[ProgramRun] = []  # whose end is not heard yet
+        self._undecided: list[ProgramRun] = []  # starts that no poll tells, for want of memory
+        self._unsaid: list[ProgramRun] = []  # ends that are not heard yet
         self._scan_at = 0.0
         poller.handle(self._watcher.fileno(), lambda _: None)  # being woken is all
 

@@ -42,7 +42,7 @@ _close_range = getattr(_quick, "close_range", None)
 if _close_range is not None:
     _close_range.argtypes = [ctypes.c_uint, ctypes.c_uint, ctypes.c_int]
 
-# 9 and 19 cannot be set; 32 and 33 are the C library's own, which it lets nobody set.
+# 9 and 19 cannot be set; 32 and 33 are the C library's own, which cannot be set either.
 _RESETTABLE_SIGNALS = tuple(number for number in range(1, 65) if number not in (9, 19, 32, 33))
 
 

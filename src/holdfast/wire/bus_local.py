@@ -22,8 +22,7 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(Local, frozen=True, tag=1):
-    """Start a process. env is the whole environment, as the kernel has it: not all of it need be
-    text."""
+    """Start a process. env is the whole environment, in bytes because not all of it need be text."""
 
     key: int
     argv: list[str]
@@ -49,8 +48,7 @@ class StopTree(Local, frozen=True, tag=3):
 
 
 class ManagerAlive(Local, frozen=True, tag=4):
-    """The manager's loop turns. Silence beyond `frozen_seconds` of the warden ends every
-    process."""
+    """The manager's loop turns. Silence beyond the warden's `frozen_seconds` ends every process."""
 
 
 # ---- warden → manager
@@ -71,8 +69,7 @@ class NotStarted(Local, frozen=True, tag=2):
 
 
 class TreeEnded(Local, frozen=True, tag=3):
-    """A process is over, its whole tree included, or what is left of it (`survivors`) survived
-    SIGKILL."""
+    """A process is over with its whole tree, but for `survivors` of SIGKILL."""
 
     key: int
     exit_code: int | None

@@ -1,5 +1,4 @@
-"""Length-prefixed frames on a byte stream, sans I/O: four bytes of length, big endian, then the
-body."""
+"""Length-prefixed frames on a byte stream: four bytes of length, big endian, then the body."""
 
 from __future__ import annotations
 
@@ -11,9 +10,8 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 def encode_frame(body: bytes) -> bytes:
     """Return `body` with its length in front. Raises ValidationError over `MAX_FRAME_BYTES`."""
     if len(body) > MAX_FRAME_BYTES:
-        raise ValidationError(
-            f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}"
-        )
+        sentence = f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}"
+        raise ValidationError(sentence)
     return len(body).to_bytes(4, "big") + body
 
 
@@ -26,18 +24,15 @@ class FrameReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Take bytes in any portions; return the bodies that are complete now.
 
-        Raises:
-            ValidationError: a frame announces more than `MAX_FRAME_BYTES`; the stream cannot be
-            trusted further.
+        Raises ValidationError for a frame over `MAX_FRAME_BYTES`; the stream is of no use then.
         """
         self._buffer += data
         frames: list[bytes] = []
         while len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4], "big")
             if size > MAX_FRAME_BYTES:
-                raise ValidationError(
-                    f"a frame announces {size} bytes; the limit is {MAX_FRAME_BYTES}"
-                )
+                sentence = f"a frame announces {size} bytes; the limit is {MAX_FRAME_BYTES}"
+                raise ValidationError(sentence)
             if len(self._buffer) < 4 + size:
                 break
             frames.append(bytes(self._buffer[4 : 4 + size]))

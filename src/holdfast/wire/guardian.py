@@ -2,16 +2,13 @@
 for its agent.
 
 All times are seconds of CLOCK_BOOTTIME, which every process of the host shares and which counts
-suspension.
-Every request is idempotent: the agent may die at any line, come back, ask for a `Snapshot` and go
-on.
+suspension. Every request is idempotent: the agent may die at any line, come back, ask for a
+`Snapshot` and go on. The tags stay as they are, because the two may be of different versions.
 
 LINE-1  A message that cannot be read (of an unknown kind, of another shape) is refused, counted and
-        named, and costs neither side
-        its life: a guardian outlives upgrades of its agent, so the two may be of different
-        versions. Who missed something asks for a `Snapshot`. A frame that announces more than the
-        limit leaves no way to find the next one: that line is given up and the next agent gets a
-        new one.
+        named, and costs neither side its life: a guardian outlives upgrades of its agent. An agent
+        that missed something asks for a `Snapshot`. A frame that announces more than the limit
+        leaves no way to find the next one: that line is given up and the next agent gets a new one.
 """
 
 from __future__ import annotations
@@ -22,15 +19,14 @@ from holdfast.core.ids import TaskKey
 
 
 class GuardianMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
-    """Root of the closed set. The tag is the class's name."""
+    """Root of the closed set."""
 
 
 # ---- agent → guardian
 
 
 class AgentHello(GuardianMessage, frozen=True, kw_only=True, tag="hello"):
-    """An agent began, or missed something; the guardian answers with a `Snapshot` of the same
-    number."""
+    """An agent began, or missed something; answered by a `Snapshot` of the same number."""
 
     pid: int
     number: int = 0
@@ -51,14 +47,12 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     key whose end was acknowledged is refused (`TaskEnded.start_error`).
 
     env is the whole environment. stdout and stderr are paths opened for appending. memory_bytes 0
-    is no limit.
-    contain: put it into a control group of its own where one can be made; a memory limit always
-    does. It costs the start some ten milliseconds (the kernel waits for every CPU before it moves a
-    process), so a short CPU task goes without.
-    deadline: when the guardian ends it by itself unless an `Extend` came.
-    grace_seconds: between TERM and KILL where the guardian must stop it on its own account.
-    leads: its first process passes a TERM on by itself (a container's runner), so no other process
-    of its tree is sent one. The KILL is for all of them, as ever.
+    is no limit. contain: put it into a control group of its own where one can be made; a memory
+    limit always does. It costs the start some ten milliseconds (the kernel waits for every CPU
+    before it moves a process), so a short CPU task goes without. deadline: when the guardian ends
+    it by itself unless an `Extend` came. grace_seconds: between TERM and KILL where the guardian
+    must stop it on its own account. leads: its first process passes a TERM on by itself (a
+    container's runner), so no other process of its tree is sent one; the KILL is for all of them.
     """
 
     key: TaskKey
@@ -76,8 +70,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
-    """New deadlines after a successful sync. A later deadline never comes earlier by reordering:
-    the maximum holds."""
+    """New deadlines after a successful sync. The latest holds, in whatever order they come."""
 
     deadlines: list[tuple[TaskKey, float]]
 
@@ -86,7 +79,7 @@ class StopTask(GuardianMessage, frozen=True, kw_only=True, tag="stop"):
     """TERM to the whole tree now, KILL after `grace_seconds` (0: KILL at once). Repeats act once; a
     sooner KILL wins.
 
-    A task that has ended is answered with its `TaskEnded` again; a key nobody knows with nothing.
+    A task that has ended is answered with its `TaskEnded` again; an unknown key is not answered.
     """
 
     key: TaskKey
@@ -105,19 +98,14 @@ class Ack(GuardianMessage, frozen=True, kw_only=True, tag="ack"):
 class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
 
-    What the first process leaves running gets TERM at once and KILL 2 s later; the first process's
-    exit is the task's. exit_code and signal are both None where it never started (`start_error`) or
-    still lives (`unkillable`).
-    oom: its control group counted an OOM kill, of any of its processes. False where no memory group
-    can be made.
-    max_memory_bytes: the group's peak, its file cache included; without a group the largest
-    process's.
-    runtime_seconds: of the first process.
-    stopped: a `StopTask` had been sent, or the deadline had passed, before the process ended.
-    lapsed: the guardian ended it at its lease deadline.
-    unkillable: processes of it survived SIGKILL for the kill limit; `survivors` are their pids.
-    hosts_fault: it did not start for want of something of the host's (descriptors, processes,
-    memory, disk), not of its own.
+    exit_code and signal are the first process's; both are None where it never started
+    (`start_error`) or still lives (`unkillable`). oom: its control group counted an OOM kill, of
+    any of its processes. stopped: a `StopTask` had been sent, or the deadline had passed, before
+    the process ended. lapsed: the guardian ended it at its lease deadline. unkillable: processes of
+    it survived SIGKILL for the kill limit; `survivors` are their pids. hosts_fault: it did not
+    start for want of something of the host's (descriptors, processes, memory, disk), not of its
+    own. runtime_seconds: of the first process. max_memory_bytes: the group's peak, its file cache
+    included; without a group the largest process's.
     """
 
     key: TaskKey
@@ -143,8 +131,7 @@ class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One task as the guardian knows it. pid and started_at are 0 where no process could be
-    made."""
+    """One task as the guardian knows it; pid and started_at are 0 where there is no process."""
 
     key: TaskKey
     pid: int
@@ -157,8 +144,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
-    """Everything the guardian holds: the answer to the `AgentHello` of this number (0 from a guardian
-    that does not count)."""
+    """Everything the guardian holds, for the `AgentHello` of this number (0: it does not count)."""
 
     incarnation: str
     tasks: list[TaskStatus]
@@ -166,8 +152,7 @@ class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class Unread(GuardianMessage, frozen=True, kw_only=True, tag="unread"):
-    """So many messages of this agent could not be read or carried out so far (LINE-1); why the last
-    one could not."""
+    """So many messages of this agent were not read or carried out (LINE-1); why the last was not."""
 
     count: int
     reason: str

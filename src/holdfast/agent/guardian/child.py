@@ -14,11 +14,13 @@ AGENT-4  A message that cannot be read is refused (LINE-1), and is no sign of li
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +30,9 @@ from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from holdfast.wire.guardian import Answer, Request, Unread, decode_request, encode
+
+if TYPE_CHECKING:
+    from holdfast.agent.guardian.loop import GuardianConfig
 
 _READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent told to go may take
@@ -48,25 +53,23 @@ class AgentChild:
 
     def __init__(
         self,
+        config: GuardianConfig,
         *,
-        argv: list[str],
         env: Mapping[str, str],
         pass_fds: tuple[int, ...],
         descriptor_limit: tuple[int, int] | None,
-        frozen_seconds: float,
-        backoff_seconds: tuple[float, float],
         nursery: Nursery,
         poller: Poller,
         note: Callable[..., None],
         hear: Callable[[int], None],
         gone: Callable[[], None],
     ) -> None:
-        self._argv = tuple(argv)
+        self._argv = tuple(config.agent_argv)
         self._env = dict(env)
         self._pass_fds = pass_fds
         self._descriptor_limit = descriptor_limit
-        self._frozen_seconds = frozen_seconds
-        self._backoff_seconds = backoff_seconds
+        self._frozen_seconds = config.frozen_seconds
+        self._backoff_seconds = config.agent_backoff_seconds
         self._nursery = nursery
         self._poller = poller
         self._note = note
@@ -294,11 +297,8 @@ class AgentChild:
 
     def _signal(self, number: int) -> None:
         if self._run is not None:
-            try:
-                # Ours and not yet reaped: the number cannot be anybody else's.
-                os.kill(self._run.pid, number)
-            except ProcessLookupError:
-                pass
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._run.pid, number)  # not yet reaped, so the number is its own
 
     def _close_channel(self) -> None:
         if self._channel is not None:

@@ -1,11 +1,10 @@
 """The guardian: the host's init.
 
-It parents the tasks, so that an agent may crash, freeze or be upgraded under them. To its agent it
-hands, in the
-environment: HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and
+It parents the tasks, so that an agent may crash, freeze or be upgraded under them. The environment
+of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and
 HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so that beats queue
 meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for
-`guardian_home.sweep_after_guardian`).
+`home.sweep_after_guardian`).
 
 One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing
 else, except:
@@ -15,8 +14,8 @@ GUARD-5  One guardian per folder (a lock); at its start nothing of an earlier on
          the earlier one's tasks are dead.
 GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for
          the ends to be acknowledged), by parent-death signal and sweep when it is killed.
-GUARD-7  Nothing that goes wrong with one request, one descriptor or one part of a turn ends the
-         loop or keeps the other parts from being done; it is noted with its traceback.
+GUARD-7  A failure of one request, one descriptor or one part of a turn neither ends the loop nor
+         keeps the other parts from being done; it is noted with its traceback.
 GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of that clock: a host
          that wakes up ends what lapsed in its sleep in its first turn. An extension that waits to
          be obeyed counts from when it is heard.
@@ -43,6 +42,7 @@ from holdfast.agent.guardian.child import INF, AgentChild
 from holdfast.agent.guardian.home import GuardianHome, Notifier, read_group_homes
 from holdfast.agent.guardian.tasks import HostTasks
 from holdfast.errors import Conflict
+from holdfast.process import loop
 from holdfast.process.ending import Signaller
 from holdfast.process.groups import open_group_home
 from holdfast.process.loop import Mishaps, Poller
@@ -71,14 +71,12 @@ EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
 _ACK_SECONDS = 5.0
 _HOLD_SECONDS = 60.0  # an agent holds ends back for half of that (SAVE-1)
 _IDLE_SECONDS = 5.0
-# A burst of launches must not keep exits waiting: a fork takes about half a millisecond. The rest
-# is quick, and stops that are heard together are carried out together (TREE-5).
+# A burst of launches must not keep exits waiting: a fork takes about half a millisecond. Other
+# requests are quick, and stops that are heard together are carried out together (TREE-5).
 _LAUNCHES_PER_TURN = 4
 _REQUESTS_PER_TURN = 256
 _BUSY_SECONDS = 1.0  # orphans are reaped at least this often (WATCH-2)
-_MISHAP_SECONDS = (
-    0.1  # the pause after something went wrong, so that what always does costs no processor
-)
+_MISHAP_SECONDS = 0.1  # a mishap that recurs must not cost a processor
 _GUARDIAN_OOM_SCORE = -900
 
 
@@ -86,12 +84,11 @@ class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to run.
 
     state_dir: the guardian's own folder, made 0700. host_id: the mark its processes carry; unique
-    to this host and cluster.
-    agent_argv: the agent's command. frozen_seconds: silence after which it is replaced.
-    agent_backoff_seconds: the first and the longest wait before an agent that keeps dying is
-    started again.
-    kill_limit_seconds: after which what survives SIGKILL is given up as unkillable. use_groups:
-    make control groups where possible. die_with_parent: shut down when the starter dies.
+    to this host and cluster. agent_argv: the agent's command. frozen_seconds: silence after which
+    it is replaced. agent_backoff_seconds: the first and the longest wait before an agent that keeps
+    dying is started again. kill_limit_seconds: after which what survives SIGKILL is given up as
+    unkillable. use_groups: make control groups where possible. die_with_parent: shut down when the
+    starter dies.
     """
 
     state_dir: Path
@@ -123,7 +120,7 @@ def run_guardian(
     try:
         home = GuardianHome(config.state_dir)
     except Conflict as error:
-        write_note(error.message)
+        _note(error.message)
         return EXIT_ALREADY_SERVED
     try:
         with urgent():
@@ -132,17 +129,8 @@ def run_guardian(
         home.close()
 
 
-def write_note(sentence: str, **fields: object) -> None:
-    """Write one JSON line to standard error."""
-    words = {key: value for key, value in fields.items() if value is not None}
-    line = (
-        msgspec.json.encode({"at": time.time(), "from": "guardian", "message": sentence, **words})
-        + b"\n"
-    )
-    try:
-        os.write(2, line)
-    except OSError:
-        pass  # a full disk or a closed terminal must not end the host's tasks
+def _note(sentence: str, **fields: object) -> None:
+    loop.write_note(2, "guardian", sentence, fields)
 
 
 class _Guardian:
@@ -157,7 +145,7 @@ class _Guardian:
     ) -> None:
         self._config = config
         self._read_clock = read_clock
-        self._mishaps = Mishaps(write_note)
+        self._mishaps = Mishaps(_note)
         self._descriptor_limit = raise_descriptor_limit()
         self._poller = Poller(self._mishaps)
         self._wake_fd = self._take_signals()
@@ -167,7 +155,7 @@ class _Guardian:
             kill_limit_seconds=config.kill_limit_seconds,
         )
         if survivors:
-            write_note("processes of an earlier guardian survive SIGKILL", pids=survivors)
+            _note("processes of an earlier guardian survive SIGKILL", pids=survivors)
         become_subreaper()
         self._incarnation = os.urandom(16).hex()
         self._notifier = Notifier()
@@ -181,7 +169,7 @@ class _Guardian:
         )
         self._groups = open_group_home(config.host_id) if config.use_groups else None
         if not home.record_group_folder(self._groups.path if self._groups else ""):
-            write_note(
+            _note(
                 "the disk is full: if this guardian is killed, the next one must find its tasks "
                 "without their groups"
             )
@@ -198,7 +186,7 @@ class _Guardian:
             descriptor_limit=self._descriptor_limit,
             read_clock=read_clock,
             tell=self._agent.tell,
-            note=write_note,
+            note=_note,
         )
         self._closing = False
         self._ack_until = self._hold_until = INF
@@ -214,22 +202,20 @@ class _Guardian:
             "HOLDFAST_GROUPS": self._groups.path if self._groups else "",
         }
         return AgentChild(
-            argv=self._config.agent_argv,
+            self._config,
             env=env,
             pass_fds=(self._beats.fileno(),),
             descriptor_limit=self._descriptor_limit,
-            frozen_seconds=self._config.frozen_seconds,
-            backoff_seconds=self._config.agent_backoff_seconds,
             nursery=self._nursery,
             poller=self._poller,
-            note=write_note,
+            note=_note,
             hear=self._hear_agent,
             gone=self._asked.clear,  # the next agent asks for a snapshot and begins from there
         )
 
     def run(self) -> int:
         """Turn until the host is shut down."""
-        write_note(
+        _note(
             "the guardian serves",
             incarnation=self._incarnation,
             groups=self._groups.path if self._groups else None,
@@ -253,7 +239,7 @@ class _Guardian:
         self._beats.close()
         self._nursery.close()
         self._timer.close()
-        write_note("the guardian is done")
+        _note("the guardian is done")
         return 0
 
     def _turn(self) -> float:
@@ -297,23 +283,19 @@ class _Guardian:
     # ---- what comes in
 
     def _take_signals(self) -> int:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # some starters ignore it, which eats exit statuses
+        wake_fd = loop.catch_signals()
+        # Some starters ignore it, which eats exit statuses.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._poller.handle(read_fd, self._read_signals)
-        return read_fd
+        self._poller.handle(wake_fd, self._read_signals)
+        return wake_fd
 
     def _read_signals(self, _events: int) -> None:
         for number in os.read(self._wake_fd, 4096):
             if number == signal.SIGHUP:
-                write_note("told to replace the agent")
+                _note("told to replace the agent")
                 self._agent.retire(for_good=False)
-            elif number in (signal.SIGTERM, signal.SIGINT):
+            else:
                 self._begin_close()
 
     def _hear_agent(self, events: int) -> None:
@@ -351,7 +333,7 @@ class _Guardian:
     def _begin_close(self) -> None:
         """GUARD-6. The first call asks nicely, the second does not."""
         again, self._closing = self._closing, True
-        write_note(
+        _note(
             "told to shut down at once" if again else "told to shut down",
             running=self._tasks.count_running,
         )

@@ -1,4 +1,4 @@
-"""What ties an agent to its guardian: descriptors and names, through the environment."""
+"""The environment that a guardian gives its agent: descriptors and names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import ValidationError
 
 
 class Ties(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guardian gave this agent through its environment."""
+    """What ties an agent to its guardian."""
 
     guardian_pid: int
     guardian_fd: int
@@ -23,8 +23,7 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ties(environ: Mapping[str, str]) -> Ties:
-    """Read the guardian's gifts. Raises ValidationError where this process is no guardian's
-    child."""
+    """Read what the guardian gave. Raises ValidationError where this is no guardian's child."""
     try:
         return Ties(
             # A guardian of an earlier version does not say it; it is the parent, unless it died in
@@ -37,16 +36,15 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
             host_mark=environ["HOLDFAST_HOST_MARK"],
         )
     except (KeyError, ValueError) as error:
-        raise ValidationError(
-            f"{error}: the agent is started by its guardian; use `holdfast agent`"
-        ) from None
+        sentence = f"{error}: the agent is started by its guardian; use `holdfast agent`"
+        raise ValidationError(sentence) from None
 
 
 def wait_for_guardians_end(ties: Ties, seconds: float = 10.0) -> bool:
-    """Whether the guardian is gone, or goes within `seconds`: a process lets go of its sockets a
-    moment before it is.
+    """Return whether the guardian is gone, or goes within `seconds`.
 
-    Only its own child can ask: whose parent has died has another.
+    A process lets go of its sockets a moment before it is gone. Only its own child can ask, because
+    a child whose parent died has another.
     """
     give_up_at = time.monotonic() + seconds
     while os.getppid() == ties.guardian_pid:

@@ -2,7 +2,7 @@
 outlives it.
 
 The process that is started here talks (ZeroMQ, the Unix socket of the processes); its child, the
-warden, forks, watches and kills. Each is a sub-reaper and ends everything should the other die.
+warden, forks, watches and kills. Each is a sub-reaper and ends everything if the other dies.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.loop import catch_signals, write_note
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.host.idle_word import IdleWord
@@ -32,7 +33,6 @@ from holdfast.supervisor.host.warden import (
     KILL_LIMIT_SECONDS,
     fork_warden,
     kill_children,
-    write_line,
 )
 from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
 from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage
@@ -61,11 +61,10 @@ EXIT_WARDEN_DIED = 74
 _ALIVE_SECONDS = 1.0
 _AWAY_SECONDS = 5.0
 _KEY_SECONDS = 1.0
-_WARDEN_SECONDS = 2 * KILL_LIMIT_SECONDS + 5.0  # of its own limits there are two in a row
+_WARDEN_SECONDS = 2 * KILL_LIMIT_SECONDS + 5.0  # its own limit comes twice in a row
 _GOODBYE_SECONDS = 2.0
-_SIGNALLED_GOODBYE_SECONDS = (
-    0.5  # whoever sends TERM sends KILL soon, and at a drain the supervisor may be gone already
-)
+# A KILL follows a TERM soon, and at a drain the supervisor may be gone already.
+_SIGNALLED_GOODBYE_SECONDS = 0.5
 _FRAMES_PER_TURN = 512
 _OUTBOX_BYTES = 64 << 20  # beyond this processes wait until the supervisor has taken what they said
 _READ_BYTES = 1 << 20
@@ -82,11 +81,10 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
     name as the script sees it. address: this machine's as others reach it; found out when None.
     patience_seconds: how long to look for the supervisor at first. usage_seconds: between samples;
     0 is never. log_file: JSON lines of every start, end and sample; standard error when None.
-    term_grace_seconds: for
-    where a TERM of this manager comes to all its processes, too, as at a drain of Holdfast: they
-    have so long, and no second TERM. When None they get one, and the supervisor's grace.
-    search_note_seconds: where no supervisor answers, this is said after so long, and then ever more
-    rarely.
+    term_grace_seconds: for where a TERM of this manager comes to all its processes, too, as at a
+    drain of Holdfast: they have so long, and no second TERM. When None they get one, and the
+    supervisor's grace. search_note_seconds: where no supervisor answers, this is said after so
+    long, and then ever more rarely.
     """
 
     url: str
@@ -106,7 +104,7 @@ class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
 def dial(
     context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None
 ) -> zmq.Socket[bytes]:
-    """A DEALER with an identity of its own that keeps trying to reach the supervisor.
+    """Make a DEALER with an identity of its own that keeps trying to reach the supervisor.
 
     Raises Unavailable for an address that can never be dialled.
     """
@@ -129,35 +127,31 @@ def dial(
         dealer.connect(url)
     except zmq.ZMQError as error:
         dealer.close()
-        raise Unavailable(
+        sentence = (
             f"{url!r} cannot be dialled ({error.strerror}); it should read tcp://ADDRESS:PORT"
-        ) from error
+        )
+        raise Unavailable(sentence) from error
     return dealer
 
 
 def run_host_manager(config: ManagerConfig) -> int:
-    """Serve until told to end. Returns the exit code.
+    """Serve until told to end; return the exit code.
 
-    The calling process becomes the manager: it must be single-threaded and have no children of its
-    own.
+    The calling process becomes the manager. It must be single-threaded and have no children.
     """
     become_subreaper()
     mark = f"supervised-{os.urandom(16).hex()}"
     facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
     dead = end_leftovers(KILL_LIMIT_SECONDS)
     folder = make_line_folder()
-    with contextlib.suppress(
-        OSError
-    ):  # no lock to be had there: then nobody ends what both of us leave
+    with contextlib.suppress(OSError):  # without the lock, what both of us leave is not ended
         hold_folder(folder, mark)
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
-    prefer_this_thread()  # after the fork: what runs here has the priority it would have without us
+    prefer_this_thread()  # after the fork, because user processes keep the ordinary priority
     try:
         manager = _HostManager(config, facts, mark, line, folder, warden_pid)
         if dead:
-            manager.note(
-                "what managers had left that died with their wardens was ended", managers=dead
-            )
+            manager.note("ended the processes that dead managers had left", managers=dead)
         try:
             return manager.run()
         finally:
@@ -169,9 +163,8 @@ def run_host_manager(config: ManagerConfig) -> int:
 
 
 def _bury_warden(pid: int) -> None:
-    """Wait for the warden, which ends everything now; one that does not end itself in time
-    (WARDEN-4) is ended, and what it had parented with it.
-    """
+    """Wait for the warden, which ends everything now; kill one that takes too long (WARDEN-4), and
+    what it had parented."""
     give_up_at = time.monotonic() + _WARDEN_SECONDS
     with contextlib.suppress(ChildProcessError):
         while not os.waitpid(pid, os.WNOHANG)[0]:
@@ -205,12 +198,10 @@ class _HostManager:
         self._unwritten = 0
         self._unsent = bytearray()
         self._reader = FrameReader()
-        self._log = (
-            os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            if config.log_file
-            else 2
-        )
-        self._wake_fd = self._take_signals()
+        self._log = 2
+        if config.log_file:
+            self._log = os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._wake_fd = catch_signals()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key = config.key
         self._dealer = dial(self._context, config.url, config.key)
@@ -239,16 +230,9 @@ class _HostManager:
 
     def note(self, sentence: str, **fields: object) -> None:
         """Write one JSON line to the pid and resource log."""
-        words = {key: value for key, value in fields.items() if value is not None}
-        if self._unwritten:
-            words["lines_lost_before"] = self._unwritten
-        line = (
-            msgspec.json.encode(
-                {"at": time.time(), "from": "host-manager", "message": sentence, **words}
-            )
-            + b"\n"
-        )
-        self._unwritten = 0 if write_line(self._log, line) else self._unwritten + 1
+        fields["lines_lost_before"] = self._unwritten or None
+        written = write_note(self._log, "host-manager", sentence, fields)
+        self._unwritten = 0 if written else self._unwritten + 1
 
     # ---- the loop
 
@@ -322,8 +306,7 @@ class _HostManager:
             self._warden_judge_at = float("inf")
 
     def _look_for_key(self, poller: zmq.Poller) -> None:
-        """A file that was there before the script may have been another run's: dial anew with what
-        it holds now."""
+        """Dial anew with the key that the file holds now: the last one may be another run's."""
         self._key_at = time.monotonic() + _KEY_SECONDS
         path, key = self._config.key_file, self._key
         if path is None:
@@ -343,31 +326,32 @@ class _HostManager:
         self._dealer, self._key, self._session.run = dealer, fresh, fresh.run
 
     def _next_at(self) -> float:
-        due = [self._session.next_at, self._alive_at, self._simulated.next_at]
-        due.append(self._search_note_at)
-        due += [at for at in (self._end_at, self._bye_at, self._kill_at) if at is not None]
-        return min(due)
+        own = (self._end_at, self._bye_at, self._kill_at)
+        return min(
+            self._session.next_at,
+            self._alive_at,
+            self._simulated.next_at,
+            self._search_note_at,
+            *(at for at in own if at is not None),
+        )
 
     def _tell_of_search(self, now: float) -> None:
-        """Who waits for a supervisor, under Holdfast for as long as the job lasts, must not look as
-        if all were well."""
-        waited = now - self._began_at
-        self._search_note_at = now + min(max(waited, 1.0), _LONGEST_SEARCH_NOTE_SECONDS)
+        """Say that no supervisor answers: under Holdfast the wait lasts as long as the job."""
         if self._session.rules is not None or self._session.ending is not None:
             self._search_note_at = math.inf
             return
-        self.note(
-            "no supervisor has answered yet", url=self._config.url, waited_seconds=round(waited)
-        )
+        waited = now - self._began_at
+        self._search_note_at = now + min(max(waited, 1.0), _LONGEST_SEARCH_NOTE_SECONDS)
+        url = self._config.url
+        self.note("no supervisor has answered yet", url=url, waited_seconds=round(waited))
 
     def _is_full(self) -> bool:
         link = self._session.link
         return link is not None and link.queued_bytes > _OUTBOX_BYTES
 
     def _begin_end(self, order: End, now: float) -> None:
-        self.note(
-            "told to end", reason=order.reason, code=order.code, processes=len(self._ranks.living)
-        )
+        processes = len(self._ranks.living)
+        self.note("told to end", reason=order.reason, code=order.code, processes=processes)
         self._end_at = now + order.grace_seconds + KILL_LIMIT_SECONDS + _GOODBYE_SECONDS
         if order.code == 128 + signal.SIGTERM and self._config.term_grace_seconds is not None:
             self._kill_at = now + order.grace_seconds
@@ -377,8 +361,7 @@ class _HostManager:
             self._say(up)
 
     def _is_over(self, now: float) -> bool:
-        """Everything has ended, the supervisor knows it (or cannot be told), nothing is left to
-        do."""
+        """Whether everything has ended and the supervisor knows it, or cannot be told."""
         if self._end_at is None:
             return False
         if self._bye_at is None:
@@ -430,19 +413,12 @@ class _HostManager:
             self._session.end(message)
 
     def _sample(self) -> None:
-        load, free, uses = read_usage(
-            [(p.group, p.rank, p.pid) for p in self._ranks.living if p.pid]
-        )
+        running = [(p.group, p.rank, p.pid) for p in self._ranks.living if p.pid]
+        load, free, uses = read_usage(running)
         self._session.push(encode_message(HostUsage(time.time(), load, free, uses)))
         if uses:
-            self.note(
-                "usage",
-                load=load,
-                free_bytes=free,
-                processes=[
-                    [use.group, use.rank, round(use.cpu_seconds, 1), use.rss_bytes] for use in uses
-                ],
-            )
+            shown = [[u.group, u.rank, round(u.cpu_seconds, 1), u.rss_bytes] for u in uses]
+            self.note("usage", load=load, free_bytes=free, processes=shown)
 
     # ---- the warden
 
@@ -485,33 +461,19 @@ class _HostManager:
         kill_children(KILL_LIMIT_SECONDS)
         self.note("the warden died; its processes were ended", survivors=survivors or None)
         self._ranks.write_off()
-        self._session.end(
-            End(self._session.run, EXIT_WARDEN_DIED, "the warden of the host manager died", 0.0)
-        )
+        self._end_session(EXIT_WARDEN_DIED, "the warden of the host manager died", 0.0)
 
     # ---- signals and the end
 
-    def _take_signals(self) -> int:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        return read_fd
-
     def _read_signals(self) -> None:
         for number in os.read(self._wake_fd, 4096):
-            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                name = signal.Signals(number).name
-                if self._session.ending is not None:
-                    self._ranks.stop_all(0.0)  # asked twice: at once
-                self._session.end(
-                    End(
-                        self._session.run,
-                        128 + number,
-                        f"the host manager got {name}",
-                        self._find_term_grace(),
-                    )
-                )
+            if self._session.ending is not None:
+                self._ranks.stop_all(0.0)  # asked twice: at once
+            reason = f"the host manager got {signal.Signals(number).name}"
+            self._end_session(128 + number, reason, self._find_term_grace())
+
+    def _end_session(self, code: int, reason: str, grace_seconds: float) -> None:
+        self._session.end(End(self._session.run, code, reason, grace_seconds))
 
     def _find_term_grace(self) -> float:
         if self._config.term_grace_seconds is not None:

@@ -1,5 +1,5 @@
-"""Inside a job of Holdfast: the agent is told when a host manager has nothing to run, so that
-silence is not taken for a stall.
+"""Tell the agent, inside a job of Holdfast, that a host manager has nothing to run: its silence is
+no stall then.
 
 IDLE-1  When the last process of a host has ended, its task enters a section that lasts until the
         next beat. So neither a host that waits for its script, nor a new group that loads before
@@ -20,22 +20,19 @@ _FOREVER_SECONDS = 30 * 86_400.0  # the longest that a section may ask for
 
 
 class IdleWord:
-    """Says it once for each time, as soon as the agent's socket takes it. Outside of a job of
-    Holdfast it says nothing."""
+    """Says it once each time, as soon as the agent's socket takes it; outside of a job, never."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         task, self._path = environ.get(TASK_VARIABLE, ""), environ.get("HOLDFAST_BEAT_SOCKET", "")
         self._datagram = encode_beat(Beat(task=task, section=SECTION, timeout=_FOREVER_SECONDS))
-        self._socket = (
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if task and self._path else None
-        )
-        if self._socket is not None:
-            self._socket.setblocking(False)
+        self._socket: socket.socket | None = None
+        if task and self._path:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._was_busy = False
         self._unsaid = False
 
     def look(self, *, busy: bool) -> None:
-        """`busy`: whether a process of this host lives now."""
+        """Say it where that is due. busy: a process of this host lives now."""
         self._unsaid = (self._unsaid or self._was_busy) and not busy
         self._was_busy = busy
         if self._unsaid and self._socket is not None:

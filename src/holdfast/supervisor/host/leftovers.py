@@ -1,13 +1,12 @@
-"""What is left of a manager that was killed in the same instant as its warden, ended by the next
-manager on the machine.
+"""End what is left of a manager that was killed in the same instant as its warden; the next manager
+on the machine does it.
 
-Their processes die of the parent-death signal; descendants in sessions of their own become the
-machine's init's, and nobody below that is left to end them. They still carry the manager's marks
-and brand (`process.brand`).
+Their processes die of the parent-death signal; descendants in sessions of their own become children
+of the machine's init and run on. They still carry the manager's marks and brand (`process.brand`).
 
 LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket, which exists with
         its content before it has its name. The kernel lets go of it when both are dead, and only
-        then: whoever can take it may end what they left.
+        then: a process that can take the lock may end what they left.
 LEFT-2  Only this user's folders are looked at, and only those of this namespace of pids: in another
         nothing can be seen, so nothing is known.
 """
@@ -30,19 +29,14 @@ _OWNER_FILE = "owner"
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """mark: what the processes carry. namespace: of the pids of whoever wrote it, and the boot it
-    belongs to."""
+    """mark: what the processes carry. namespace: of the manager's pid, and the boot."""
 
     mark: str
     namespace: str
 
 
 def hold_folder(folder: str, mark: str) -> None:
-    """Lock the folder for this process and its forked children, for as long as one of them lives
-    (LEFT-1).
-
-    Raises OSError.
-    """
+    """Lock the folder for as long as this process or a forked child lives (LEFT-1). Raises OSError."""
     fresh = f"{folder}/.{_OWNER_FILE}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -51,10 +45,9 @@ def hold_folder(folder: str, mark: str) -> None:
 
 
 def end_leftovers(kill_limit_seconds: float) -> int:
-    """End what dead managers of this user left on this machine, and remove their folders. Returns
-    of how many there was one.
+    """End what dead managers of this user left here, and remove their folders; return how many.
 
-    What cannot be read, or survives, is left to the next who asks.
+    What cannot be read, or survives, is left to the next call.
     """
     ended = 0
     for home in {tempfile.gettempdir(), "/tmp"}:
@@ -71,9 +64,9 @@ def _end_one(path: str, kill_limit_seconds: float) -> bool:
             return False
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: one of them lives
         owner = msgspec.json.decode(os.read(fd, 4096), type=_Owner)
-        if owner.namespace != _read_namespace() or sweep(
-            owner.mark, kill_limit_seconds=kill_limit_seconds
-        ):
+        if owner.namespace != _read_namespace():
+            return False
+        if sweep(owner.mark, kill_limit_seconds=kill_limit_seconds):
             return False
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)
         return True

@@ -1,7 +1,6 @@
-"""The manager's Unix socket: user processes dial it, name themselves, and exchange messages with
-the script.
+"""The manager's Unix socket, over which user processes exchange messages with the script.
 
-LOCAL-1  A process is believed to be who its secret says; the folder is this user's alone.
+LOCAL-1  A process is identified by its secret; the folder is this user's alone.
 LOCAL-2  What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped,
          counted and reported.
 LOCAL-3  What a process sent before it ended is read before its end is told.
@@ -30,8 +29,7 @@ _MAX_FOLDER_BYTES = 96  # the kernel takes 107 for the whole address
 
 
 def make_line_folder() -> str:
-    """A folder (0700) for the socket, in /tmp where the usual place has a name too long for a
-    socket's address."""
+    """Make a folder (0700) for the socket, in /tmp where the usual one's name is too long for it."""
     folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
     if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         os.rmdir(folder)
@@ -128,8 +126,7 @@ class _Caller:
 
 
 class LocalLine:
-    """The listening socket and everyone who called. `epoll` is the one of this module; nest
-    `fileno()` in any poll."""
+    """The listening socket and the connections to it."""
 
     def __init__(self, folder: str, deliver: Callable[[Mailbox, Part], None]) -> None:
         self.deliver = deliver
@@ -167,7 +164,7 @@ class LocalLine:
                 self._hang_up(caller)
 
     def drain(self, box: Mailbox) -> None:
-        """Read what an ended process still had sent (LOCAL-3) and forget it."""
+        """Read what an ended process had sent before (LOCAL-3) and forget the process."""
         self._accept()
         for caller in list(self._callers.values()):
             if caller.mailbox is None and not caller.read():
@@ -184,7 +181,7 @@ class LocalLine:
         self._poll.modify(caller.talk.fileno(), mask)
 
     def close(self) -> None:
-        """Hang up on everybody. Whoever made the folder removes it."""
+        """Hang up on every process. The folder is left to its maker."""
         for caller in list(self._callers.values()):
             self._hang_up(caller)
         self._listening.close()
@@ -194,10 +191,8 @@ class LocalLine:
         while True:
             try:
                 talk, _ = self._listening.accept()
-            except BlockingIOError:
-                return
             except OSError:
-                return  # no descriptor left; who waits in the queue is served later
+                return  # none waits, or no descriptor is left and they are served later
             talk.setblocking(False)
             os.set_inheritable(talk.fileno(), False)
             self._callers[talk.fileno()] = _Caller(self, talk)
@@ -213,7 +208,7 @@ class LocalLine:
 
 
 def _has_more(talk: socket.socket) -> bool:
-    """Something to read now, the end of the stream included."""
+    """Whether there is something to read now, the end of the stream included."""
     poll = select.poll()
     poll.register(talk.fileno(), select.POLLIN)
     return bool(poll.poll(0))

@@ -1,8 +1,8 @@
 """A host manager's processes: from the supervisor's orders to the warden's line, and back.
 
 MANAGE-1  A rank of a group is started once, whatever is said again.
-MANAGE-2  How a process ended is kept until the script lets go of its group, so that a script that
-          was dead learns it.
+MANAGE-2  A process's end is kept until the script lets go of its group, so that a script that was
+          dead learns it.
 """
 
 from __future__ import annotations
@@ -113,11 +113,7 @@ class RankProcesses:
             if log is not None:
                 log = name_process(log.replace("{name}", name), rank, launch.world_size)
                 log = log.replace("{hostname}", self.hostname)
-            env = {
-                **_inherited(os.environ),
-                **launch.env,
-                **_describe_rank(launch, rank, local, name),
-            }
+            env = _inherited(os.environ) | launch.env | _describe_rank(launch, rank, local, name)
             env |= {SOCKET_VARIABLE: self._line.path, TOKEN_VARIABLE: token}
             words = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
             self._ask(Start(process.key, launch.args, words, launch.cwd, log))
@@ -157,10 +153,8 @@ class RankProcesses:
 
     def _meant(self, group: int, ranks: list[int] | None) -> list[RankProcess]:
         found = self._groups.get(group, {})
-        chosen = (
-            found.values() if ranks is None else [found[rank] for rank in ranks if rank in found]
-        )
-        return [process for process in chosen if not process.over]
+        chosen = found if ranks is None else [rank for rank in ranks if rank in found]
+        return [found[rank] for rank in chosen if not found[rank].over]
 
     @property
     def living(self) -> list[RankProcess]:
@@ -181,9 +175,8 @@ class RankProcesses:
             return
         if isinstance(answer, ProcessStarted):
             process.pid, process.started_at = answer.pid, time.time()
-            self._say(
-                Launched(process.group, [Running(process.rank, answer.pid, process.started_at)])
-            )
+            running = Running(process.rank, answer.pid, process.started_at)
+            self._say(Launched(process.group, [running]))
             self._note("process started", process=process.name, pid=answer.pid)
         elif isinstance(answer, NotStarted):
             process.unstarted = Unstarted(process.rank, answer.reason)
@@ -221,7 +214,7 @@ class RankProcesses:
         self._by_key.pop(process.key, None)
 
     def write_off(self) -> None:
-        """The warden died, and with it everything: say so of all that ran."""
+        """Say of all that ran that it ended, because the warden died."""
         for process in list(self._by_key.values()):
             self._take_end(process, TreeEnded(process.key, None, 9, 0.0, 0, []))
 
@@ -245,15 +238,13 @@ class RankProcesses:
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """The manager's environment without what is the manager's or the script's alone: no process
-    needs the keys of the run."""
-    return {
-        name: value for name, value in environ.items() if name not in (KEY_VARIABLE, RUN_VARIABLE)
-    }
+    """Return the manager's environment without the keys of the run, which no process needs."""
+    kept_back = (KEY_VARIABLE, RUN_VARIABLE)
+    return {name: value for name, value in environ.items() if name not in kept_back}
 
 
 def _describe_rank(launch: LaunchProcesses, rank: int, local: int, name: str) -> dict[str, str]:
-    """torchrun's names, and ours."""
+    """Describe the rank in torchrun's variables, and ours."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(launch.world_size),

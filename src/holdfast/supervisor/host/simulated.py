@@ -1,8 +1,8 @@
 """Processes that are only pretended, for tests of scale: no fork, no pid, the real messages.
 
-What one does is said by the first word of its command: `echo` sends every message back, `exit CODE`
-ends at once, `sleep SECONDS` ends with 0 after that time; anything else runs until it is signalled.
-TERM, INT, HUP and KILL end it.
+The first word of its command says what one does: `echo` sends every message back, `exit CODE` ends
+at once, `sleep SECONDS` ends with 0 after that time; any other runs until it is signalled. TERM,
+INT, HUP and KILL end it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,8 @@ class SimulatedProcesses:
             return None if group is None else self._signal(group, message)
         if isinstance(message, StopProcesses):
             group = self._groups.get(message.group)
-            return (
-                None
-                if group is None
-                else self._end(message.group, self._meant(group, message.ranks), -15)
-            )
+            if group is not None:
+                return self._end(message.group, self._meant(group, message.ranks), -15)
         if isinstance(message, Forget):
             for number in message.groups:
                 self._groups.pop(number, None)
@@ -74,13 +71,8 @@ class SimulatedProcesses:
         if not group.echo:
             return []
         number, data, part, last = message.group, message.data, message.part, message.last
-        if message.rank is None:
-            return [Deliver(number, rank, data, part, last) for rank in sorted(group.living)]
-        return (
-            [Deliver(number, message.rank, data, part, last)]
-            if message.rank in group.living
-            else []
-        )
+        ranks = self._meant(group, None if message.rank is None else [message.rank])
+        return [Deliver(number, rank, data, part, last) for rank in ranks]
 
     def _launch(self, launch: LaunchProcesses, now: float) -> list[Up]:
         if launch.group in self._groups:

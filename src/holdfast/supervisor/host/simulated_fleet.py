@@ -1,9 +1,7 @@
-"""Many simulated hosts in one process, over the real wire: each has its own connection, session and
-heartbeat.
+"""Many simulated hosts in one process, over the real wire, for tests and benchmarks of scale.
 
 A thousand real managers would need a thousand processes. Here every host is a DEALER and a
-`HostSession`; only what runs on it is pretended (`simulated.py`). Used by tests and benchmarks of
-scale.
+`HostSession`; only its processes are pretended (`simulated.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +9,12 @@ from __future__ import annotations
 import heapq
 import os
 import select
-import signal
 import time
 from typing import Any
 
 import zmq
 
+from holdfast.process.loop import catch_signals
 from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.supervisor.host.host_manager import dial
 from holdfast.supervisor.host.simulated import SimulatedProcesses
@@ -91,10 +89,8 @@ class _SimulatedHost:
         return True
 
     def settle(self, now: float) -> None:
-        """Leave the socket so that its descriptor speaks up at the next message.
-
-        Sending may have taken its word for what came meanwhile, and it says everything once only.
-        """
+        """Leave the socket so that its descriptor is readable at the next message: it reports each
+        once, and sending may have taken that report."""
         while not self.dealer.closed and _has_input(self.dealer):
             self.take(now)
             self.send(now)
@@ -125,7 +121,7 @@ class SimulatedFleet:
         self._poll = select.epoll()
         self._hosts: dict[int, _SimulatedHost] = {}
         self._heap: list[tuple[float, int]] = []
-        self._wake_fd = self._take_signals()
+        self._wake_fd = catch_signals()
         self._poll.register(self._wake_fd, select.EPOLLIN)
         self._url, self._key, self._name, self._patience = url, key, name, patience
         self._count = count
@@ -133,11 +129,9 @@ class SimulatedFleet:
         self._unmet: set[int] = set()
 
     def _dial_some(self, now: float) -> None:
-        """Dial the next few. All at once would be a storm of handshakes in which heartbeats
-        drown."""
-        self._unmet = {
-            fd for fd in self._unmet if fd in self._hosts and self._hosts[fd].session.link is None
-        }
+        """Dial the next few, because heartbeats drown in the handshakes of all at once."""
+        hosts = self._hosts
+        self._unmet = {fd for fd in self._unmet & hosts.keys() if hosts[fd].session.link is None}
         while self._made < self._count and len(self._unmet) < _DIALLING:
             processes = SimulatedProcesses()
             session = HostSession(
@@ -205,13 +199,6 @@ class SimulatedFleet:
         order: Any = host.session.ending
         return int(order.code) or code
 
-    def _take_signals(self) -> int:
-        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        return read_fd
-
     def _end_all(self) -> None:
         number = os.read(self._wake_fd, 4096)[0]
         now = time.monotonic()
@@ -225,6 +212,5 @@ class SimulatedFleet:
 def run_simulated_fleet(
     url: str, key: ManagerKey | None, count: int, name: str, patience: float
 ) -> int:
-    """Be `count` simulated hosts until the supervisor ends them. Returns an exit code as a
-    manager's would be."""
+    """Be `count` simulated hosts until the supervisor ends them; return a manager's exit code."""
     return SimulatedFleet(url, key, count, name, patience).run()

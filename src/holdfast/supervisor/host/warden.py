@@ -1,16 +1,16 @@
 """The warden: the process that parents a host manager's user processes, so that nothing outlives
 the manager.
 
-It is forked by the manager before that opens any socket. One poll loop, no threads, no ZeroMQ: what
-forks must be single-threaded, and what guards must not be held up by messages.
+It is forked by the manager before that opens any socket. One poll loop, no threads, no ZeroMQ: a
+process that forks must be single-threaded, and one that guards must not be held up by messages.
 
 WARDEN-1  The manager's end (its side of the line closes, however it died) kills every tree at once,
           processes that called `setsid` included: they have become children of the warden, the
           sub-reaper.
 WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its host was given up
           long before, and its ranks may run elsewhere already. TERM, grace, KILL; then KILL for the
-          manager too: what is stopped never exits, and no scheduler brings another machine for what
-          does not exit.
+          manager too, because a stopped process never exits, and no scheduler brings another
+          machine for one that does not exit.
 WARDEN-3  `TreeEnded` is said when a process's tree is over (NURSERY-2).
 WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a
           sub-reaper too, inherits and kills the rest. A warden that is frozen for as long is killed
@@ -37,7 +37,7 @@ import msgspec
 
 from holdfast.errors import ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
-from holdfast.process.loop import Mishaps, Poller
+from holdfast.process.loop import Mishaps, Poller, write_note
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.process.syscalls import become_subreaper, read_boottime
@@ -81,7 +81,7 @@ class Warden:
         self._kill_grace_seconds = kill_grace_seconds
         self._reader = FrameReader()
         self._unsent = bytearray()
-        self._mishaps = Mishaps(_write_note)
+        self._mishaps = Mishaps(_note)
         self._poller = Poller(self._mishaps)
         self._nursery = Nursery(
             mark, self._poller, self._mishaps, kill_limit_seconds=KILL_LIMIT_SECONDS
@@ -116,9 +116,8 @@ class Warden:
         return max(0.0, min(_BUSY_SECONDS, due - now))
 
     def _check_manager(self, now: float) -> None:
-        """WARDEN-2. What the manager said while the warden had no core is read before it is judged;
-        and where both were away (a suspended machine), it has time to speak first.
-        """
+        """WARDEN-2. What the manager said while the warden had no core is read before it is judged,
+        and after a suspension of the machine it has time to speak first."""
         gap, self._turned_at = now - self._turned_at, now
         if gap > _AWAY_SECONDS:
             self._judge_at = now + 2 * _BUSY_SECONDS
@@ -132,7 +131,7 @@ class Warden:
                 os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
         elif not self._given_up:
             self._given_up = True
-            _write_note(
+            _note(
                 "the host manager is frozen; its warden ends its processes, and then the manager",
                 processes=len(self._runs),
             )
@@ -160,7 +159,7 @@ class Warden:
         try:
             requests = [decode_warden_request(frame) for frame in self._reader.feed(data)]
         except (ValidationError, msgspec.MsgspecError) as error:
-            _write_note(f"the host manager's line cannot be read, so it is given up: {error}")
+            _note(f"the host manager's line cannot be read, so it is given up: {error}")
             self._close_down()
             return
         for request in requests:
@@ -265,18 +264,16 @@ class Warden:
         )
 
 
-def _write_note(sentence: str, **fields: object) -> None:
-    line = {"at": time.time(), "from": "warden", "message": sentence, **fields}
-    write_line(2, msgspec.json.encode(line) + b"\n")
+def _note(sentence: str, **fields: object) -> None:
+    write_note(2, "warden", sentence, fields)
 
 
 def kill_children(limit_seconds: float) -> None:
-    """Kill and reap every child of this process, and those that become ours by it, until there is
-    none.
+    """Kill and reap every child of this process, and those that become ours by it.
 
-    What hid from every other evidence (another session, a cleared environment, its parents dead) is
-    a child of the sub-reaper all the same. That there is none left is the kernel's own word, which
-    needs no descriptor (WARDEN-5).
+    A process that hid from every other evidence (another session, a cleared environment, its
+    parents dead) is a child of the sub-reaper all the same. That none is left is the kernel's own
+    word, which needs no descriptor (WARDEN-5).
     """
     give_up_at = read_boottime() + limit_seconds
     while True:
@@ -303,25 +300,11 @@ def _list_children() -> list[int]:
         return []  # it is asked again
 
 
-def write_line(fd: int, line: bytes) -> bool:
-    """Write a line to a log, unless that would have to wait (a paused terminal, a pipe that nobody
-    reads), or fails."""
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    try:
-        return bool(poll.poll(0)) and os.write(fd, line) == len(line)
-    except OSError:  # a full disk must not end the processes
-        return False
-
-
 def fork_warden(
     mark: str, kill_grace_seconds: float, folder: str, frozen_seconds: float = FROZEN_SECONDS
 ) -> tuple[int, socket.socket]:
-    """Fork the warden of this process, which must still be single-threaded. Returns its pid and the
-    line to it.
-
-    The warden removes `folder` when all is over: the manager may be killed before it can.
-    """
+    """Fork the warden of this process, which must still be single-threaded; return its pid and the
+    line to it. It removes `folder` at the end, because the manager may be killed before it can."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     pid = os.fork()
     if pid != 0:
@@ -342,8 +325,7 @@ def fork_warden(
 
 
 def _settle_in() -> None:
-    """A session of its own: neither the terminal's Ctrl-C nor a signal to the manager's group may
-    end it first."""
+    """Leave the manager's session, so that no Ctrl-C or signal to its group ends the warden."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
