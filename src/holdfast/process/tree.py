@@ -1,4 +1,4 @@
-"""Find and end whole process trees, grandchildren that ran away included.
+"""Find whole process trees, grandchildren that ran away included.
 
 Evidence that a process belongs to a task, strongest first: it is in the task's control group; it
 was seen in the tree before (pid and start time); it is in the session the task leads; it has the

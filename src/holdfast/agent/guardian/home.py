@@ -1,5 +1,4 @@
-"""What a guardian holds on its host: the lock on its folder, the beat socket, the word to
-systemd."""
+"""What a guardian holds on its host: its locked folder, the beat socket, its line to systemd."""
 
 from __future__ import annotations
 
@@ -48,18 +47,13 @@ class GuardianHome:
                 f"another guardian (pid {holder}) already serves {folder}; "
                 "stop it first or give this one its own folder"
             )
-        with contextlib.suppress(
-            OSError
-        ):  # it is the lock that counts; the number is for whoever reads it
+        with contextlib.suppress(OSError):  # the lock counts; the number is only for the message
             os.ftruncate(self._lock_fd, 0)
             os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         self._remove_stale_socket()
 
     def open_beat_socket(self) -> tuple[socket.socket, str]:
-        """Bind the datagram socket that tasks beat to.
-
-        A path too long for the kernel goes to a private short folder.
-        """
+        """Bind the socket that tasks beat to, in a private folder where ours has too long a name."""
         path = str(self.folder / SOCKET_FILE)
         beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # Senders never wait, so what arrives while the agent is down must fit in here.
@@ -75,8 +69,7 @@ class GuardianHome:
         return beats, path
 
     def record_group_folder(self, path: str) -> bool:
-        """Remember where control groups are made, for whoever has to sweep them. False where the
-        disk takes nothing."""
+        """Record where control groups are made, for a later sweep. False where the disk is full."""
         record = self.folder / GROUP_RECORD
         try:
             if read_private(record) != path.encode():
@@ -99,12 +92,8 @@ class GuardianHome:
         except (OSError, ValueError):  # ValueError: no text, or no path
             record.unlink(missing_ok=True)
             return
-        # Only ever a folder that is plainly one of ours.
-        if (
-            short.name.startswith(_PREFIX)
-            and stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.geteuid()
-        ):
+        ours = short.name.startswith(_PREFIX) and found.st_uid == os.geteuid()
+        if ours and stat.S_ISDIR(found.st_mode):
             (short / SOCKET_FILE).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 short.rmdir()
@@ -123,23 +112,20 @@ def _try_bind(beats: socket.socket, path: str) -> bool:
 
 
 def _try_lock(fd: int) -> bool:
-    """Lock it, with a little patience: a killed guardian's last fork holds its lock for the instant
-    before it closes."""
+    """Lock it, with a little patience, because the last fork of a killed guardian holds the lock
+    until it closes its descriptors."""
     give_up_at = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up_at:
-                return False
-            time.sleep(0.01)
-        else:
             return True
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(0.01)
 
 
 def read_group_homes(state_dir: Path) -> list[str]:
-    """The control group folders recorded in a guardian's folder, for `holdfast.process.sweep` to
-    empty."""
+    """Read the control group folders recorded in a guardian's folder, for `process.sweep`."""
     try:
         path = (state_dir / GROUP_RECORD).read_text().strip()
     except (OSError, ValueError):  # ValueError: what broke off is no text
@@ -148,10 +134,8 @@ def read_group_homes(state_dir: Path) -> list[str]:
 
 
 def sweep_after_guardian(environ: Mapping[str, str]) -> list[int]:
-    """Kill what a dead guardian's tasks left. An agent calls it when its line ends, and then exits.
-
-    `environ` is the agent's own, as the guardian made it. Returns the pids that survived SIGKILL.
-    """
+    """Kill what a dead guardian's tasks left; return the pids that survived. To be called by an
+    agent when its line ends, with the environment that the guardian made."""
     folder = environ.get("HOLDFAST_GROUPS", "")
     return sweep(environ["HOLDFAST_HOST_MARK"], group_homes=[folder] if folder else [])
 
@@ -162,8 +146,7 @@ def _find_runtime_folder() -> str:
 
 
 class Notifier:
-    """Tells systemd how the service fares, where systemd asked (`NOTIFY_SOCKET`); silent
-    elsewhere."""
+    """Tells systemd how the service fares, where systemd asked for it (`NOTIFY_SOCKET`)."""
 
     VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
@@ -181,11 +164,11 @@ class Notifier:
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as talk:
-                talk.sendto(text.encode(), address)
-        except OSError:
-            pass
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as talk,
+        ):
+            talk.sendto(text.encode(), address)
 
     def turn(self, now: float) -> None:
         """Say that the loop turns, when that is due."""

@@ -107,10 +107,10 @@ def run_guardian(
     signaller: Signaller | None = None,
     read_clock: Callable[[], float] = read_boottime,
 ) -> int:
-    """Serve the host until told to stop. Returns the exit status: 0, or `EXIT_ALREADY_SERVED`.
+    """Serve the host until told to stop; return the exit status: 0, or `EXIT_ALREADY_SERVED`.
 
-    The calling process becomes the guardian: it must be single-threaded and have no children of its
-    own to wait for. `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
+    The calling process becomes the guardian. It must be single-threaded and have no children.
+    `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
     """
     if config.die_with_parent:
         parent = os.getppid()
@@ -221,16 +221,14 @@ class _Guardian:
             groups=self._groups.path if self._groups else None,
         )
         self._notifier.send("READY=1")
-        # What lives from the start lives to the end: a collector that never touches it leaves its
-        # pages shared at a fork.
+        # Objects of the start live to the end; uncollected, their pages stay shared at a fork.
         gc.freeze()
         turned_at = time.monotonic()
         while not self._is_over():
             wait_seconds = self._turn()
             slept_from = time.monotonic()
             if slept_from - turned_at > _IDLE_SECONDS + 1:
-                # Stopped, starved or in a long sweep: read what the agent said before its silence
-                # is judged.
+                # Stopped or starved: what the agent said is read before its silence is judged.
                 self._agent.excuse_silence(slept_from - turned_at)
             self._poller.poll(wait_seconds)
             turned_at = slept_from
@@ -331,7 +329,7 @@ class _Guardian:
     # ---- the ends
 
     def _begin_close(self) -> None:
-        """GUARD-6. The first call asks nicely, the second does not."""
+        """Shut down (GUARD-6): at the second call without grace."""
         again, self._closing = self._closing, True
         _note(
             "told to shut down at once" if again else "told to shut down",
@@ -359,11 +357,11 @@ class _Guardian:
 
 
 def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None:
-    """Make the guardian the last to go when memory runs out.
+    """Make the guardian the last to go when memory runs out; return the score that tasks must be
+    set to, None where they may keep what they inherit.
 
-    Returns what tasks must be set to, None where they may keep what they inherit. A shield is never
-    theirs, whether it was put up here or by a service manager (`OOMScoreAdjust`): the host's memory
-    running out must cost a job, not sshd.
+    A shield is never theirs, whether it was put up here or by a service manager (`OOMScoreAdjust`):
+    the host's memory running out must cost a job, not sshd.
     """
     try:
         before = int(path.read_text())

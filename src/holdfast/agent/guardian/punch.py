@@ -2,9 +2,8 @@
 
 A task appends to its own file, so that its output survives the death of everything else. Rotation
 by renaming would need the task's help; instead the middle of the file is given back to the disk as
-a hole.
-Offsets stay true: a reader that remembers how far it got never reads a byte twice, and reads the
-hole as zeros.
+a hole. Offsets stay true: a reader that remembers how far it got never reads a byte twice, and
+reads the hole as zeros.
 """
 
 from __future__ import annotations
@@ -31,13 +30,8 @@ class Punched(Enum):
 
 
 def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
-    """The (offset, length) to give back so that the first 1 MiB and the last half of the limit
-    stay.
-
-    Length 0: nothing.
-
-    The head shrinks to a quarter of the limit where the limit is under 4 MiB.
-    """
+    """Return the (offset, length) to give back so that the first 1 MiB and the last half of the
+    limit stay; length 0 is nothing. Under a limit of 4 MiB the head shrinks to a quarter of it."""
     head = min(HEAD_BYTES, limit_bytes // 4)
     start = -(-head // _BLOCK_BYTES) * _BLOCK_BYTES
     end = (size - limit_bytes // 2) // _BLOCK_BYTES * _BLOCK_BYTES
@@ -45,11 +39,8 @@ def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
 
 
 def punch_file(path: str, limit_bytes: int) -> Punched:
-    """Bring the file's disk use under `limit_bytes` if it is over.
-
-    Never follows a link at the end of `path` and touches only plain files: a task may have put
-    something else there.
-    """
+    """Bring the file's disk use under `limit_bytes`; only a plain file's, and through no link at
+    the end of `path`, because a task may have put something else there."""
     try:
         if os.lstat(path).st_blocks * 512 <= limit_bytes:
             return Punched.WITHIN
@@ -65,9 +56,7 @@ def punch_file(path: str, limit_bytes: int) -> Punched:
             return Punched.WITHIN
         punch_hole(fd, offset, length)
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return Punched.UNSUPPORTED
-        return Punched.MISSING
+        return Punched.UNSUPPORTED if error.errno in _UNSUPPORTED else Punched.MISSING
     finally:
         os.close(fd)
     return Punched.PUNCHED

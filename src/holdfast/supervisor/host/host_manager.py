@@ -205,7 +205,9 @@ class _HostManager:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key = config.key
         self._dealer = dial(self._context, config.url, config.key)
-        self._line = LocalLine(folder, lambda box, part: self._ranks.take_part(box, part))
+        self._line = LocalLine(
+            folder, lambda box, part: self._ranks.take_part(box, part), self.note
+        )
         self._ranks = RankProcesses(self._line, self._ask_warden, self._say, self.note)
         self._ranks.hostname = facts.hostname
         self._idle_word = IdleWord(os.environ)

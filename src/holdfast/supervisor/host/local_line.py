@@ -18,6 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import ValidationError
+from holdfast.process.loop import Mishaps, Poller
 from holdfast.supervisor.host.leftovers import FOLDER_PREFIX
 from holdfast.wire.bus_local import Enter, FromProcess, Part, decode_from_process, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
@@ -89,11 +90,17 @@ class _Caller:
                 sent = self.talk.send(self.writing)
                 self.writing = self.writing[sent:]
         except BlockingIOError:
-            self.line.want(self, write=True)
-            return
+            pass
         except OSError:
             return  # its end is read by `read`
-        self.line.want(self, write=False)
+        self.line.poller.want_to_write(self.talk.fileno(), bool(self.writing or box.queue))
+
+    def serve(self, events: int) -> None:
+        """Do what is possible without waiting."""
+        if events & select.EPOLLOUT:
+            self.flush()
+        if events & ~select.EPOLLOUT and not self.read():
+            self.line.hang_up(self)
 
     def read(self) -> bool:
         """Take what was sent. False once it hung up or broke the rules."""
@@ -128,7 +135,9 @@ class _Caller:
 class LocalLine:
     """The listening socket and the connections to it."""
 
-    def __init__(self, folder: str, deliver: Callable[[Mailbox, Part], None]) -> None:
+    def __init__(
+        self, folder: str, deliver: Callable[[Mailbox, Part], None], note: Callable[[str], None]
+    ) -> None:
         self.deliver = deliver
         self.boxes: dict[str, Mailbox] = {}
         self.refused = 0
@@ -136,13 +145,13 @@ class LocalLine:
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listening.bind(self.path)
         self._listening.listen(_BACKLOG)
-        self._callers: dict[int, _Caller] = {}
-        self._poll = select.epoll()
-        self._poll.register(self._listening.fileno(), select.EPOLLIN)
+        self._callers: set[_Caller] = set()
+        self.poller = Poller(Mishaps(note))
+        self.poller.handle(self._listening.fileno(), lambda _: self._accept())
 
     def fileno(self) -> int:
         """Readable when `serve` has something to do."""
-        return self._poll.fileno()
+        return self.poller.fileno()
 
     def add(self, token: str) -> Mailbox:
         """Make the mailbox of a process that is about to start."""
@@ -151,41 +160,26 @@ class LocalLine:
 
     def serve(self) -> None:
         """Do everything that is possible without waiting."""
-        for fd, events in self._poll.poll(0):
-            if fd == self._listening.fileno():
-                self._accept()
-                continue
-            caller = self._callers.get(fd)
-            if caller is None:
-                continue
-            if events & select.EPOLLOUT:
-                caller.flush()
-            if events & ~select.EPOLLOUT and not caller.read():
-                self._hang_up(caller)
+        self.poller.poll(0)
 
     def drain(self, box: Mailbox) -> None:
         """Read what an ended process had sent before (LOCAL-3) and forget the process."""
         self._accept()
-        for caller in list(self._callers.values()):
+        for caller in list(self._callers):
             if caller.mailbox is None and not caller.read():
-                self._hang_up(caller)
+                self.hang_up(caller)
         for caller in list(box.callers):
             while caller in box.callers:
                 if not _has_more(caller.talk) or not caller.read():
-                    self._hang_up(caller)
+                    self.hang_up(caller)
         self.boxes.pop(box.token, None)
-
-    def want(self, caller: _Caller, *, write: bool) -> None:
-        """Have the poll look for room to write, or not."""
-        mask = select.EPOLLIN | (select.EPOLLOUT if write else 0)
-        self._poll.modify(caller.talk.fileno(), mask)
 
     def close(self) -> None:
         """Hang up on every process. The folder is left to its maker."""
-        for caller in list(self._callers.values()):
-            self._hang_up(caller)
+        for caller in list(self._callers):
+            self.hang_up(caller)
+        self.poller.close()
         self._listening.close()
-        self._poll.close()
 
     def _accept(self) -> None:
         while True:
@@ -195,12 +189,14 @@ class LocalLine:
                 return  # none waits, or no descriptor is left and they are served later
             talk.setblocking(False)
             os.set_inheritable(talk.fileno(), False)
-            self._callers[talk.fileno()] = _Caller(self, talk)
-            self._poll.register(talk.fileno(), select.EPOLLIN)
+            caller = _Caller(self, talk)
+            self._callers.add(caller)
+            self.poller.handle(talk.fileno(), caller.serve)
 
-    def _hang_up(self, caller: _Caller) -> None:
-        self._callers.pop(caller.talk.fileno(), None)
-        self._poll.unregister(caller.talk.fileno())
+    def hang_up(self, caller: _Caller) -> None:
+        """Close a connection; what waits for its process waits for the next one."""
+        self._callers.discard(caller)
+        self.poller.drop(caller.talk.fileno())
         caller.talk.close()
         box = caller.mailbox
         if box is not None and caller in box.callers:
