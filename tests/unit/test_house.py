@@ -20,14 +20,7 @@ FOLDER_MODULES = 15
 CROWDED = {"src/holdfast/moves": 16}
 """Folders that are over it still, and by how much."""
 
-SAME_NAMES: dict[str, str] = {
-    "Outcome": "to be told apart",
-    "Status": "to be told apart",
-    "Runtime": "to be told apart",
-    "Saved": "to be told apart",
-    "Row": "to be told apart",
-    "WebhookTarget": "to be told apart",
-}
+SAME_NAMES: dict[str, str] = {"Runtime": "to be told apart", "WebhookTarget": "to be told apart"}
 """Class name → why two modules may each have one."""
 
 FOREIGN_PRIVATES: dict[str, str] = {
@@ -43,7 +36,7 @@ FOREIGN_PRIVATES: dict[str, str] = {
 """`value._name` or `_name` → why another's private member is used."""
 
 WORDS = re.compile(r"\b(who|whom|whoever|nobody|whatever)\b", re.I)
-WORDS_BUDGET = 259
+WORDS_BUDGET = 173
 """So many of `WORDS` may stand in docstrings and comments of src; the number only falls."""
 
 PAGES = sorted(
@@ -55,8 +48,6 @@ PAGES = sorted(
         ROOT / "tests" / "README.md",
     ]
 )
-STALE = {"agent/guardian*.py", "supervisor/session_*.py"}
-"""Paths in ARCHITECTURE.md that are to be mended."""
 TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
 
 
@@ -210,7 +201,7 @@ def exists(path: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_paths_in_documents_are_there(page: Path) -> None:
-    assert sorted({p for p in find_paths(page) if not exists(p)} - STALE) == []
+    assert sorted({p for p in find_paths(page) if not exists(p)}) == []
 
 
 # ---- words
