@@ -38,7 +38,7 @@ class ResultPage(msgspec.Struct, Generic[T], frozen=True):
 
 
 @dataclass(frozen=True)
-class ApiCall(Generic[T]):
+class RestCall(Generic[T]):
     """One request. `path` is under the controller's URL; `cursor_name` is the query parameter that
     pages."""
 
@@ -50,7 +50,7 @@ class ApiCall(Generic[T]):
     repeatable: bool = True
     cursor_name: str = "cursor"
 
-    def at(self, cursor: str) -> ApiCall[T]:
+    def at(self, cursor: str) -> RestCall[T]:
         """The same list from `cursor` on."""
         kept = tuple(pair for pair in self.query if pair[0] not in (self.cursor_name, "tail"))
         return replace(self, query=(*kept, (self.cursor_name, cursor)))
@@ -64,30 +64,30 @@ def path_of(*parts: str) -> str:
     return "/".join(("/v1", *(quote(_sendable(part), safe="") for part in parts)))
 
 
-def get(path: str, kind: type[T], /, **query: object) -> ApiCall[T]:
+def get(path: str, kind: type[T], /, **query: object) -> RestCall[T]:
     """Return the call that reads one thing."""
-    return ApiCall("GET", path, read_as(kind), query_of(**query))
+    return RestCall("GET", path, read_as(kind), query_of(**query))
 
 
 def get_pages(
     path: str, kind: type[T], /, *, cursor_name: str = "cursor", **query: object
-) -> ApiCall[ResultPage[T]]:
+) -> RestCall[ResultPage[T]]:
     """Return the call that reads the first page of a list."""
     read = read_as(ResultPage[kind])  # type: ignore[valid-type]  # a value here, and a type to msgspec
-    return ApiCall("GET", path, read, query_of(**query), cursor_name=cursor_name)
+    return RestCall("GET", path, read, query_of(**query), cursor_name=cursor_name)
 
 
 def send(
     method: str, path: str, kind: type[T], body: object = None, *, repeatable: bool = True
-) -> ApiCall[T]:
+) -> RestCall[T]:
     """Return the call that changes something; `{}` is its body where none is given."""
     data = b"{}" if body is None else _encode(body)
-    return ApiCall(method, path, read_as(kind), body=data, repeatable=repeatable)
+    return RestCall(method, path, read_as(kind), body=data, repeatable=repeatable)
 
 
-def delete(path: str, /, **query: object) -> ApiCall[None]:
+def delete(path: str, /, **query: object) -> RestCall[None]:
     """Return the call that deletes. It is not repeatable: the second would find nothing."""
-    return ApiCall("DELETE", path, read_nothing, query_of(**query), repeatable=False)
+    return RestCall("DELETE", path, read_nothing, query_of(**query), repeatable=False)
 
 
 def make_body(given: Mapping[str, Any], kind: type[T], complaint: str) -> T:

@@ -1,6 +1,6 @@
 """Following a stream through lost connections, without I/O.
 
-CLIENT-1  A byte of a log is given to the reader once, whatever connection brings it: streams are
+CLIENT-1  A byte of a log is given to the reader once, over any number of connections: streams are
           deduplicated by (attempt, rank, stream, offset), so that asking again for too much is
           harmless.
 CLIENT-2  An event is given once and none is left out: a stream is resumed from the last id seen.
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.client.calls import ApiCall, path_of, query_of, read_nothing, read_problem
+from holdfast.client.calls import RestCall, path_of, query_of, read_nothing, read_problem
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.errors import (
@@ -67,22 +67,22 @@ class ReconnectDelays:
         self.waited_seconds = 0.0
 
 
-class Follower(Protocol[Taken]):
+class StreamFollower(Protocol[Taken]):
     """A reader of one stream, over as many connections as it takes."""
 
     ended: bool
 
-    def request(self) -> tuple[ApiCall[Any], dict[str, str]]:
+    def request(self) -> tuple[RestCall[Any], dict[str, str]]:
         """Return the call and the headers of the next connection."""
 
     def take(self, event: ServerEvent) -> Iterator[Taken]:
         """Yield the news of one event. Raises the HoldfastError that a `problem` event carries."""
 
 
-def follow_log(job_id: str, **query: object) -> ApiCall[None]:
+def follow_log(job_id: str, **query: object) -> RestCall[None]:
     """Return the call for the stream of a job's log; `LogFollower` reads it."""
     path = path_of("jobs", job_id, "logs")
-    return ApiCall("GET", path, read_nothing, query_of(**query, follow=1))
+    return RestCall("GET", path, read_nothing, query_of(**query, follow=1))
 
 
 class LogFollower:
@@ -93,7 +93,7 @@ class LogFollower:
     job may have written more before a requeue that this follower missed (CLIENT-1).
     """
 
-    def __init__(self, call: ApiCall[None]) -> None:
+    def __init__(self, call: RestCall[None]) -> None:
         self.ended = False
         self._call = call
         self._seen: dict[tuple[int, int, str], int] = {}
@@ -101,7 +101,7 @@ class LogFollower:
         self._walking = False
         self._chosen = any(name == "attempt" for name, _ in call.query)
 
-    def request(self) -> tuple[ApiCall[None], dict[str, str]]:
+    def request(self) -> tuple[RestCall[None], dict[str, str]]:
         """Return the call and the headers of the next connection."""
         call = self._call
         if self._attempt is not None and not self._chosen:
@@ -114,7 +114,7 @@ class LogFollower:
             offset = self._resume_offset()
             if offset:
                 query.append(("offset", str(offset)))
-            call = ApiCall(call.method, call.path, call.read, tuple(query))
+            call = RestCall(call.method, call.path, call.read, tuple(query))
         return call, stream_headers()
 
     def _resume_offset(self) -> int:
@@ -168,11 +168,11 @@ class EventFollower:
 
     ended = False
 
-    def __init__(self, call: ApiCall[Any]) -> None:
+    def __init__(self, call: RestCall[Any]) -> None:
         self._call = call
         self._last_id: str | None = None
 
-    def request(self) -> tuple[ApiCall[Any], dict[str, str]]:
+    def request(self) -> tuple[RestCall[Any], dict[str, str]]:
         """Return the call and the headers of the next connection."""
         if self._last_id is None:
             return self._call, stream_headers()

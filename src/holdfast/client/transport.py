@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.client.calls import ApiCall, read_problem
+from holdfast.client.calls import RestCall, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, token_hint
@@ -43,7 +43,7 @@ def client_options(
     }
 
 
-def request_options(call: ApiCall[Any]) -> dict[str, Any]:
+def request_options(call: RestCall[Any]) -> dict[str, Any]:
     """Return the arguments of one request."""
     options: dict[str, Any] = {"params": call.query}
     if call.body is not None:
@@ -53,7 +53,7 @@ def request_options(call: ApiCall[Any]) -> dict[str, Any]:
 
 
 def stream_options(
-    call: ApiCall[Any], headers: Mapping[str, str], timeout_seconds: float
+    call: RestCall[Any], headers: Mapping[str, str], timeout_seconds: float
 ) -> dict[str, Any]:
     """Return the arguments of a stream, whose silence is allowed for longer than an answer's."""
     timeout = httpx.Timeout(timeout_seconds, read=STREAM_SILENCE_SECONDS)
@@ -85,7 +85,7 @@ def unreachable(place: ControllerPlace, error: Exception) -> Unavailable:
     )
 
 
-def is_worth_retrying(call: ApiCall[Any], error: Exception) -> bool:
+def is_worth_retrying(call: RestCall[Any], error: Exception) -> bool:
     """Say whether the call may be sent again after `error`."""
     if isinstance(error, NEVER_SENT):
         return True

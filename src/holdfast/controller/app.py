@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.controller.http.bodies import Gone, header
-from holdfast.controller.http.endpoints import Endpoint, HttpCall
+from holdfast.controller.http.endpoints import ApiCall, Endpoint
 from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role, check_role
@@ -151,11 +151,11 @@ class App:
             methods = [*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])]
             allowed = ", ".join(methods)
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
-        call = HttpCall(self.controller, scope, receive)
+        call = ApiCall(self.controller, scope, receive)
         await self._let_in(endpoint, call)
         return await endpoint.handle(call)
 
-    async def _let_in(self, endpoint: Endpoint, call: HttpCall) -> None:  # AUTH-1
+    async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:  # AUTH-1
         role = endpoint.role
         if role is Role.HOST:
             call.host = await self.controller.guard.find_host(header(call.scope, b"authorization"))
@@ -167,7 +167,7 @@ class App:
             call.token = await self.controller.guard.find_user(header(call.scope, b"authorization"))
             check_role(call.token, role)
 
-    def _is_local_scrape(self, call: HttpCall) -> bool:
+    def _is_local_scrape(self, call: ApiCall) -> bool:
         """True for a scraper on this machine, which needs no token, unless the call may come
         through a proxy."""
         client = call.scope.get("client")

@@ -25,7 +25,7 @@ from holdfast.controller.api import (
 )
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
-from holdfast.controller.http.endpoints import Endpoint, HttpCall, PageOf
+from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sync import route
@@ -60,7 +60,7 @@ def _render_openapi() -> bytes:
     return msgspec.json.encode(build_openapi(ENDPOINTS))
 
 
-async def get_openapi(call: HttpCall) -> Response:
+async def get_openapi(call: ApiCall) -> Response:
     """Describe every route. Here and not in `api/`, because it needs the table below."""
     return Response(_render_openapi(), 200, None, "application/json")
 

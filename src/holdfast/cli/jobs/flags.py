@@ -74,7 +74,7 @@ POLICY_OPTIONS = (
     click.option("--retry-backoff", type=click.Choice(["fixed", "exponential"]), help="Whether the delay grows."),
     click.option("--retry-multiplier", type=float, help="The factor of an exponential delay at each retry."),
     click.option("--max-retry-delay", metavar="TIME", help="The longest delay; off leaves the ceiling of 24h."),
-    click.option("--retry-jitter", type=click.Choice(["none", "deterministic", "random"]), help="The spread of delays."),
+    click.option("--retry-jitter", type=click.Choice(["none", "deterministic", "random"]), help="Their spread."),
     click.option("--retry-jitter-ratio", type=float, help="The largest jitter, as a part of the delay."),
     click.option(
         "--retry-on", multiple=True, metavar="CAUSE",

@@ -13,7 +13,7 @@ from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, note, talks
 
 if TYPE_CHECKING:
-    from holdfast.cli.jobs.run import Narrator
+    from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
 

@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.jobs.logs import copy_output
+from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import submit_spec, takes_spec
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import Face, note, talks
@@ -23,9 +24,6 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
-
-# A job that has not started by then gets a notice with the reason.
-WAIT_NOTICE_SECONDS = 1.5
 
 
 class Interrupts:
@@ -72,60 +70,6 @@ class Interrupts:
                 client.cancel(job_id, "Ctrl-C in `holdfast run`")
         except HoldfastError as error:
             note(f"the job could not be cancelled: {error}")
-
-
-class Narrator:
-    """Prints the job's changes of state on stderr, between the lines of its output."""
-
-    def __init__(self, face: Face, job: JobRecord) -> None:
-        self._face = face
-        self._attempt = self._requeued = 0
-        self._state = ""
-        self._job_id = job.id
-        self._timer = threading.Timer(WAIT_NOTICE_SECONDS, self._say_why)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Narrator:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._timer.cancel()
-
-    def started(self) -> None:
-        """Note that it runs, because output came."""
-        self._timer.cancel()
-
-    def take(self, job: JobRecord) -> None:
-        """Take the job's state, and print a notice if it has changed."""
-        state = job.state.value
-        if state not in ("waiting", "queued"):
-            self._timer.cancel()
-        if (state, job.attempts) == (self._state, self._attempt):
-            return
-        self._state, self._attempt = state, job.attempts
-        if state in ("waiting", "queued") and job.attempts:
-            if job.attempts != self._requeued:  # the end of a back-off is no second requeue
-                note(f"requeued after attempt {job.attempts}: {job.reason}")
-            self._requeued = job.attempts
-        elif state == "running" and job.attempts > 1:
-            note(f"attempt {job.attempts} is running")
-        elif state == "draining" and not _ended_by_itself(job):
-            note(f"attempt {job.attempts} is being stopped: {job.drain_reason or job.reason}")
-
-    def _say_why(self) -> None:
-        with contextlib.suppress(HoldfastError), self._face.client() as client:
-            reasons = client.why(self._job_id)
-            if reasons.state in ("waiting", "queued"):
-                first = reasons.lines[0].message if reasons.lines else reasons.summary
-                note(f"{self._job_id} is {reasons.state}: {first}")
-
-
-def _ended_by_itself(job: JobRecord) -> bool:
-    """Say whether the drain follows a failure of the job's own, which its end reports anyway."""
-    from holdfast.core.causes import CHARGED_TO, Budget
-
-    return job.drain_cause is not None and CHARGED_TO[job.drain_cause] is Budget.RETRIES
 
 
 def exit_code_of_job(job: JobRecord, interrupt: int | None) -> int:

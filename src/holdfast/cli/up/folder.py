@@ -132,7 +132,7 @@ class DataFolder:
         )
         return "\n    ".join(("in another terminal:", *lines))
 
-    # ---- who this host is
+    # ---- the host
     def read_identity(self) -> Mapping[str, str]:
         """Return the host's identity that its agent keeps; empty if there is none."""
         try:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.calls import ApiCall, ResultPage
-from holdfast.client.follow import Follower, ReconnectDelays
+from holdfast.client.calls import RestCall, ResultPage
+from holdfast.client.follow import ReconnectDelays, StreamFollower
 from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.sse import EventStreamReader, ServerEvent
@@ -61,7 +61,7 @@ class AsyncRestConnection:
         """Close the connections."""
         await self._http.aclose()
 
-    async def call(self, call: ApiCall[T]) -> T:
+    async def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""
         delays = ReconnectDelays(self._retry_seconds)
         while True:
@@ -74,7 +74,7 @@ class AsyncRestConnection:
                     raise self._refusal(error) from error
             await asyncio.sleep(delay)
 
-    async def _send(self, call: ApiCall[T]) -> T:
+    async def _send(self, call: RestCall[T]) -> T:
         answer = await self._http.request(call.method, call.path, **request_options(call))
         if answer.status_code >= 300:
             raise refuse(self.place, answer.status_code, answer.content)
@@ -83,7 +83,7 @@ class AsyncRestConnection:
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
-    async def pages(self, call: ApiCall[ResultPage[T]]) -> AsyncIterator[T]:
+    async def pages(self, call: RestCall[ResultPage[T]]) -> AsyncIterator[T]:
         """Yield every item of a list; a page is fetched when its first item is asked for."""
         while True:
             page = await self.call(call)
@@ -93,11 +93,11 @@ class AsyncRestConnection:
                 return
             call = call.at(page.next)
 
-    async def _list(self, call: ApiCall[ResultPage[T]]) -> list[T]:
+    async def _list(self, call: RestCall[ResultPage[T]]) -> list[T]:
         return [item async for item in self.pages(call)]
 
     async def _stream(
-        self, call: ApiCall[Any], headers: Mapping[str, str]
+        self, call: RestCall[Any], headers: Mapping[str, str]
     ) -> AsyncIterator[ServerEvent]:
         reader = EventStreamReader()
         options = stream_options(call, headers, self._timeout_seconds)
@@ -108,7 +108,7 @@ class AsyncRestConnection:
                 for event in reader.feed(data):
                     yield event
 
-    async def _follow(self, follower: Follower[T], retry_seconds: float) -> AsyncIterator[T]:
+    async def _follow(self, follower: StreamFollower[T], retry_seconds: float) -> AsyncIterator[T]:
         """Yield what the follower takes from its stream, until the follower has ended."""
         delays = ReconnectDelays(retry_seconds)
         while True:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.client.asynchronous.connection import AsyncRestConnection
-from holdfast.client.calls import ApiCall, ResultPage, get, get_pages, path_of, query_of, send
+from holdfast.client.calls import RestCall, ResultPage, get, get_pages, path_of, query_of, send
 from holdfast.client.follow import EventFollower, LogFollower, follow_log
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord
@@ -158,7 +158,7 @@ class AsyncJobMethods(AsyncRestConnection):
                     yield item.data
             return
         query = query_of(attempt=attempt, rank=rank, stream=stream, tail=tail, follow=0)
-        yield await self.call(ApiCall("GET", path_of("jobs", job_id, "logs"), bytes, query))
+        yield await self.call(RestCall("GET", path_of("jobs", job_id, "logs"), bytes, query))
 
     async def follow(
         self,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.calls import ApiCall, ResultPage
-from holdfast.client.follow import Follower, ReconnectDelays
+from holdfast.client.calls import RestCall, ResultPage
+from holdfast.client.follow import ReconnectDelays, StreamFollower
 from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.sse import EventStreamReader, ServerEvent
@@ -62,7 +62,7 @@ class RestConnection:
         """Close the connections."""
         self._http.close()
 
-    def call(self, call: ApiCall[T]) -> T:
+    def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""
         delays = ReconnectDelays(self._retry_seconds)
         while True:
@@ -75,7 +75,7 @@ class RestConnection:
                     raise self._refusal(error) from error
             time.sleep(delay)
 
-    def _send(self, call: ApiCall[T]) -> T:
+    def _send(self, call: RestCall[T]) -> T:
         answer = self._http.request(call.method, call.path, **request_options(call))
         if answer.status_code >= 300:
             raise refuse(self.place, answer.status_code, answer.content)
@@ -84,7 +84,7 @@ class RestConnection:
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
-    def pages(self, call: ApiCall[ResultPage[T]]) -> Iterator[T]:
+    def pages(self, call: RestCall[ResultPage[T]]) -> Iterator[T]:
         """Yield every item of a list; a page is fetched when its first item is asked for."""
         while True:
             page = self.call(call)
@@ -93,10 +93,10 @@ class RestConnection:
                 return
             call = call.at(page.next)
 
-    def _list(self, call: ApiCall[ResultPage[T]]) -> list[T]:
+    def _list(self, call: RestCall[ResultPage[T]]) -> list[T]:
         return list(self.pages(call))
 
-    def _stream(self, call: ApiCall[Any], headers: Mapping[str, str]) -> Iterator[ServerEvent]:
+    def _stream(self, call: RestCall[Any], headers: Mapping[str, str]) -> Iterator[ServerEvent]:
         reader = EventStreamReader()
         options = stream_options(call, headers, self._timeout_seconds)
         with self._http.stream(call.method, call.path, **options) as answer:
@@ -105,7 +105,7 @@ class RestConnection:
             for data in answer.iter_bytes():
                 yield from reader.feed(data)
 
-    def _follow(self, follower: Follower[T], retry_seconds: float) -> Iterator[T]:
+    def _follow(self, follower: StreamFollower[T], retry_seconds: float) -> Iterator[T]:
         """Yield what the follower takes from its stream, until the follower has ended."""
         delays = ReconnectDelays(retry_seconds)
         while True:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.client.calls import ApiCall, ResultPage, get, get_pages, path_of, query_of, send
+from holdfast.client.calls import RestCall, ResultPage, get, get_pages, path_of, query_of, send
 from holdfast.client.follow import EventFollower, LogFollower, follow_log
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.client.synchronous.connection import RestConnection
@@ -156,7 +156,7 @@ class JobMethods(RestConnection):
                     yield item.data
             return
         query = query_of(attempt=attempt, rank=rank, stream=stream, tail=tail, follow=0)
-        yield self.call(ApiCall("GET", path_of("jobs", job_id, "logs"), bytes, query))
+        yield self.call(RestCall("GET", path_of("jobs", job_id, "logs"), bytes, query))
 
     def follow(
         self,

@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Query
@@ -63,7 +63,7 @@ class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
 # ---- agents
 
 
-async def put_agent_checkpoint(call: HttpCall) -> Response:
+async def put_agent_checkpoint(call: ApiCall) -> Response:
     """Keep what a task of this host saved (CKPT-1)."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
@@ -83,7 +83,7 @@ async def put_agent_checkpoint(call: HttpCall) -> Response:
     return answer_json(wire.CheckpointStored(number=added.record.number))
 
 
-async def get_agent_checkpoint(call: HttpCall) -> Response:
+async def get_agent_checkpoint(call: ApiCall) -> Response:
     """Send a task of this host what an earlier attempt of its rank saved."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
@@ -96,7 +96,7 @@ async def get_agent_checkpoint(call: HttpCall) -> Response:
     return await _answer_bytes(controller, record, blob)
 
 
-async def skip_agent_checkpoint(call: HttpCall) -> Response:
+async def skip_agent_checkpoint(call: ApiCall) -> Response:
     """Offer a task of this host the checkpoint before, because it cannot use this one (SAVE-4)."""
     controller, host = call.controller, call.host
     assert host is not None
@@ -124,13 +124,13 @@ async def skip_agent_checkpoint(call: HttpCall) -> Response:
 # ---- people
 
 
-async def list_checkpoints(call: HttpCall) -> Response:
+async def list_checkpoints(call: ApiCall) -> Response:
     """List the checkpoints of a job that are kept."""
     job = await find_job(call)
     return answer_page(await call.controller.store.checkpoints.list_checkpoints(job.id))
 
 
-async def put_checkpoint(call: HttpCall) -> Response:
+async def put_checkpoint(call: ApiCall) -> Response:
     """Keep a checkpoint that a person sends."""
     query = call.query(CheckpointQuery)
     if query.number is not None:
@@ -163,7 +163,7 @@ async def put_checkpoint(call: HttpCall) -> Response:
     return answer_json(added.record, 201)
 
 
-async def get_checkpoint(call: HttpCall) -> Response:
+async def get_checkpoint(call: ApiCall) -> Response:
     """Send a checkpoint's bytes."""
     query = call.query(CheckpointQuery)
     job = await find_job(call)
@@ -173,7 +173,7 @@ async def get_checkpoint(call: HttpCall) -> Response:
     return await _answer_bytes(call.controller, record, blob)
 
 
-async def delete_checkpoints(call: HttpCall) -> Response:
+async def delete_checkpoints(call: ApiCall) -> Response:
     """Delete checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
     query = call.query(WhichCheckpointsQuery)
     job = await find_job(call)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_settings_patch
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.queries import ConfigQuery
 from holdfast.errors import NotFound
 
 
-async def get_config(call: HttpCall) -> Response:
+async def get_config(call: ApiCall) -> Response:
     """List every setting in force and where it comes from."""
     query = call.query(ConfigQuery)
     settings = await call.controller.settings.refresh()
@@ -20,7 +20,7 @@ async def get_config(call: HttpCall) -> Response:
     return answer_page(list(settings.effective(query.queue, project=query.project).values()))
 
 
-async def patch_config(call: HttpCall) -> Response:
+async def patch_config(call: ApiCall) -> Response:
     """Change the cluster's settings."""
     changes, unset = await read_settings_patch(call, "cluster")
     await call.controller.store.settings.write_cluster_settings(changes, unset)

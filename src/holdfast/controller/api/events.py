@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, check_job_id
 from holdfast.controller.http.queries import EventsQuery
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
@@ -21,7 +21,7 @@ MAX_TAIL = 1000
 PAUSE_SECONDS = 0.02  # so that many commits are one read
 
 
-async def list_events(call: HttpCall) -> Response:
+async def list_events(call: ApiCall) -> Response:
     """List events in the one order all readers see, as a stream on `Accept: text/event-stream`."""
     query = call.query(EventsQuery)
     if query.job is not None:

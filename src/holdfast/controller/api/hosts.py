@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import HostsQuery, is_on
@@ -27,7 +27,7 @@ def view_host(host: HostRecord) -> HostView:
     )
 
 
-async def list_hosts(call: HttpCall) -> Response:
+async def list_hosts(call: ApiCall) -> Response:
     """List every host."""
     query = call.query(HostsQuery)
     hosts = await call.controller.store.hosts.list_hosts(
@@ -36,12 +36,12 @@ async def list_hosts(call: HttpCall) -> Response:
     return answer_page([view_host(host) for host in hosts])
 
 
-async def get_host(call: HttpCall) -> Response:
+async def get_host(call: ApiCall) -> Response:
     """Return one host, by id or name."""
     return answer_json(view_host(await _find(call)))
 
 
-async def act_on_host(call: HttpCall) -> Response:
+async def act_on_host(call: ApiCall) -> Response:
     """Drain, undrain, quarantine, release or terminate it."""
     controller = call.controller
     request = await call.body(HostActionRequest, default=HostActionRequest())
@@ -71,7 +71,7 @@ async def act_on_host(call: HttpCall) -> Response:
     return answer_json(view_host(moved))
 
 
-async def _find(call: HttpCall) -> HostRecord:
+async def _find(call: ApiCall) -> HostRecord:
     host = call.params["host"]
     if "\x00" in host or len(host) > 128:
         raise NotFound(f"there is no host {host[:64]!r}; `holdfast hosts` lists them")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
@@ -32,7 +32,7 @@ from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobVie
 MAX_KEY_CHARS = 256
 
 
-async def submit_job(call: HttpCall) -> Response:
+async def submit_job(call: ApiCall) -> Response:
     """Submit one job. An idempotency key that was used before answers 200 with the first job."""
     spec = _take_key(await call.body(JobSpec), call.header("idempotency-key"))
     submitted = (await _submit(call.controller, [spec], [""]))[0]
@@ -40,7 +40,7 @@ async def submit_job(call: HttpCall) -> Response:
     return answer_json(submitted.job, 201 if submitted.created else 200, location)
 
 
-async def submit_batch(call: HttpCall) -> Response:
+async def submit_batch(call: ApiCall) -> Response:
     """Submit many jobs, all or none."""
     if call.header("idempotency-key") is not None:
         raise ValidationError(
@@ -133,7 +133,7 @@ def _check(spec: JobSpec, settings: Settings) -> None:
         )
 
 
-async def list_jobs(call: HttpCall) -> Response:
+async def list_jobs(call: ApiCall) -> Response:
     """List jobs, newest first."""
     items, cursor = await read_jobs_page(call.controller.store, call.query(JobsQuery))
     return answer_page(items, cursor)
@@ -161,12 +161,12 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
     return items, make_cursor(items[-1].id) if len(found) > query.limit else None
 
 
-async def find_job(call: HttpCall) -> JobRecord:
+async def find_job(call: ApiCall) -> JobRecord:
     """Return the job in the path."""
     return await call.controller.store.jobs.get_job(check_job_id(call.params["id"]))
 
 
-async def get_job(call: HttpCall) -> Response:
+async def get_job(call: ApiCall) -> Response:
     """Return one job, with its chain and where it stands in it."""
     return answer_json(await view_job(call.controller, await find_job(call)))
 
@@ -182,27 +182,27 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
     )
 
 
-async def list_attempts(call: HttpCall) -> Response:
+async def list_attempts(call: ApiCall) -> Response:
     """List its attempts, oldest first."""
     query = call.query(AttemptsQuery)
     attempts = await call.controller.store.jobs.list_attempts(check_job_id(call.params["id"]))
     return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
-async def list_tasks(call: HttpCall) -> Response:
+async def list_tasks(call: ApiCall) -> Response:
     """List the tasks of its current attempt."""
     job = await find_job(call)
     return answer_page(await call.controller.store.jobs.list_tasks(job.id))
 
 
-async def list_settings(call: HttpCall) -> Response:
+async def list_settings(call: ApiCall) -> Response:
     """List every setting in force for it, and its source."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
     return answer_page(list(settings.effective(job.queue, job.spec).values()))
 
 
-async def list_forensics(call: HttpCall) -> Response:
+async def list_forensics(call: ApiCall) -> Response:
     """List what was gathered before its kills."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
@@ -221,7 +221,7 @@ async def list_forensics(call: HttpCall) -> Response:
     return answer_page(views)
 
 
-async def cancel_job(call: HttpCall) -> Response:
+async def cancel_job(call: ApiCall) -> Response:
     """Cancel it: at once while nothing runs, else by a drain."""
     request = await call.body(CancelRequest, default=CancelRequest())
     controller = call.controller
@@ -236,7 +236,7 @@ async def cancel_job(call: HttpCall) -> Response:
     return answer_json(job)
 
 
-async def get_why(call: HttpCall) -> Response:
+async def get_why(call: ApiCall) -> Response:
     """Explain why it is where it is."""
     (found,) = await find_circumstances(call.controller, [await find_job(call)])
     return answer_json(explain(found))

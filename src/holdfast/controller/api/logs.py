@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.queries import AttemptQuery, LogsQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
@@ -29,19 +29,19 @@ LATE_SECONDS = 10.0
 STREAMS = ("stdout", "stderr")
 
 
-async def list_streams(call: HttpCall) -> Response:
+async def list_streams(call: ApiCall) -> Response:
     """List how far each stream goes and what is kept of it."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
     return answer_page(await call.controller.store.logs.list_log_streams(job.id, query.attempt))
 
 
-async def get_logs(call: HttpCall) -> Response:
+async def get_logs(call: ApiCall) -> Response:
     """Send the bytes, or a stream of events with `follow=1`."""
     query = call.query(LogsQuery)
     job = await find_job(call)
     if is_on(query.follow):
-        return StreamAnswer(call.controller, FollowedLogs(call.controller, job, query).lines())
+        return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
     attempt = query.attempt or job.attempts
     streams = await _list_streams(call.controller, job.id, attempt, query)
     size = sum(s.size for s in streams)
@@ -98,7 +98,7 @@ async def _read_all(
             yield chunk.data
 
 
-class FollowedLogs:
+class Follower:
     """One reader's place in a job's logs."""
 
     def __init__(self, controller: Controller, job: JobRecord, query: LogsQuery) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_name, read_settings_patch
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
 
 
-async def list_projects(call: HttpCall) -> Response:
+async def list_projects(call: ApiCall) -> Response:
     """List every project that has settings or unfinished jobs."""
     return answer_page(await call.controller.store.settings.list_projects())
 
 
-async def get_project(call: HttpCall) -> Response:
+async def get_project(call: ApiCall) -> Response:
     """Return one project; one that no job has named yet is an empty one."""
     return answer_json(await call.controller.store.settings.get_project(_find_name(call)))
 
 
-async def put_project(call: HttpCall) -> Response:
+async def put_project(call: ApiCall) -> Response:
     """Make or change a project."""
     name = read_name(call, "project")
     changes, unset = await read_settings_patch(call, "project", default=SettingsPatch())
@@ -32,7 +32,7 @@ async def put_project(call: HttpCall) -> Response:
     return answer_json(project)
 
 
-async def delete_project(call: HttpCall) -> Response:
+async def delete_project(call: ApiCall) -> Response:
     """Forget a project's settings."""
     await call.controller.store.settings.delete_project(_find_name(call))
     await call.controller.settings.refresh()
@@ -40,7 +40,7 @@ async def delete_project(call: HttpCall) -> Response:
     return Response(status_code=204)
 
 
-def _find_name(call: HttpCall) -> str:
+def _find_name(call: ApiCall) -> str:
     """Return the name in the path. Raises NotFound for what can be no project's name."""
     try:
         return read_name(call, "project")

@@ -5,24 +5,24 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_name, read_settings_patch
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.errors import NotFound
 from holdfast.wire.api import PauseRequest, SettingsPatch
 
 
-async def list_queues(call: HttpCall) -> Response:
+async def list_queues(call: ApiCall) -> Response:
     """List every queue and what is in it."""
     return answer_page(await call.controller.store.settings.list_queues())
 
 
-async def get_queue(call: HttpCall) -> Response:
+async def get_queue(call: ApiCall) -> Response:
     """Return one queue."""
     return answer_json(await call.controller.store.settings.get_queue(_name(call)))
 
 
-async def put_queue(call: HttpCall) -> Response:
+async def put_queue(call: ApiCall) -> Response:
     """Make or change a queue."""
     name = read_name(call, "queue")
     changes, unset = await read_settings_patch(call, "queue", default=SettingsPatch())
@@ -32,7 +32,7 @@ async def put_queue(call: HttpCall) -> Response:
     return answer_json(queue)
 
 
-async def delete_queue(call: HttpCall) -> Response:
+async def delete_queue(call: ApiCall) -> Response:
     """Delete an empty queue."""
     await call.controller.store.settings.delete_queue(_name(call))
     await call.controller.settings.refresh()
@@ -40,7 +40,7 @@ async def delete_queue(call: HttpCall) -> Response:
     return Response(status_code=204)
 
 
-async def pause_queue(call: HttpCall) -> Response:
+async def pause_queue(call: ApiCall) -> Response:
     """Start nothing new from it; `hard` also stops what runs."""
     controller, name = call.controller, _name(call)
     request = await call.body(PauseRequest, default=PauseRequest())
@@ -50,7 +50,7 @@ async def pause_queue(call: HttpCall) -> Response:
     return answer_json(await controller.store.settings.get_queue(name))
 
 
-async def resume_queue(call: HttpCall) -> Response:
+async def resume_queue(call: ApiCall) -> Response:
     """Start its jobs again."""
     name = _name(call)
     await call.controller.store.settings.resume_queue(name)
@@ -58,7 +58,7 @@ async def resume_queue(call: HttpCall) -> Response:
     return answer_json(await call.controller.store.settings.get_queue(name))
 
 
-def _name(call: HttpCall) -> str:
+def _name(call: ApiCall) -> str:
     name = call.params["name"]
     if "\x00" in name or len(name) > 128:
         raise NotFound(f"there is no queue {name[:64]!r}".replace("\\x00", "?"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.retry_state import count_charged
@@ -24,7 +24,7 @@ from holdfast.wire.api import (
 )
 
 
-async def get_policy(call: HttpCall) -> Response:
+async def get_policy(call: ApiCall) -> Response:
     """Return its retry policy, and where each field comes from."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
@@ -39,7 +39,7 @@ async def get_policy(call: HttpCall) -> Response:
     return answer_json(PolicyView(policy=policy.retry, fields=fields, held=policy.held))
 
 
-async def retry_job(call: HttpCall) -> Response:
+async def retry_job(call: ApiCall) -> Response:
     """Give a job that failed, was cancelled or is parked another attempt, or the parked members of
     one that runs another try."""
     request = await call.body(RetryRequest, default=RetryRequest())
@@ -95,7 +95,7 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     return made + 1, allowed
 
 
-async def get_retries(call: HttpCall) -> Response:
+async def get_retries(call: ApiCall) -> Response:
     """List the kill switches that hold retries back, and count the jobs that wait."""
     settings = await call.controller.settings.refresh()
     counts = await call.controller.store.jobs.count_waiting()

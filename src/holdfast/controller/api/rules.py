@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import CHARGED_TO
@@ -15,12 +15,12 @@ from holdfast.errors import ValidationError
 from holdfast.wire.api import RulesFinding, RulesRequest, RulesTrial, RulesView
 
 
-async def get_rules(call: HttpCall) -> Response:
+async def get_rules(call: ApiCall) -> Response:
     """Return the operators' rules of classification."""
     return answer_json(_view(await call.controller.settings.refresh()))
 
 
-async def put_rules(call: HttpCall) -> Response:
+async def put_rules(call: ApiCall) -> Response:
     """Replace the operators' rules; a bad one is refused with its line."""
     request = await call.body(RulesRequest)
     parse_rules(request.text)
@@ -30,7 +30,7 @@ async def put_rules(call: HttpCall) -> Response:
     return answer_json(_view(settings))
 
 
-async def try_rules(call: HttpCall) -> Response:
+async def try_rules(call: ApiCall) -> Response:
     """Classify a described end by the rules in force or by others."""
     trial = await call.body(RulesTrial)
     if trial.exit_code is not None and trial.signal is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.core.settings.resolve import SETTINGS, Scope, Value, check_layer
 from holdfast.core.spec import Name
 from holdfast.errors import ValidationError
@@ -12,7 +12,7 @@ from holdfast.wire.api import SettingsPatch
 
 
 async def read_settings_patch(
-    call: HttpCall, level: Scope, *, default: SettingsPatch | None = None
+    call: ApiCall, level: Scope, *, default: SettingsPatch | None = None
 ) -> tuple[dict[str, Value], list[str]]:
     """Return what to set and what to unset. `default` stands for an absent body. Raises
     ValidationError for an unknown setting or one that `level` does not have, a value that it cannot
@@ -29,7 +29,7 @@ async def read_settings_patch(
     return changes, patch.unset
 
 
-def read_name(call: HttpCall, kind: str) -> str:
+def read_name(call: ApiCall, kind: str) -> str:
     """Return the name in the path of a new queue or project. Raises ValidationError."""
     try:
         return msgspec.convert(call.params["name"], Name)

@@ -6,24 +6,24 @@ import asyncio
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.metrics import CONTENT_TYPE
 from holdfast.errors import Unavailable
 
 
-async def get_health(call: HttpCall) -> Response:
+async def get_health(call: ApiCall) -> Response:
     """Answer, which shows that the process lives."""
     return answer_json({"status": "ok"})
 
 
-async def get_readiness(call: HttpCall) -> Response:
+async def get_readiness(call: ApiCall) -> Response:
     """Answer once the store has. Raises Unavailable, a 503, when it does not answer."""
     await call.controller.store.ping()
     return answer_json({"status": "ready"})
 
 
-async def get_metrics(call: HttpCall) -> Response:
+async def get_metrics(call: ApiCall) -> Response:
     """Return the metrics: without the gauges where the store is away."""
     controller = call.controller
     try:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
@@ -17,12 +17,12 @@ from holdfast.wire.api import TokenCreated, TokenRequest
 JOIN_SECONDS = 3600.0
 
 
-async def list_tokens(call: HttpCall) -> Response:
+async def list_tokens(call: ApiCall) -> Response:
     """List every token, without its secret."""
     return answer_page(await call.controller.store.tokens.list_tokens())
 
 
-async def create_token(call: HttpCall) -> Response:
+async def create_token(call: ApiCall) -> Response:
     """Make a token; its secret is shown this once."""
     request = await call.body(TokenRequest)
     store = call.controller.store
@@ -40,7 +40,7 @@ async def create_token(call: HttpCall) -> Response:
     return answer_json(created, 201)
 
 
-async def revoke_token(call: HttpCall) -> Response:
+async def revoke_token(call: ApiCall) -> Response:
     """Revoke a token: here at once, on other replicas within 5 s."""
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
@@ -50,6 +50,6 @@ async def revoke_token(call: HttpCall) -> Response:
     return Response(status_code=204)
 
 
-async def who_am_i(call: HttpCall) -> Response:
+async def who_am_i(call: ApiCall) -> Response:
     """Return the caller's token."""
     return answer_json(call.caller)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Query, Text
@@ -38,12 +38,12 @@ class DeliveriesQuery(Query, frozen=True, kw_only=True):
     cursor: Text | None = None
 
 
-async def list_webhooks(call: HttpCall) -> Response:
+async def list_webhooks(call: ApiCall) -> Response:
     """List every hook, without its secret."""
     return answer_page(await call.controller.store.webhooks.list_webhooks())
 
 
-async def create_webhook(call: HttpCall) -> Response:
+async def create_webhook(call: ApiCall) -> Response:
     """Make a hook; its secret is shown this once."""
     request = await call.body(WebhookRequest)
     await _check_url(call, request.url)
@@ -61,12 +61,12 @@ async def create_webhook(call: HttpCall) -> Response:
     return answer_json(_with_secret(hook, secret), 201)
 
 
-async def get_webhook(call: HttpCall) -> Response:
+async def get_webhook(call: ApiCall) -> Response:
     """Return one hook."""
     return answer_json(await call.controller.store.webhooks.get_webhook(_hook_id(call)))
 
 
-async def patch_webhook(call: HttpCall) -> Response:
+async def patch_webhook(call: ApiCall) -> Response:
     """Change a hook. Deliveries that are pending already go to the new url."""
     hook_id = _hook_id(call)
     patch = await call.body(WebhookPatch)
@@ -79,14 +79,14 @@ async def patch_webhook(call: HttpCall) -> Response:
     return answer_json(hook)
 
 
-async def delete_webhook(call: HttpCall) -> Response:
+async def delete_webhook(call: ApiCall) -> Response:
     """Forget a hook and its deliveries."""
     await call.controller.store.webhooks.delete_webhook(_hook_id(call))
     call.controller.poke("events")
     return Response(status_code=204)
 
 
-async def rotate_webhook(call: HttpCall) -> Response:
+async def rotate_webhook(call: ApiCall) -> Response:
     """Make a new secret; the one before also signs for a while."""
     hook_id = _hook_id(call)
     request = await call.body(RotateRequest, default=RotateRequest())
@@ -98,7 +98,7 @@ async def rotate_webhook(call: HttpCall) -> Response:
     return answer_json(_with_secret(hook, secret))
 
 
-async def pause_webhook(call: HttpCall) -> Response:
+async def pause_webhook(call: ApiCall) -> Response:
     """Send nothing more until it resumes; its events are kept."""
     hook_id = _hook_id(call)
     request = await call.body(WebhookPause, default=WebhookPause())
@@ -108,14 +108,14 @@ async def pause_webhook(call: HttpCall) -> Response:
     return answer_json(hook)
 
 
-async def resume_webhook(call: HttpCall) -> Response:
+async def resume_webhook(call: ApiCall) -> Response:
     """Go on where it stopped."""
     hook = await call.controller.store.webhooks.resume_webhook(_hook_id(call))
     call.controller.poke("events")
     return answer_json(hook)
 
 
-async def test_webhook(call: HttpCall) -> Response:
+async def test_webhook(call: ApiCall) -> Response:
     """Send one signed event `webhook.test` now, from this server, and return the outcome. Nothing
     is kept or tried again."""
     hook_id, controller = _hook_id(call), call.controller
@@ -148,7 +148,7 @@ async def test_webhook(call: HttpCall) -> Response:
     return answer_json(result)
 
 
-async def list_deliveries(call: HttpCall) -> Response:
+async def list_deliveries(call: ApiCall) -> Response:
     """List a hook's deliveries, newest first."""
     query = call.query(DeliveriesQuery)
     before = None if query.cursor is None else read_cursor(query.cursor)
@@ -158,27 +158,27 @@ async def list_deliveries(call: HttpCall) -> Response:
     return answer_page(page, make_cursor(page[-1].id) if len(page) == query.limit else None)
 
 
-async def get_delivery(call: HttpCall) -> Response:
+async def get_delivery(call: ApiCall) -> Response:
     """Return one delivery with its body."""
     record, body = await call.controller.store.webhooks.get_delivery(*_delivery_ids(call))
     return answer_json(DeliveryView(body=body, **msgspec.structs.asdict(record)))
 
 
-async def redeliver(call: HttpCall) -> Response:
+async def redeliver(call: ApiCall) -> Response:
     """Send a delivery again: a dead or delivered one with all its tries, a pending one at once."""
     record = await call.controller.store.webhooks.redeliver(*_delivery_ids(call))
     call.controller.poke("events")
     return answer_json(record)
 
 
-async def redeliver_dead(call: HttpCall) -> Response:
+async def redeliver_dead(call: ApiCall) -> Response:
     """Send every dead delivery of a hook again."""
     count = await call.controller.store.webhooks.redeliver_dead(_hook_id(call))
     call.controller.poke("events")
     return answer_json(Redelivered(count=count))
 
 
-async def _check_url(call: HttpCall, url: str) -> None:
+async def _check_url(call: ApiCall, url: str) -> None:
     settings = await call.controller.settings.refresh()
     await call.controller.webhooks.check_target(
         url, allow_private=settings.value("webhook_allow_private") is True, seconds=CHECK_SECONDS
@@ -189,11 +189,11 @@ def _with_secret(hook: WebhookRecord, secret: str) -> WebhookCreated:
     return WebhookCreated(secret=secret, **msgspec.structs.asdict(hook))
 
 
-def _hook_id(call: HttpCall) -> str:
+def _hook_id(call: ApiCall) -> str:
     return _check_id("webhook", call.params["id"])
 
 
-def _delivery_ids(call: HttpCall) -> tuple[str, str]:
+def _delivery_ids(call: ApiCall) -> tuple[str, str]:
     delivery_id = _check_id("delivery", call.params["delivery"])
     return _hook_id(call), delivery_id
 

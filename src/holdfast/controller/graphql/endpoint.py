@@ -21,7 +21,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.http.bodies import decode_body, read_body
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
@@ -71,7 +71,7 @@ _REQUEST = msgspec.json.Decoder(GraphqlRequest)
 _services: WeakKeyDictionary[Controller, Service] = WeakKeyDictionary()
 
 
-async def answer_query(call: HttpCall) -> Response:
+async def answer_query(call: ApiCall) -> Response:
     """Answer one query."""
     service = await find_service(call.controller)
     kind = (call.header("content-type") or "application/json").split(";")[0].strip().lower()

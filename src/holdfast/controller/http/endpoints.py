@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.controller.runtime.context import Controller
 
 T = TypeVar("T")
-Handler = Callable[["HttpCall"], Awaitable[Response]]
+Handler = Callable[["ApiCall"], Awaitable[Response]]
 MAX_QUERY_CHARS = 8192
 _find_decoder = functools.cache(msgspec.json.Decoder)
 
@@ -62,7 +62,7 @@ class PageOf:
         self.item = item
 
 
-class HttpCall:
+class ApiCall:
     """One request on its way to its handler."""
 
     __slots__ = ("controller", "host", "params", "receive", "scope", "token")

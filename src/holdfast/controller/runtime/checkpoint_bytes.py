@@ -30,7 +30,7 @@ from holdfast.errors import HoldfastError, TooLarge, Unavailable, ValidationErro
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
 
 if TYPE_CHECKING:
-    from holdfast.controller.http.endpoints import HttpCall
+    from holdfast.controller.http.endpoints import ApiCall
     from holdfast.controller.runtime.context import Controller
 
 log = logging.getLogger("holdfast.controller")
@@ -50,7 +50,7 @@ class Announced(msgspec.Struct, frozen=True):
     sha256: str | None
 
 
-def read_announcement(call: HttpCall, limit_bytes: int, *, need_sha: bool) -> Announced:
+def read_announcement(call: ApiCall, limit_bytes: int, *, need_sha: bool) -> Announced:
     """Read the headers of an upload.
 
     Raises:
@@ -134,7 +134,7 @@ class Upload:
 
 async def keep_bytes(
     controller: Controller,
-    call: HttpCall,
+    call: ApiCall,
     key: TaskKey,
     announced: Announced,
     limit_bytes: int,

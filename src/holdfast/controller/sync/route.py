@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from holdfast.controller.http.bodies import Gone, decode_packed, decode_report, read_body
-from holdfast.controller.http.endpoints import HttpCall
+from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, read_bearer
 from holdfast.controller.runtime.context import Controller
@@ -42,7 +42,7 @@ _LOGS = msgspec.msgpack.Decoder(wire.LogsRequest)
 _LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
 
 
-async def register(call: HttpCall) -> Response:
+async def register(call: ApiCall) -> Response:
     """Exchange a join token for a host key, or take note of a new incarnation of a known host."""
     controller = call.controller
     request = decode_report(
@@ -71,7 +71,7 @@ async def register(call: HttpCall) -> Response:
 # ---- sync
 
 
-async def sync(call: HttpCall) -> Response:
+async def sync(call: ApiCall) -> Response:
     """Take a host's state, and answer with its orders."""
     controller, host = call.controller, call.host
     assert host is not None
@@ -279,7 +279,7 @@ def _says_something(answer: wire.SyncAnswer) -> bool:
 # ---- logs and forensics
 
 
-async def append_logs(call: HttpCall) -> Response:
+async def append_logs(call: ApiCall) -> Response:
     """Store uploads in order. A task whose logs are refused is named in the answer and holds up no
     other."""
     controller, host = call.controller, call.host
@@ -310,7 +310,7 @@ async def append_logs(call: HttpCall) -> Response:
     return answer_json(wire.LogsAnswer(refused=list(refused)))
 
 
-async def put_forensics(call: HttpCall) -> Response:
+async def put_forensics(call: ApiCall) -> Response:
     """Keep what was gathered before a kill."""
     host = call.host
     assert host is not None

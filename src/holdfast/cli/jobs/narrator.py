@@ -1,0 +1,70 @@
+"""The notices of `run`: a job's changes of state, and why it has not started."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.cli.output import Face, note
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.core.records import JobRecord
+
+# A job that has not started by then gets a notice with the reason.
+WAIT_NOTICE_SECONDS = 1.5
+
+
+class Narrator:
+    """Prints the job's changes of state on stderr, between the lines of its output."""
+
+    def __init__(self, face: Face, job: JobRecord) -> None:
+        self._face = face
+        self._attempt = self._requeued = 0
+        self._state = ""
+        self._job_id = job.id
+        self._timer = threading.Timer(WAIT_NOTICE_SECONDS, self._say_why)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Narrator:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+
+    def started(self) -> None:
+        """Note that it runs, because output came."""
+        self._timer.cancel()
+
+    def take(self, job: JobRecord) -> None:
+        """Take the job's state, and print a notice if it has changed."""
+        state = job.state.value
+        if state not in ("waiting", "queued"):
+            self._timer.cancel()
+        if (state, job.attempts) == (self._state, self._attempt):
+            return
+        self._state, self._attempt = state, job.attempts
+        if state in ("waiting", "queued") and job.attempts:
+            if job.attempts != self._requeued:  # the end of a back-off is no second requeue
+                note(f"requeued after attempt {job.attempts}: {job.reason}")
+            self._requeued = job.attempts
+        elif state == "running" and job.attempts > 1:
+            note(f"attempt {job.attempts} is running")
+        elif state == "draining" and not _ended_by_itself(job):
+            note(f"attempt {job.attempts} is being stopped: {job.drain_reason or job.reason}")
+
+    def _say_why(self) -> None:
+        with contextlib.suppress(HoldfastError), self._face.client() as client:
+            reasons = client.why(self._job_id)
+            if reasons.state in ("waiting", "queued"):
+                first = reasons.lines[0].message if reasons.lines else reasons.summary
+                note(f"{self._job_id} is {reasons.state}: {first}")
+
+
+def _ended_by_itself(job: JobRecord) -> bool:
+    """Say whether the drain follows a failure of the job's own, which its end reports anyway."""
+    from holdfast.core.causes import CHARGED_TO, Budget
+
+    return job.drain_cause is not None and CHARGED_TO[job.drain_cause] is Budget.RETRIES
