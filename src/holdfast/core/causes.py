@@ -1,5 +1,4 @@
-"""Why an attempt ended: the classes of failure, what each is charged to, and the watchdogs' exit
-codes (DESIGN §3.2, §4)."""
+"""Why an attempt ended: the causes, what each is charged to, and the watchdogs' exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from holdfast.errors import ValidationError
 
 
 class Cause(StrEnum):
-    """The class of a failure. A message and evidence stand beside it wherever it is kept."""
+    """The class of a failure; wherever it is kept, a sentence and the evidence stand beside it."""
 
     NONZERO_EXIT = "nonzero_exit"
     OOM_KILLED = "oom_killed"
@@ -85,8 +84,8 @@ GROUPS: Mapping[str, tuple[Cause, ...]] = {
 
 
 def parse_causes(raw: object) -> tuple[Cause, ...]:
-    """Read "all", "none", or causes and words of GROUPS with commas between them. Raises
-    ValidationError for another word."""
+    """Read "all", "none", or causes and words of GROUPS between commas; raise ValidationError for
+    others."""
     text = str(raw).strip().lower()
     if text in ("all", "none"):
         return ELIGIBLE if text == "all" else ()
@@ -104,7 +103,7 @@ def parse_causes(raw: object) -> tuple[Cause, ...]:
 
 
 class Watchdog(StrEnum):
-    """The five watchdogs (DESIGN §4)."""
+    """The five watchdogs."""
 
     TIME_LIMIT = "time_limit"
     STALL = "stall"

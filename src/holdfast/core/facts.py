@@ -1,4 +1,4 @@
-"""What is known about a task's end. Facts only; `core.endings.classify` turns them into a cause."""
+"""What is known about a task's end: facts only; `core.endings.classify` finds the cause."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 
 
 class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A watchdog's verdict: which, the exit code kept on the attempt, a sentence, and the readings
-    behind it."""
+    """A watchdog's verdict: its exit code is kept on the attempt, `evidence` holds the readings."""
 
     watchdog: Watchdog
     exit_code: int
@@ -23,37 +22,26 @@ class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent (or the controller, for a host it lost) knows about the end of a task.
+    """What the agent knows about a task's end, or the controller about a task on a lost host.
 
-    exit_code: 0–255 when the process exited by itself, None when a signal ended it or it never
-    started.
-    signal: the number of the signal that ended it.
-    oom: the task's memory cgroup counted an OOM kill.
-    trip: the watchdog that ended it, if one did.
-    stopped: Holdfast had already sent it a stop when it ended (a drain), so its exit says nothing
-    of its own.
-    stop_cause: why it was stopped, where the controller did not ask (its host shuts down:
-    `host_drained`).
-    unkillable: it survived SIGKILL; its host is suspect.
-    start_error: why it could not be started (no such program, no such folder, …). With `lost`: for
-    want of something of the host's.
-    pull_error: why its image could not be had, in the registry's words. runtime_error: why the
-    container runtime could
-        not run it.
-    checkpoint_error: why what an earlier attempt had saved could not be had, so that it was not
-    started.
-    xids: Xid codes the driver logged for the task's devices while it ran. ecc_errors: uncorrectable
-    memory errors that
-        were added meanwhile. gpu_lost: a device of the task no longer answers, and what was said
-        instead.
-    malformed: the report of its end was missing or could not be read; this says how.
-    lost: why nothing more will be heard of it: "lease_lapsed", "new_incarnation", "host_gone",
-    "lost_lease".
-    rendezvous_port: the port Holdfast chose for it to listen on, where it was the first rank; 0 for
-    others.
-    ended_ago_seconds: how long before this report it ended, on its host's own clock.
-    max_memory_bytes: the most it ever held. memory_limit_bytes: the limit of its control group, 0
-    without one.
+    exit_code: set when the process exited by itself. signal: set when a signal ended it.
+    oom: the task's memory cgroup counted an OOM kill. trip: the watchdog that ended it.
+    stopped: Holdfast had sent a stop before it ended (a drain), so its exit explains nothing.
+    stop_cause: why the agent stopped it without an order (its host shuts down: `host_drained`).
+    unkillable: it survived SIGKILL, so its host is suspect.
+    start_error: why it could not be started; with `lost`, its host lacked something.
+    pull_error: why its image could not be fetched, in the registry's words.
+    runtime_error: why the container runtime could not run it.
+    checkpoint_error: why its checkpoint could not be fetched, so that it was not started.
+    xids: codes that the driver logged for its devices while it ran. ecc_errors: uncorrectable
+    memory errors added meanwhile. gpu_lost: what a device of the task answered instead of its
+    state.
+    malformed: why the report of its end cannot be used.
+    lost: why no report will come: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
+    rendezvous_port: the port that Holdfast chose for the first rank to listen on; 0 for other
+    ranks.
+    ended_ago_seconds: how long before this report it ended, by its host's own clock.
+    max_memory_bytes: its peak. memory_limit_bytes: its control group's limit, 0 without one.
     log_tail: the last lines of its output, redacted.
     """
 
@@ -82,18 +70,17 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def succeeded(self) -> bool:
-        """True when the task did its work: exit code 0, by itself, with no trip, and all of that
-        could be read."""
+        """Return whether the task did its work: it exited 0 by itself, without a trip, with a whole
+        report."""
         by_itself = self.trip is None and not self.stopped and not self.unkillable
         return self.exit_code == 0 and by_itself and self.malformed is None
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause, the rule that matched, the words for a person, and what the rule went by.
+    """A cause, the rule that found it, a sentence, and the rule's evidence (a line, a counter, a
+    code).
 
-    exit_code: the one kept on the attempt: the watchdog's where one tripped, else 128 + signal,
-    else the process's.
-    evidence: what the rule matched: the line of the log, the counter, the code.
+    exit_code: the one kept on the attempt: the watchdog's, else the process's, else 128 + signal.
     never_retry, avoid_host: what an operator's rule says besides the cause.
     """
 

@@ -13,7 +13,7 @@ from holdfast.core.spec import ShortText
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device of a host. `index` is what `CUDA_VISIBLE_DEVICES` takes.
 
-    vendor "declared": the operator said it is there (`up --gpus`), no driver was asked.
+    vendor "declared": the operator named it (`up --gpus`), no driver was asked.
     """
 
     index: Annotated[int, Meta(ge=0, le=1023)]

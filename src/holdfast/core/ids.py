@@ -1,5 +1,4 @@
-"""Identifiers: how they are made from a time and entropy given, and how a task's place in history
-is written."""
+"""Identifiers, made from a time and entropy that the caller gives, and the keys of tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def _base32(value: int, width: int) -> str:
 
 
 def make_id(now_ms: int, entropy: int) -> str:
-    """Return a 20-character id that sorts by time: `now_ms` (Unix milliseconds), then `entropy` (55
+    """Return 20 characters that sort by time: `now_ms` (Unix milliseconds), then `entropy` (55
     bits)."""
     return _base32(now_ms, _TIME_CHARS) + _base32(
         entropy & ((1 << ENTROPY_BITS) - 1), _ENTROPY_CHARS

@@ -1,7 +1,6 @@
 """A line of a log as a reason shows it.
 
-Apart from the patterns, which take 14 ms to compile: whoever only reads rules over the API waits
-for none of them.
+Apart from the patterns, which take 14 ms to compile, so that reading rules over the API is quick.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _NOISE = re.compile(
 
 
 def cut_line(text: str, start: int, end: int) -> str:
-    """The line of `text` around [start, end), without control characters, at most `MAX_LINE_CHARS`
+    """Return the line around [start, end) without control characters, at most `MAX_LINE_CHARS`
     long."""
     begin = text.rfind("\n", 0, start) + 1
     stop = text.find("\n", max(start, end - 1))

@@ -1,7 +1,8 @@
-"""The rows every part shares: what the store returns, decisions are made on, and the API shows.
+"""The records that every part shares: the store returns them, decisions read them, the API shows
+them.
 
-Timestamps are aware UTC datetimes of the *database's* clock. Durations are seconds. Secrets are in
-none of these.
+Timestamps are aware UTC datetimes of the *database's* clock, durations are seconds. No record holds
+a secret.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from holdfast.core.states import AttemptState, HostState, JobState, Outcome, Tas
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of the rows."""
+    """Root of the records."""
 
 
 class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank of a gang has been charged: each member has its own count (GANG-4)."""
+    """What one rank of a gang has been charged (GANG-4)."""
 
     retries: int = 0
     watchdog: int = 0
@@ -36,21 +37,21 @@ class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
 class JobRecord(Record, frozen=True, kw_only=True):
     """A job.
 
-    epoch: the fencing number of its current or last attempt; grows with every admission and every
-    finished drain.
-    attempts: how many attempts it has had, the running one included; also the number of the last.
-    reason: the sentence of the last decision, the same everywhere it is shown.
-    wait_cause, wait_until: only while `waiting`: why ("start_time", "back_off", "retries_held",
-    "dependency", "held") and
-        until when. retry_at: when the pending retry is due; it may be held back longer by the kill
-        switch.
+    epoch: the fencing number of its current or last attempt; it grows with every admission and
+    every finished drain.
+    attempts: how many attempts it has had, with the running one; also the number of the last.
+    reason: the sentence of the last decision.
+    wait_cause, wait_until: while `waiting`: why ("start_time", "back_off", "retries_held",
+    "dependency", "held") and until when. retry_at: when the pending retry is due; a kill switch may
+    hold it longer.
     best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no
     further.
-    drain_*: only while `draining`: who started the fall and why.
-    retries_charged … infra_charged: what its budgets have been charged so far, over all ranks;
+    drain_*: while `draining`: why the drain began. trigger_rank: the rank whose failure began it.
+    retries_charged … infra_charged: what its budgets have been charged, over all ranks;
     rank_charges: by rank, as text.
     start_failures: starts in a row that failed before every task ran.
-    avoid_hosts: ids of hosts it is kept away from where another fits.
+    avoid_hosts: ids of hosts that are used only where no other fits.
+    revision: how often the row has changed.
     """
 
     id: str
@@ -93,22 +94,20 @@ class JobRecord(Record, frozen=True, kw_only=True):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    revision: int = (
-        0  # the newest event's id that touched it is not stored; this counts its changes
-    )
+    revision: int = 0
 
 
 class TaskRecord(Record, frozen=True, kw_only=True):
     """One rank of the current attempt, while the job is reserved, running or draining.
 
-    claimed_at, barrier: when its agent kept its place, and whether all ranks' are kept, so that it
+    claimed_at, barrier: when its agent kept its place, and whether every rank has one, so that it
     may start (GANG-1).
     port: of rank 0, for the rendezvous.
-    replaced: how often another host stood in for this rank of a supervised job; its epoch is then
-    its own (MEMBER-1).
+    replaced: how often another host took over this rank of a supervised job; it then has an epoch
+    of its own (MEMBER-1).
     reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked.
-    start_failures: its starts in a row that failed, before this place. stop_cause, stop_reason: why
-    it alone was stopped, or is parked.
+    start_failures: its starts in a row that failed, before this place.
+    stop_cause, stop_reason: why this task alone was stopped, or is parked.
     """
 
     job_id: str
@@ -142,19 +141,19 @@ class TaskRecord(Record, frozen=True, kw_only=True):
 
     @property
     def is_parked(self) -> bool:
-        """Whether only a person's word brings it another host (MEMBER-5)."""
+        """Return whether only a person's word gives it another host (MEMBER-5)."""
         return self.state is TaskState.BLOCKED and self.ready_at is None
 
     @property
     def key(self) -> TaskKey:
-        """What reports about this task carry."""
+        """The key that reports about this task carry."""
         return TaskKey(self.job_id, self.rank, self.epoch)
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):
     """How one rank of an ended attempt ended; kept in the attempt's row.
 
-    trigger: it began the fall. cascade: it fell because another did.
+    trigger: it began the fall. cascade: it fell because another rank did.
     """
 
     rank: int
@@ -173,8 +172,8 @@ class MemberRecord(Record, frozen=True, kw_only=True):
 class AttemptRecord(Record, frozen=True, kw_only=True):
     """One execution of the whole job. (job_id, number) is unique; `parent` is the number before it.
 
-    retry_count: retries charged before it began. policy: the one its end was decided by.
-    next_at: when the attempt after it was due, where one was decided.
+    retry_count: retries charged before it began. policy: the one that decided its end.
+    next_at: when the next attempt was due, where one was decided.
     """
 
     job_id: str
@@ -204,7 +203,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
 
 
 class CheckpointRecord(Record, frozen=True, kw_only=True):
-    """What one rank left for the attempt after it. `sha256` in hex; `size` in bytes."""
+    """What one rank saved for the next attempt. `sha256` in hex; `size` in bytes."""
 
     job_id: str
     rank: int
@@ -218,7 +217,7 @@ class CheckpointRecord(Record, frozen=True, kw_only=True):
 
 
 class HostRecord(Record, frozen=True, kw_only=True):
-    """A host. `busy_*` come from live leases, never from the host's own word."""
+    """A host. `busy_*` come from live leases, never from the host's own report."""
 
     id: str
     name: str
@@ -258,8 +257,7 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
 
 class ProjectRecord(Record, frozen=True, kw_only=True):
-    """Who pays: retry defaults and quotas, and what of it is in use. A project is there as soon as
-    a job names it.
+    """A project: retry defaults, quotas, and what of them is in use. It exists once a job names it.
 
     running, gpus: jobs that are reserved, running or draining, and the GPUs they hold. unfinished:
     all that have not ended.
@@ -274,8 +272,7 @@ class ProjectRecord(Record, frozen=True, kw_only=True):
 
 
 class EventRecord(Record, frozen=True, kw_only=True):
-    """One line of the append-only record. `id` is opaque and sorts in the order readers see
-    events."""
+    """One line of the append-only record. `id` is opaque and sorts in the order readers see events."""
 
     id: str
     at: datetime
@@ -292,7 +289,7 @@ class EventRecord(Record, frozen=True, kw_only=True):
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
-    """A token as it may be shown: never the secret, only what it is for."""
+    """A token as it may be shown: what it is for, never the secret."""
 
     id: str
     role: str  # admin | submit | read | join
@@ -304,7 +301,7 @@ class TokenRecord(Record, frozen=True, kw_only=True):
 
 
 class LogStreamRecord(Record, frozen=True, kw_only=True):
-    """One stream of one attempt's task: how far it goes and what is kept of it."""
+    """One stream of one attempt's task: how far it goes, and how much of it is kept."""
 
     job_id: str
     attempt: int
@@ -316,8 +313,7 @@ class LogStreamRecord(Record, frozen=True, kw_only=True):
 
 
 class LogChunk(Record, frozen=True, kw_only=True):
-    """Bytes `[offset, offset + len(data))` of a stream. A gap to the chunk before means bytes were
-    dropped."""
+    """Bytes `[offset, offset + len(data))` of a stream. A gap before them means dropped bytes."""
 
     stream: str
     rank: int

@@ -1,9 +1,8 @@
-"""RetryPolicy: whether an attempt that failed is followed by another, and when. Pure values and
-functions (DESIGN §3.3).
+"""RetryPolicy: whether an attempt that failed is followed by another, and when. Pure.
 
 RETRY-1  `max_retries` is a count: a job has at most 1 + max_retries attempts that are charged to
          retries.
-RETRY-2  A cause that is never retried cannot be made eligible, by anybody.
+RETRY-2  A cause that is never retried cannot be made eligible, by any layer.
 RETRY-3  A delay is never over its ceiling: `max_retry_delay`, or 24 h where there is none.
 """
 
@@ -36,15 +35,14 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """A whole policy, every field decided. Delays in seconds.
 
-    max_retries: retries after the first attempt; 0 means none.
-    retry_delay: before the first retry, and before each where `backoff` is fixed.
-    backoff_multiplier: what the delay grows by with every retry, where `backoff` is exponential.
+    max_retries: retries after the first attempt. retry_delay: before the first retry, and before
+    each where `backoff` is fixed.
+    backoff_multiplier: what an exponential delay grows by with every retry.
     max_retry_delay: no delay is longer; None leaves only the hard ceiling of 24 h.
     jitter: none; deterministic (from the job's id and the count, so it can be computed again); or
-    random.
-    jitter_ratio: the jitter is at most this part of the delay, and is added to it.
-    eligible_causes: causes that are followed by another attempt, infrastructure and watchdog ones
-    included.
+    random. It is added to the delay, and at most `jitter_ratio` of it.
+    eligible_causes: causes that are followed by another attempt, those of infrastructure and
+    watchdogs included.
     emit_retry_events: write job.retry_scheduled, job.retry_exhausted and job.retry_succeeded.
     """
 
@@ -62,8 +60,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class RetryFields(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The part of a policy that one job sets itself; a field left out is its project's, the
-    cluster's or the default."""
+    """The part of a policy that one job sets itself; the layers below decide a field left out."""
 
     max_retries: Count | UnsetType = UNSET
     retry_delay: Delay | UnsetType = UNSET
@@ -91,7 +88,7 @@ SETTING_OF: Mapping[str, str] = {
 
 
 def check_fields(fields: RetryFields) -> RetryFields:
-    """Check what types alone cannot say. Raises ValidationError naming the field."""
+    """Check what types alone cannot say; raise ValidationError naming the field."""
     causes = fields.eligible_causes
     if causes is not UNSET:
         refused = sorted(str(c) for c in causes if c not in ELIGIBLE)
@@ -112,7 +109,7 @@ def check_fields(fields: RetryFields) -> RetryFields:
 
 
 def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
-    """The settings a job's own fields amount to."""
+    """Return the settings that a job's own fields amount to."""
     layer: dict[str, Value] = {}
     if fields is None:
         return layer
@@ -125,8 +122,7 @@ def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
 
 
 def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
-    """The policy that settings in force amount to, each merged by itself by
-    `core.settings.resolve.resolve`."""
+    """Return the policy that the settings in force amount to."""
     values: dict[str, Any] = {field: settings[name] for field, name in SETTING_OF.items()}
     values["eligible_causes"] = parse_causes(str(values["eligible_causes"]))
     return RetryPolicy(**values)
@@ -135,9 +131,10 @@ def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
 def retry_delay_seconds(
     policy: RetryPolicy, retry_count: int, *, job_id: str, chance: float
 ) -> float:
-    """Seconds to wait before the retry that follows `retry_count` earlier ones (RETRY-3).
+    """Return the seconds to wait before the retry that follows `retry_count` earlier ones
+    (RETRY-3).
 
-    chance: uniform in [0, 1); used by random jitter alone.
+    chance: uniform in [0, 1), for random jitter.
     """
     ceiling = policy.max_retry_delay or HARD_CEILING_SECONDS
     base = policy.retry_delay if policy.backoff == "fixed" else _grow(policy, retry_count, ceiling)
@@ -150,8 +147,8 @@ def retry_delay_seconds(
 
 
 def _grow(policy: RetryPolicy, retry_count: int, ceiling: float) -> float:
-    """retry_delay × multiplier ** retry_count, at most the ceiling; by logarithms first, for a
-    float's power overflows."""
+    """Return retry_delay × multiplier ** retry_count, at most the ceiling; by logarithms first,
+    because a float's power overflows."""
     if policy.retry_delay == 0:
         return 0.0
     if math.log(policy.retry_delay) + retry_count * math.log(policy.backoff_multiplier) >= math.log(
@@ -162,8 +159,8 @@ def _grow(policy: RetryPolicy, retry_count: int, ceiling: float) -> float:
 
 
 def _spread(job_id: str, retry_count: int, span: float) -> float:
-    """SHA-1 of job id and count, modulo `span`, in whole microseconds: the same everywhere and
-    always."""
+    """Return SHA-1 of job id and count, modulo `span`, in whole microseconds: the same on every
+    machine."""
     micros = int(span * 1_000_000)
     digest = hashlib.sha1(f"{job_id}{retry_count}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest) % micros / 1_000_000 if micros else 0.0

@@ -1,8 +1,7 @@
-"""The seed that a supervised job gets when it is submitted: what the keys of its attempts are made
-of.
+"""The seed of a supervised job, made when it is submitted; the keys of its attempts derive from it.
 
-It is kept with the job's secrets, reaches its tasks in their environment, and is in no spec, no
-hash and no answer of the API.
+It is kept with the job's secrets and reaches its tasks in their environment. No spec, hash or
+answer of the API holds it.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ SEED_BYTES = 32
 
 
 def mint_secrets(spec: JobSpec, entropy: bytes) -> dict[str, str]:
-    """What Holdfast adds to a job's secrets: of a supervised one the seed, `entropy` in
-    hexadecimal; else nothing."""
+    """Return what Holdfast adds to a job's secrets: the seed (`entropy` in hex) of a supervised
+    one."""
     if not spec.supervised:
         return {}
     assert len(entropy) >= SEED_BYTES

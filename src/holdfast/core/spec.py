@@ -1,8 +1,7 @@
-"""What a user submits. One struct, validated once, the same from flags, a file, the SDK or REST.
+"""What a user submits: one struct, validated once, the same from flags, a file, the SDK or REST.
 
 A field left `None` means "as the queue, the cluster, the environment or the default says"
-(`core.settings.resolve`).
-Units: seconds, bytes, whole GPUs, CPU slots.
+(`core.settings.resolve`). Units: seconds, bytes, whole GPUs, CPU slots.
 """
 
 from __future__ import annotations
@@ -44,33 +43,25 @@ class JobSpec(
 ):
     """A job as its user wrote it.
 
-    argv: the program and its arguments, run without a shell. Exactly one of `argv` and `shell` is
-    given.
-    shell: a command line for `/bin/sh -c`; never assumed, only when the user asked for one.
-    env: added to the agent's clean environment. secrets: the same, but stored apart, shown to
-    nobody, redacted.
+    argv: the program and its arguments, run without a shell. shell: a command line for `/bin/sh
+    -c`. Exactly one of them is given.
+    env: added to the agent's clean environment. secrets: the same, but stored apart, redacted and
+    never shown.
     tasks: how many ranks run together; more than one is a gang.
-    gpus, cpus, memory_bytes: per task. A GPU task takes whole devices; another takes `cpus` CPU
-    slots (default 1). time_limit_seconds … watchdog_cap: settings of this job; None inherits, "off"
-    switches a limit off.
+    gpus, cpus, memory_bytes: per task. A GPU task takes whole devices, another takes `cpus` CPU
+    slots (default 1).
+    time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
+    inherits, "off" switches a limit off.
     retry: its own part of the retry policy. interactive: a person waits at it, so it is never run
     again by itself.
-    no_progress_limit, budget_reset_seconds: see the settings of these names.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
-    or by `runtime`.
-    pull: when the image is fetched. volumes: "host path:path inside[:ro]", as the runtimes write
-    it.
+    or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
     host_labels: only hosts that carry all of these labels with these values take it.
-    supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0
-    is replaced by itself, while
-        the others go on (`core.endings.replace`). `holdfast supervise` makes such a job.
-    on_partial: of a gang some of whose tasks were done when another's failure stopped it: fail, or
-    restart them all.
+    supervised: rank 0 runs a policy script and every rank a host manager; another rank that is lost
+    is replaced by itself (`core.endings.replace`). `holdfast supervise` makes such a job.
+    on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
-    start_timeout_seconds, recovery_timeout_seconds: from its reservation until every task runs,
-    until an attempt got past its
-        start, and after that.
     start_at: Unix seconds; the job waits until then.
     idempotency_key: a second submission with the same key in the same project returns the first
     job.

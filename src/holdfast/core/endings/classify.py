@@ -1,27 +1,26 @@
-"""classify(facts) → cause. Ordered rules as data; the first that finds something wins and says what
-it went by.
+"""classify(facts) → cause: ordered rules as data; the first that finds something wins.
 
 The order, and why:
 
-1. `unkillable` and what was measured on the devices (`gpu-lost`, `gpu-ecc`, `gpu-xid`): nobody can
-   make these up, and they explain what comes after them. They stand before the trips of the hang
-   watchdogs, because a device that fell off the bus is why its task stood still; a trip for another
-   reason (time limit, lost lease, operator) they do not overrule.
+1. `unkillable` and the readings of the devices (`gpu-lost`, `gpu-ecc`, `gpu-xid`): a job cannot
+   make them up, and they explain what follows. They stand before the trips of the hang watchdogs,
+   because a task on a device that fell off the bus stands still; a trip for another reason (time
+   limit, lost lease, operator) overrules them.
 2. The trip. What a process did after it was killed says nothing about why.
-3. `malformed`, `host-start`, `host-lost`, `stopped`: the report is no account of the task's own
-   end, so nothing below may read it as one.
+3. `malformed`, `host-start`, `host-lost`, `stopped`: the report does not tell the task's own end,
+   so no rule below may read it so.
 4. The memory counters: measured by the kernel.
 5. Operators' rules (CLASSIFY-2).
-6. The words: of the registry, of the port that was chosen for the rendezvous, then of the runtime
-   and the program (`core.endings.patterns`), then what the driver blamed on the program.
-7. How it ended: no start, a signal, an exit code. Always there, and says the least.
+6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the
+   program (`core.endings.patterns`), then what the driver blamed on the program.
+7. How it ended: no start, a signal, an exit code. One of these always matches, and it says the
+   least.
 
 CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, and every end gets
             one.
-CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes and behind
-            everything that was
-            measured, tripped or asked for: it can give an end another cause, and cannot hide a
-            broken device or bring back a job whose cause is never retried.
+CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes, and behind
+            everything that was measured, tripped or asked for: it can give an end another cause,
+            but it cannot hide a broken device or bring back a job whose cause is never retried.
 CLASSIFY-3  Words never make a failure of an exit 0.
 CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
             `fallen.classify_fallen`, with the operators' rules in force: when the drain begins, on
@@ -51,8 +50,7 @@ Evidence = Mapping[str, str | int | float | bool | None]
 
 
 class Rule(NamedTuple):
-    """One rule: its name, what it looks for (None: not there), what it concludes and how that is
-    said."""
+    """One rule: its name, what it looks for (None: absent), its cause and its sentence."""
 
     name: str
     find: Callable[[TaskFacts], Evidence | None]
@@ -61,7 +59,7 @@ class Rule(NamedTuple):
 
 
 def signal_name(number: int) -> str:
-    """The name of a Linux signal as people know it, `SIG` and number where it has none."""
+    """Return the name of a Linux signal, `SIG` and its number where it has none."""
     names = {
         1: "SIGHUP",
         2: "SIGINT",
@@ -89,7 +87,7 @@ def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence 
 
 
 def _own_end(facts: TaskFacts) -> bool:
-    """Whether the end is the task's own, or the hang of a device: then what was measured explains
+    """Return whether the end is the task's own, or a hang: then the readings of its devices explain
     it."""
     if facts.trip is not None:
         return facts.trip.watchdog in HANGS
@@ -241,7 +239,7 @@ is in it."""
 
 
 def _find_taken_port(facts: TaskFacts) -> Evidence | None:
-    """The port that Holdfast had found free was taken before the task could listen on it. A line
+    """Find that the port chosen for the rendezvous was taken before the task listened on it. A line
     that names another port, or a program that ran for long, is the program's own affair."""
     early = (
         facts.rendezvous_port and _may_read(facts) and facts.runtime_seconds <= RENDEZVOUS_SECONDS
@@ -380,8 +378,8 @@ RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
 
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
-    """The exit code kept on the attempt: the watchdog's, else the process's, else 128 + signal,
-    else 127 for no start."""
+    """Return the attempt's exit code: the watchdog's, else the process's, 128 + signal, or 127 for
+    no start."""
     if facts.trip is not None:
         return facts.trip.exit_code
     if facts.exit_code is not None:
@@ -395,8 +393,7 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
 
 
 def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
-    """Return the cause of a task's end, the rule that said so, a sentence, and what the rule went
-    by (CLASSIFY-1).
+    """Return the cause of a task's end, with the rule that found it, a sentence and the evidence.
 
     rules: the operators' own, in their order; the first that matches is taken, and its name is
     `operator:NAME`.

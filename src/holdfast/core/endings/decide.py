@@ -8,11 +8,13 @@ BUDGET-3  A cause charged to nothing requeues without limit; a cause that is nev
           job.
 BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before
           it is charged.
-RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got no further.
+RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got
+          no further.
 BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried
-          again at once, those after it 60 s doubling to 1 h apart, and after `start_failure_limit`
-          of them in a row the job is parked until a person says otherwise.
-RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge stands.
+          again at once, later ones 60 s doubling to 1 h apart, and after `start_failure_limit` of
+          them in a row the job is parked until a person says otherwise.
+RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge
+          stands.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ own log does not."""
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force for one job when its attempt ends.
 
-    held: whose kill switch holds retries back ("the cluster", "project x"), or None.
+    held: the kill switch that holds retries back ("the cluster", "project x"), or None.
     """
 
     retry: RetryPolicy = RetryPolicy()
@@ -48,11 +50,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charges(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job's budgets have been charged before this attempt's end, and how far it ever got.
+    """What the job's budgets were charged before this end, and how far it ever got.
 
-    Of a gang, the first three are those of the rank that is to be charged (GANG-4).
-    no_progress: attempts in a row, before this one, that got no further than `best_step`.
-    start_failures: starts in a row that failed.
+    In a gang, the first three belong to the rank that is to be charged (GANG-4). no_progress:
+    attempts in a row that got no further than `best_step`. start_failures: starts in a row that
+    failed.
     """
 
     retries: int = 0
@@ -64,8 +66,7 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that is over. ran_seconds: how long it ran; step: the furthest its beats said,
-    None without any."""
+    """The attempt that is over. step: the furthest its beats said, None without any."""
 
     job_id: str
     interactive: bool = False
@@ -74,16 +75,14 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to the job, and the sentence of why that every face shows.
+    """What happens to the job, and the sentence that every face shows.
 
-    event: the edge of the job's machine. outcome: of the attempt. front: back to the front of the
-    queue.
-    avoid_host: keep the next attempt away from the trigger's host where another fits.
-    delay_seconds: with BACK_OFF only. retry: "scheduled", or "exhausted" where a budget that there
-    was is spent.
-    parked: with BACK_OFF: no time brings it back, a person does. reset: all budgets began anew
-    before this charge.
-    policy: the one that was in force. announce: write the job.retry_* event. held: as in `Policy`.
+    event: the edge of the job's machine. outcome: of the attempt. front: queue it at the front.
+    avoid_host: place the next attempt on another host than the trigger's where one fits.
+    delay_seconds: with BACK_OFF only. retry: "exhausted" where a budget that was not 0 is spent.
+    parked: with BACK_OFF: only a person brings it back. reset: all budgets began anew before this
+    charge.
+    announce: write the job.retry_* event. held: as in `Policy`.
     """
 
     event: JobEvent
@@ -107,7 +106,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_success(charges: Charges, attempt: int) -> Decision:
-    """Every task is done."""
+    """Return the decision for an attempt whose every task is done."""
     reason = "succeeded" if attempt == 1 else f"succeeded on attempt {attempt}"
     return Decision(
         event=JobEvent.SUCCEED,
@@ -162,11 +161,10 @@ def decide(
 
 
 def count_progress(charges: Charges, step: int | None, *, counted: bool = True) -> Charges:
-    """The charges after an attempt that got to `step`. Without steps there is nothing to compare,
-    and nothing is counted.
+    """Return the charges after an attempt that got to `step`; without steps, nothing is counted.
 
-    counted: False for an end that is charged to nothing: it may show progress, and never the lack
-    of it.
+    counted: False for an end that is charged to nothing: it may show progress, never the lack of
+    it.
     """
     best = charges.best_step
     if step is not None and (best is None or step > best):
@@ -177,7 +175,7 @@ def count_progress(charges: Charges, step: int | None, *, counted: bool = True) 
 
 
 def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEnding) -> str | None:
-    """Why there is no other attempt whatever the budgets say, or None."""
+    """Return why no attempt follows, whatever the budgets say, or None."""
     if budget is Budget.NEVER:
         return f"{found.cause} is never retried"
     if ending.interactive:
@@ -194,7 +192,8 @@ MAX_START_DELAY_SECONDS = 3600.0
 
 
 def start_delay_seconds(failures: int) -> float:
-    """How long after `failures` failed starts in a row the next one is tried (BUDGET-5)."""
+    """Return after how long the next start is tried, after `failures` failed ones in a row
+    (BUDGET-5)."""
     if failures <= 1:  # most often a host died meanwhile, and others are there
         return 0.0
     return min(FIRST_START_DELAY_SECONDS * 2.0 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)
@@ -277,8 +276,7 @@ class _EndCase:
         return self._make(event, outcome, charges, reason, retry=retry)
 
     def requeue(self, charges: Charges, reason: str, *, avoid: bool) -> Decision:
-        """At once and to the front; but what is charged to a budget is held while retries are
-        (RETRY-5)."""
+        """Queue at the front, at once; a charged attempt waits while retries are held (RETRY-5)."""
         if self.policy.held is not None and self.budget is not Budget.NOTHING:
             return self._back_off(charges, reason, 0.0, avoid=avoid)
         return self._make(
@@ -286,7 +284,7 @@ class _EndCase:
         )
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
-        """A retry keeps its old place in its queue: it waited already, and pushes nobody aside."""
+        """Back off for a retry. It keeps its old place in the queue, because it has waited already."""
         return self._back_off(
             charges, reason, delay_seconds, avoid=True, front=False, retry="scheduled"
         )

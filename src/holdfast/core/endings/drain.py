@@ -1,13 +1,13 @@
 """What a draining job needs next: wait, or be completed, and with which decision.
 
 DRAIN-1  A drain is completed only when no task holds a lease: every end is confirmed (GANG-3).
-GANG-4   Each rank of a gang has its own count of what it was charged. Only the trigger's grows, and the job ends when that
-         one is over its budget: a member that always fails ends it, three that fail once each do
-         not.
-GANG-5   Work that is done is not run again: where some tasks are done, or failed for good, and the others must start anew,
-         the job fails, unless its spec says `on_partial = "restart"`.
-MEMBER-4  A supervised job ends as its script, rank 0, does: what its other ranks did counts only
-          where one is the trigger.
+GANG-4   Each rank of a gang has its own count of what it was charged. Only the trigger's grows, and
+         the job ends when that one is over its budget: a member that always fails ends it, three
+         that fail once each do not.
+GANG-5   Finished work is not run again: where some tasks are done, or failed for good, and the
+         others must start anew, the job fails, unless its spec says `on_partial = "restart"`.
+MEMBER-4  A supervised job ends as its script, rank 0, does: another rank's end counts only where it
+          is the trigger.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from holdfast.core.states import JobEvent, Outcome, TaskState
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A drain that is over: the decision, the trigger's rank and how each member ended.
 
-    totals: what the whole job has been charged after it; of a gang, the sum over its ranks.
-    rank_charges: of a gang, what each rank has been charged, by rank as text; empty for a job of
-    one task.
+    totals: what the whole job has been charged after it, over all ranks. rank_charges: in a gang,
+    the same by rank as text.
     """
 
     decision: Decision
@@ -142,8 +141,8 @@ def _find_failures(
 
 
 def _is_fallen_member(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
-    """Whether the drain began because a member of a supervised job, past its start barrier, was
-    given up (MEMBER-2)."""
+    """Return whether the drain began because a member past its start barrier was given up
+    (MEMBER-2)."""
     return job.spec.supervised and any(
         t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks
     )
@@ -178,7 +177,7 @@ def _find_cause(
 
 
 def _charges_of(job: JobRecord, before: RankCharges, trigger: TaskRecord | None) -> Charges:
-    """What is to be charged: the trigger's own count in a gang (GANG-4), else the job's."""
+    """Return what is to be charged: the trigger's own count in a gang (GANG-4), else the job's."""
     mine = before
     if job.tasks > 1 and trigger is not None:
         mine = job.rank_charges.get(str(trigger.rank), RankCharges())
@@ -220,8 +219,8 @@ def _refuse_partial(
     failures: Mapping[int, Classified],
     policy: Policy,
 ) -> Decision:
-    """GANG-5: fail where going on would run finished work again, or another rank failed of what is
-    never retried."""
+    """Fail where going on would run finished work again, or another rank's failure is never retried
+    (GANG-5)."""
     done = [task.rank for task in tasks if task.state is TaskState.DONE]
     lost = [
         task.rank

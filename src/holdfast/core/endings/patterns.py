@@ -1,14 +1,12 @@
-"""What tools print when work fails, as data: a regular expression, the cause it shows, and a
-sentence for a person.
+"""The messages of tools whose work fails, as data: a regular expression, its cause, and a sentence.
 
 PATTERN-1  The first match in the order of these tables wins: what explains a failure stands before
-           what follows from one, and a peer's death stands last, so that a rank's own fault is
-           never hidden by the connections it took down.
+           what follows from one, and a peer's death stands last, so that the connections a rank
+           took down never hide its own fault.
 PATTERN-2  A pattern matches a message as the tool prints it, never the words alone: a log that
            talks about running out of memory did not run out of it. A Python traceback is no cause
            by itself.
-PATTERN-3  What a log says can be made up by the job. It may decide a cause; it never quarantines a
-           host.
+PATTERN-3  A job can make up its log. So a log may decide a cause, and never quarantines a host.
 
 The messages are PyTorch's, JAX's, TensorFlow's, CuPy's, NCCL's (RCCL prints the same), gloo's,
 CUDA's, ROCm's, podman's, docker's and the Linux kernel's;
@@ -26,12 +24,12 @@ from holdfast.core.log_lines import cut_line
 
 
 class Pattern(NamedTuple):
-    """One message. name: the rule is called `log-NAME` (of a pull's error: `pull-NAME`).
+    """One message. name: the rule is called `log-NAME` (in a pull's error: `pull-NAME`).
 
-    alternatives: each with words that every text it matches contains; looking for those first is
-    ten times as fast.
-    cascade: it means that a peer died or went silent; whoever prints it is the victim of somebody
-    else's failure.
+    alternatives: each with words that every matching text contains; a search for them first is ten
+    times as fast.
+    cascade: it reports that a peer died or went silent, so its rank is the victim of another's
+    failure.
     """
 
     name: str
@@ -312,8 +310,7 @@ _PORT = re.compile(
 
 
 def find_ports(line: str) -> set[int]:
-    """The ports that a message of a taken port names: "port: 29500", "0.0.0.0:29500", "('::1',
-    29500, 0, 0)"."""
+    """Return the ports that a message of a taken port names: "port: 29500", "('::1', 29500, 0, 0)"."""
     return {int(number) for found in _PORT.findall(line) for number in found if number}
 
 

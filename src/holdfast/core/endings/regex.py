@@ -1,8 +1,8 @@
-"""What a regular expression may cost, told from its parse tree, so that one that can blow up is
-refused when it is written.
+"""The cost of a regular expression, read from its parse tree, so that one that can blow up is
+refused.
 
-REGEX-1  Whoever searches with an accepted expression, line by line and `MAX_LINE_CHARS` of each,
-         spends at most a number of steps that grows with the square of the line's length.
+REGEX-1  A search with an accepted expression, line by line and `MAX_LINE_CHARS` of each, takes at
+         most a number of steps that grows with the square of the line's length.
 
 Python's engine backtracks: it tries every way in which the repeats of an expression can share a
 text among them. A repeat is *open* when it may go on for long (`*`, `+`, `{2,}`, more than `WIDE`
@@ -45,16 +45,16 @@ _SAMPLES = [chr(code) for code in range(128)] + [
 
 
 class Cost(NamedTuple):
-    """open: how many repeats in a row can stop anywhere. ways: choices whose number does not grow
-    with the line."""
+    """open: repeats in a row that can stop anywhere. ways: choices whose number stays as the line
+    grows."""
 
     open: int
     ways: int
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile an operator's expression. Raises ValidationError, saying what is wrong with it or
-    what could blow up (REGEX-1)."""
+    """Compile an operator's expression; raise ValidationError for one that is wrong or could blow
+    up (REGEX-1)."""
     if len(text) > MAX_PATTERN_CHARS:
         raise ValidationError(
             f"the pattern has {len(text)} characters; the limit is {MAX_PATTERN_CHARS}"
@@ -94,8 +94,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def find_words(text: str) -> str:
-    """The longest run of plain characters that every match of the expression contains; "" where
-    there is none.
+    """Return the longest run of plain characters that every match contains; "" where there is none.
 
     A search for it is some hundred times as fast as one for the expression.
     """
@@ -143,7 +142,7 @@ def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
 
 
 def _leading_repeat(items: list[Any], ignore_case: bool) -> frozenset[str]:
-    """What the wide repeats are made of with which a match of `items` may begin."""
+    """Return the characters of the wide repeats with which a match of `items` may begin."""
     found: frozenset[str] = frozenset()
     for code, argument in items:
         if code is op.SUBPATTERN:
@@ -218,8 +217,8 @@ def _has_choice(items: list[Any]) -> bool:
 
 
 def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
-    """Whether what follows a repeat can begin with what it repeats. Nothing after it: it never has
-    to give anything back."""
+    """Return whether what follows a repeat can begin with what it repeats. At the end nothing
+    follows."""
     if _may_be_empty(rest) and any(code is op.AT for code, _ in rest):
         return True  # an end that is not there yet: `$` may refuse every place but one
     return bool(_first(body, ignore_case) & _first(rest, ignore_case))

@@ -1,24 +1,23 @@
 """plan_replacement(…): what becomes of a fallen member of a supervised job while the others run on.
-Pure.
 
 A supervised job is a gang of host managers under a policy script, which rank 0's task runs. The
-script decides what the loss of a host means for its ranks; here it is only decided whether, when
-and where another host stands in.
+script decides what the loss of a host means for its ranks; this module decides only whether and
+when another host takes over. Pure.
 
 MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain. Every other rank
-          is replaced by itself: same attempt, an epoch of its own, so nothing its earlier host
-          still says is taken for its successor's word (FENCE-1).
-MEMBER-2  What the script gave up (exit code 72) is charged to nothing, and its machine is not used
-          again in this attempt. Nor is a manager that heard nothing of the script any more (70) to
-          blame: most often the script's own host has died, which nobody knows yet. A trip is
-          charged to the rank's watchdog budget, all else to its infrastructure budget: a host
+          is replaced by itself: same attempt, an epoch of its own, so that a report of its earlier
+          host is never taken for its successor's (FENCE-1).
+MEMBER-2  A host that the script gave up (exit code 72) is charged to nothing, and is not used again
+          in this attempt. Nor is a manager to blame that no longer heard from the script (70): most
+          often the script's own host has died, which is not known yet. A trip is charged to the
+          rank's watchdog budget, every other end to its infrastructure budget, because a host
           manager's end is never the training's. A rank over its budget ends the job.
 MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever
-          later, so that hosts which cannot run it are not asked in a circle.
-MEMBER-5  A rank that does not come up is charged to nothing: its first failed start in a row is
-          answered at once, those after it 60 s doubling to 1 h apart, and after
-          `start_failure_limit` of them the rank is parked until a person says otherwise (BUDGET-5,
-          for one rank). The others run on: whether they can do without it is for the script to say.
+          later, so that hosts which cannot run it are not tried in a circle.
+MEMBER-5  A rank that does not come up is charged to nothing: after its first failed start in a row
+          it is tried again at once, after later ones 60 s doubling to 1 h apart, and after
+          `start_failure_limit` of them it is parked until a person says otherwise (BUDGET-5, for
+          one rank). The others run on: the script decides whether they can do without it.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _NEVER_RAN = (
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a member.
 
-    go_on: another host stands in after `delay_seconds`; False: the job falls with it. charges: the
+    go_on: another host takes over after `delay_seconds`; False: the job falls with it. charges: the
     rank's, after this.
-    bar_host: never again in this attempt; else the hosts it was on come last. start_failures:
-    starts in a row that failed, after this one. parked: with `go_on`: no time brings it another
-    host, a person does (MEMBER-5).
+    bar_host: never use its host again in this attempt; otherwise its earlier hosts come last.
+    start_failures: failed starts in a row, with this one. parked: only a person gives it another
+    host (MEMBER-5).
     """
 
     go_on: bool
@@ -73,8 +72,8 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
 def plan_replacement(
     job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]
 ) -> Replacement:
-    """Return what becomes of `task`, a member of the supervised `job` that has failed or was
-    stopped by itself."""
+    """Return what becomes of `task`, a member of the supervised `job` that failed or was stopped by
+    itself."""
     found = find_member_cause(task, rules)
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == REPLACED:
@@ -106,8 +105,7 @@ def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classi
 
 
 def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
-    """Whether its end is evidence against its host, also where the script was the first to
-    notice."""
+    """Return whether its end is evidence against its host, even where the script noticed first."""
     return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
 
 
@@ -127,7 +125,7 @@ class _MemberCase:
             self._ran = max(self._ran, (task.ended_at - task.started_at).total_seconds())
 
     def charge(self, budget: Budget, policy: Policy) -> Replacement:
-        """A failure: forgiven while its budget lasts."""
+        """Charge a failure; it is forgiven while its budget lasts."""
         reset = policy.budget_reset_seconds
         if reset is not None and self._ran >= reset:
             self._charges = RankCharges()
@@ -148,8 +146,8 @@ class _MemberCase:
         return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
-        """Another host stands in, later the more often one did (MEMBER-3). The script that gave a
-        host up sets its own pace."""
+        """Replace it, later the more often it was replaced (MEMBER-3). A script that gave a host up
+        sets its own pace."""
         delay = 0.0 if bar_host else self._pace()
         return self._make(
             True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host
@@ -161,7 +159,8 @@ class _MemberCase:
         return 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
 
     def try_again(self, limit: int) -> Replacement:
-        """A start that failed: at once, then ever later, then never by itself (MEMBER-5)."""
+        """Try a failed start again: at once, then ever later, then only when a person says so
+        (MEMBER-5)."""
         never_ran = self._found.rule in _NEVER_RAN
         failures = (self._task.start_failures if never_ran else 0) + 1
         delay = max(start_delay_seconds(failures), self._pace())
@@ -173,7 +172,7 @@ class _MemberCase:
         return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
 
     def give_up(self, budget: Budget, why: str) -> Replacement:
-        """The job falls with it."""
+        """End the job with it."""
         return self._make(False, budget, why, 0.0, False)
 
     def _make(

@@ -1,5 +1,4 @@
-"""Operators' own rules of classification: what they see in a task's end, and what they conclude
-from it.
+"""Operators' own rules of classification: their conditions on a task's end, and their conclusions.
 
     [[rule]]
     name = "object-store-away"
@@ -57,12 +56,10 @@ _SIGNALS = {
 class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. All of its conditions must hold.
 
-    pattern: a regular expression, looked for in the log's tail and in the runtime's and the start's
-    errors.
-    exit_codes, signals: any of these. cause: the cause it concludes; None leaves the one the
-    shipped rules find.
-    never_retry: the job ends. avoid_host: its next attempt keeps away from this host where another
-    fits.
+    pattern: a regular expression, searched in the log's tail and in the runtime's and the start's
+    errors. exit_codes, signals: any of these.
+    cause: its conclusion; None keeps the cause that the shipped rules find. never_retry: the job
+    ends. avoid_host: the next attempt uses another host where one fits.
     message: the sentence to show; empty: made from the rule.
     """
 
@@ -84,7 +81,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def find_match(
     rule: OperatorRule, facts: TaskFacts
 ) -> dict[str, str | int | float | bool | None] | None:
-    """What the rule matched, or None. An exit 0 is no failure and matches nothing (CLASSIFY-3)."""
+    """Return what the rule matched, or None. An exit 0 is no failure and matches nothing
+    (CLASSIFY-3)."""
     evidence: dict[str, str | int | float | bool | None] = {}
     if facts.exit_code == 0:
         return None

@@ -1,5 +1,5 @@
-"""In which line of a TOML text each rule and each of its fields stands: `tomllib` tells that of
-syntax errors only."""
+"""The line of each rule and field in a TOML text, because `tomllib` tells lines of syntax errors
+only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _TABLE_KEY = re.compile(r"""\s*\[\[?\s*(?:([A-Za-z0-9_-]+)|"([^"\\]*)"|'([^']*)'
 
 
 class LineMap(msgspec.Struct, frozen=True):
-    """top: key → line of what stands outside any rule. tables: of each rule the line it begins in,
-    and its fields' lines."""
+    """top: key → line, outside any rule. tables: each rule's first line, and the lines of its
+    fields."""
 
     top: Mapping[str, int]
     tables: tuple[tuple[int, Mapping[str, int]], ...]
 
     def line_of(self, table: int, field: str | None = None) -> int:
-        """The line of a rule's field, or of the rule where the field's cannot be told (an inline
-        table)."""
+        """Return the line of a rule's field, or the rule's own where the field is in an inline
+        table."""
         if table >= len(self.tables):
             return self.top.get("rule", 1)
         begin, fields = self.tables[table]
@@ -50,7 +50,7 @@ def find_lines(text: str) -> LineMap:
 
 
 def _outer_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines, numbered from 1, that do not begin within a string or a list of several lines."""
+    """Yield the lines, numbered from 1, that do not begin within a string or list of several lines."""
     quote, depth = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         if not quote and not depth:
@@ -61,7 +61,7 @@ def _outer_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _scan(line: str, quote: str, depth: int) -> tuple[str, int]:
-    """Which string and how many brackets are open at the end of the line."""
+    """Return which string and how many brackets are open at the end of the line."""
     at = 0
     while at < len(line):
         if quote:

@@ -1,10 +1,11 @@
-"""Who began the fall of a gang, and who only fell with it.
+"""Which rank began the fall of a gang, and which ranks only fell with it.
 
 DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that reports a peer's death
-         is part of the cascade while anybody fell of something else; among the others the first in
-         time counts, and where several fell together, the one with the strongest evidence. Where
-         the gang was asked to go (preempted, its host drained, its start too slow) nobody began the
-         fall: who dies of that is charged with nothing, unless its own fault was measured.
+         is part of the cascade while another rank fell of something else; among the others the
+         first in time counts, and where several fell together, the one with the strongest evidence.
+         Where the gang was asked to go (preempted, its host drained, its start too slow) no rank
+         began the fall: a rank that dies of that is charged with nothing, unless its own fault was
+         measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MEASURED = 3
 def classify_failures(
     tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
 ) -> dict[int, Classified]:
-    """Rank → what its own failure was, for the tasks that failed by themselves."""
+    """Return rank → why it failed, for the tasks that failed by themselves."""
     return {
         t.rank: classify_fallen(t.facts, rules, member=False)
         for t in tasks
@@ -40,16 +41,16 @@ def classify_failures(
 
 
 def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
-    """Whether a failure follows from another's: its words are of a peer's death, or a SIGTERM ended
-    it that was no trip."""
+    """Return whether a failure follows from another's: it reports a peer's death, or a SIGTERM
+    without a trip ended it."""
     if found.rule in CASCADE_RULES:
         return True
     return facts is not None and facts.trip is None and facts.signal == SIGTERM
 
 
 def weigh_evidence(facts: TaskFacts) -> int:
-    """How surely a failure is the task's own: what was measured, then what the task said itself,
-    then mere silence."""
+    """Return how surely a failure is the task's own: a measurement (3), its own word (2), silence
+    (1)."""
     broken = facts.unkillable or find_xid(facts.xids, Blame.HARDWARE) or facts.ecc_errors
     if broken or facts.gpu_lost or facts.oom or facts.trip is not None:
         return MEASURED
@@ -61,7 +62,7 @@ def weigh_evidence(facts: TaskFacts) -> int:
 def find_trigger(
     tasks: Sequence[TaskRecord], found: Mapping[int, Classified], *, asked: bool = False
 ) -> TaskRecord | None:
-    """Return the task that began the fall (DRAIN-2), None where nobody failed by itself.
+    """Return the task that began the fall (DRAIN-2), None where no task failed by itself.
 
     asked: the drain began with no task's failure.
     """

@@ -20,7 +20,7 @@ from holdfast.core.causes import Cause
 
 
 class Blame(StrEnum):
-    """Whose failure an Xid is."""
+    """The side at fault in an Xid."""
 
     HARDWARE = "hardware"
     APPLICATION = "application"
@@ -28,8 +28,7 @@ class Blame(StrEnum):
 
 
 class Xid(NamedTuple):
-    """One code. action: what to do about it, empty where there is nothing to do but restart the
-    program."""
+    """One code. action: what to do, empty where restarting the program is enough."""
 
     code: int
     name: str
@@ -148,7 +147,8 @@ XIDS: Mapping[int, Xid] = {
 
 
 def find_xid(codes: Iterable[int], blame: Blame) -> Xid | None:
-    """Return the first of `codes` that is `blame`'s, or None. A code nobody knows is nobody's."""
+    """Return the first of `codes` with this blame, or None. A code that is not in the catalogue has
+    none."""
     return next((XIDS[code] for code in codes if code in XIDS and XIDS[code].blame is blame), None)
 
 

@@ -2,8 +2,8 @@
 
 The rule is the one of EASY back-filling (Lifka 1995), for several jobs instead of the first alone:
 for a job that does not fit, find the earliest time at which the ends known by then make room for
-it, and on which hosts; until then others may use that room only if they end by that time, and
-whatever is to spare on those hosts for longer.
+it, and on which hosts; until then others may use that room only if they end by that time, and the
+spare room on those hosts for longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Amount = list[int]
 
 
 class Holds:
-    """What is held back, for whom and until when, while a plan is made."""
+    """The room that is held back while a plan is made."""
 
     def __init__(self, room: Room, running: Sequence[RunningTask]) -> None:
         self.room = room
@@ -35,8 +35,7 @@ class Holds:
         return len(self._holds)
 
     def allow(self, host: HostRoom, job: Candidate, tasks: int) -> int:
-        """How many of `tasks` of the job may be placed on the host now, for all that is held back
-        there."""
+        """Return how many of `tasks` of the job the holds leave room for on the host now."""
         for hold in self._holds:
             spare = hold.spare.get(host.host_id)
             if spare is not None and not hold.sees_end_of(job, 0.0):
@@ -44,7 +43,7 @@ class Holds:
         return tasks
 
     def take(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
-        """Note that a job was placed: what outlives a hold uses up what it has to spare."""
+        """Note a placement: a job that outlives a hold uses up its spare room."""
         outlived = [hold for hold in self._holds if not hold.sees_end_of(job, 0.0)]
         if outlived:
             for task in tasks:
@@ -60,8 +59,8 @@ class Holds:
         return job_id in self._draining
 
     def release_at(self, task: RunningTask) -> float:
-        """In how many seconds the task gives its room back at the latest; infinity where nothing
-        says so."""
+        """Return in how many seconds the task gives its room back at the latest; infinity without a
+        limit."""
         if task.job_id in self._draining:
             return DRAIN_SECONDS
         return math.inf if task.ends_in_seconds is None else max(0.0, task.ends_in_seconds)
@@ -69,7 +68,7 @@ class Holds:
     def look_from(
         self, job: Candidate, at: float, amount: Amount, host_id: str
     ) -> list[tuple[Amount, float]]:
-        """What the job may use on a host from `at` seconds on, of the `amount` that is free there
+        """Return what the job may use on a host from `at` seconds on, of the `amount` free there
         then.
 
         The least of all these is left for it; each with the time up to which ends are in it
@@ -85,8 +84,7 @@ class Holds:
         return [(mine, at), *later]
 
     def hold(self, job: Candidate, *, waited: bool) -> str | None:
-        """Hold room back for a job that does not fit now, and say so; None where nothing can be
-        held for it.
+        """Hold room back for a job that does not fit now, and say so; None where none can be held.
 
         A job that has not waited for long has room held only when what is being stopped makes it
         fit.
@@ -143,7 +141,7 @@ class Holds:
         self._holds.append(_Hold(at, need, spare))
 
     def _edges(self, job: Candidate) -> list[float]:
-        """The times at which what is held back for others changes for this job."""
+        """Return the times at which the holds for others change for this job."""
         limit = job.time_limit_seconds
         return sorted(
             {hold.at for hold in self._holds}
@@ -151,7 +149,7 @@ class Holds:
         )
 
     def _releases(self) -> list[tuple[float, list[RunningTask]]]:
-        """When room is given back, soonest first; what has no limit, at infinity."""
+        """Return when room is given back, soonest first; what has no limit, at infinity."""
         by_time: dict[float, list[RunningTask]] = {}
         for task in self.running:
             by_time.setdefault(self.release_at(task), []).append(task)
@@ -173,8 +171,7 @@ class Holds:
 
 
 class _Hold:
-    """Room of some hosts from `at` seconds on: `need` is the job's, `spare` what it leaves of them
-    then."""
+    """Room of some hosts from `at` seconds on: `need` is the job's, `spare` the rest of it then."""
 
     def __init__(self, at: float, need: dict[str, Amount], spare: dict[str, Amount]) -> None:
         self.at = at
@@ -197,7 +194,7 @@ class _Hold:
 
 
 def give(state: dict[str, Amount], task: RunningTask) -> None:
-    """Add what the task holds to what is free on its host."""
+    """Add the task's room to what is free on its host."""
     amount = state.get(task.host_id)
     if amount is not None:
         amount[0] += task.cpu_slots

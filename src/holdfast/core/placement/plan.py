@@ -90,13 +90,12 @@ def plan_admission(
 ) -> AdmissionPlan:
     """Place `candidates` in their order (priority, then age).
 
-    headroom: how many more jobs each queue may run at once; a queue that is missing has no limit.
-    quotas: the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts like any
-    other).
-    running: the tasks that hold room; None where they were not read, and then the plan says whether
-    they are needed.
+    headroom: how many more jobs each queue may run; a queue that is missing has no limit. quotas:
+    the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts too).
+    running: the tasks that hold room; None where they were not read, and the plan then says whether
+    it needs them.
     hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs
-    that may be preempted or are being stopped, None where there are none or preemption is off.
+    that may be preempted or are being stopped; None without any, or with preemption off.
     """
     plan = _Admission(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
     for job in candidates:
@@ -197,7 +196,7 @@ class _Admission:
         self._refusals[job.job_id] = held or self._say_no_room(job)
 
     def _preempt_for(self, job: Candidate) -> None:
-        """Nobody is asked to go where those that are going already do (ADMIT-5)."""
+        """Preempt nothing where the jobs that are being stopped already make room (ADMIT-5)."""
         ground = Ground(job, self._holds)
         victims = () if ground.fits else find_victims(job, ground, self._holds)
         if victims:
@@ -259,8 +258,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
-    """Return why no host there is could ever run one task of `job`, or None when one could, or none
-    is known yet."""
+    """Return why no known host could ever run one task of `job`; None when one could, or none is
+    known."""
     serving = [s for s in sizes if not s.queues or job.queue in s.queues]
     if not serving:
         return None  # no host serves the queue *yet*; `why` says so while the job waits
@@ -278,9 +277,9 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
 
 
 def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:
-    """How long a host may be silent and still be given work.
+    """Return how long a host may be silent and still be given work: two missed syncs and a little.
 
-    Two missed syncs and a little: a lease may be shorter than the time after which a host is called
-    dead, and a job that just lapsed there must not be reserved on the same silent host again.
+    A lease may be shorter than the time after which a host is called dead, and a job that just
+    lapsed there must not be reserved on the same silent host again.
     """
     return min(dead_host_seconds, 2 * sync_interval_seconds + 2.0)

@@ -1,7 +1,7 @@
 """The sentence of a job that makes room for a more important one, written and read in one place.
 
-Both sides of a preemption explain it by this sentence: it is the drain's reason, and so in the
-database and in the victim's attempt, where whoever asks for the winner finds who made room.
+It is the drain's reason, and so in the database and in the victim's attempt, where `why` finds it
+for both sides of a preemption.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def say_preempted(winner: str, priority: int, own_priority: int) -> str:
 
 
 def find_winner(reason: str | None) -> tuple[str, int] | None:
-    """The id and priority of the job that took the place, where `reason` is such a sentence or has
-    one in it."""
+    """Return the id and priority of the job that took the place, where `reason` holds such a
+    sentence."""
     found = _SENTENCE.search(reason or "")
     return None if found is None else (found[1], int(found[2]))

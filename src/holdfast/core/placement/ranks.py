@@ -1,4 +1,4 @@
-"""Ranks of a gang in words short enough for a gang of any size."""
+"""Ranks of a gang in words that stay short for a gang of any size."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def name_places(places: Iterable[tuple[int, str | None]], most: int = 3) -> str:
-    """Ranks with their hosts: `ranks 0-1 on box-1, rank 5 on box-2`; after `most` hosts, how many
-    are left."""
+    """Return ranks with their hosts: `ranks 0-1 on box-1, rank 5 on box-2`, and how many after
+    `most`."""
     by_host: dict[str, list[int]] = {}
     for rank, host in places:
         by_host.setdefault(host or "?", []).append(rank)

@@ -1,7 +1,6 @@
-"""Free room while an admission plan is made: which hosts a job fits on, how many of its tasks, and
-taking it.
+"""Free room while an admission plan is made: which hosts a job fits on, and how many of its tasks.
 
-Room only shrinks during a plan, so what a shape of job once found full is not looked at again.
+Room only shrinks during a plan, so hosts found full for a shape of job are not looked at again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Chosen = list[tuple["HostRoom", int]]
 
 
 def shape_of(job: Candidate) -> Shape:
-    """What decides where one task of a job fits."""
+    """Return the properties that decide where one task of a job fits."""
     return (
         job.queue,
         job.gpus,
@@ -48,7 +47,7 @@ class HostRoom:
         return self.capacity.host_id
 
     def amount(self) -> list[int]:
-        """What is free: [CPU slots, bytes of memory, devices]."""
+        """Return what is free: [CPU slots, bytes of memory, devices]."""
         return [self.cpu_slots, self.memory_bytes, len(self.devices)]
 
     def serves(self, job: Candidate) -> bool:
@@ -61,7 +60,7 @@ class HostRoom:
         )
 
     def count(self, job: Candidate, limit: int) -> int:
-        """How many tasks of a job it serves fit, at most `limit`."""
+        """Return how many tasks of a job it serves fit, at most `limit`."""
         return count_fitting(job, (self.cpu_slots, self.memory_bytes, len(self.devices)), limit)
 
     def take(self, job: Candidate) -> tuple[int, ...]:
@@ -103,8 +102,7 @@ class Room:
         return [h for h in self.hosts if h.serves(job)]
 
     def open_to(self, job: Candidate) -> list[HostRoom]:
-        """Hosts with room for at least one task of the job. The list is kept per shape and only
-        shrinks."""
+        """Return hosts with room for at least one task of the job. The list is kept per shape."""
         shape = shape_of(job)
         known = self._open.get(shape)
         found = [h for h in (self.serving(job) if known is None else known) if h.count(job, 1)]
@@ -112,10 +110,10 @@ class Room:
         return found
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
-        """Take room for all tasks of the job, or for none (ADMIT-1). Avoided hosts come last
+        """Take room for all tasks of the job, or for none (ADMIT-1); avoided hosts come last
         (ADMIT-3).
 
-        Hosts found full at the head of the shape's list are dropped from it for good.
+        Full hosts at the head of the shape's list are dropped from it for good.
         """
         shape, tasks = shape_of(job), job.tasks
         hosts = self._open.get(shape)
@@ -159,8 +157,7 @@ class Room:
 
 
 def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen | None:
-    """Where the tasks of a job go, of hosts where so many of them fit; None where they are too
-    many. Takes nothing."""
+    """Choose hosts for the tasks of a job, without taking room; None where they do not fit."""
     if sum(count for count, _ in fitting) < job.tasks:
         return None
     choose = choose_spread if job.placement == "spread" else choose_pack
@@ -174,7 +171,7 @@ def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Cho
 
 
 def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
-    """As few hosts as possible: the largest first, and for the rest the one it fits most closely.
+    """Choose as few hosts as possible: the largest first, and for the rest the closest fit.
 
     fitting: (how many tasks fit, host), together at least `tasks`.
     """

@@ -1,5 +1,4 @@
-"""What admission works on: jobs that wait, hosts with room, tasks that hold some, and the plan that
-comes of it."""
+"""The values of admission: jobs that wait, hosts with room, tasks that hold some, and the plan."""
 
 from __future__ import annotations
 
@@ -26,14 +25,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A queued job as admission sees it, in the order it is to be considered.
 
     lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
-    waited_seconds: since it was queued. time_limit_seconds: of each of its attempts, None without
-    one. As a
-    store gives it: the job's own, infinity where it switched the limit off, None where it says
-    nothing.
+    waited_seconds: since it was queued.
+    time_limit_seconds: of each attempt, None without one. A store gives the job's own: infinity
+    where it is off, None where the spec is silent.
     placement, host_labels: as in JobSpec. barred_hosts: not used at all.
     member: the rank of a supervised job that waits for another host while the others run; its
-    `tasks` is then 1, and it counts
-        against no quota and no queue's limit, for its job does already.
+    `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
     """
 
     job_id: str
@@ -56,8 +53,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project may still start: jobs, and GPUs over all tasks. None: no limit of that
-    kind."""
+    """How many jobs, and GPUs over all tasks, a project may still start. None: no limit."""
 
     jobs: int | None = None
     gpus: int | None = None
@@ -73,9 +69,9 @@ class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that starts now. `epoch` is the one it had in the snapshot: the guard of the write.
+    """A job that starts now. `epoch` is the one of the snapshot: the guard of the write.
 
-    member: it is one rank of a job that runs already.
+    member: it is one rank of a job that already runs.
     """
 
     job_id: str
@@ -85,11 +81,11 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that holds room on a host: when it gives it back, and whether it may be asked to.
+    """A task that holds room on a host, when it gives the room back, and whether it may be
+    preempted.
 
-    epoch: of its attempt. queue, time_limit_seconds: what `ends_in_seconds` is worked out from.
-    ends_in_seconds: until its time limit at the latest; None without one. draining: its job is
-    being stopped already.
+    ends_in_seconds: until its time limit at the latest, from `queue` and `time_limit_seconds`; None
+    without one. draining: its job is being stopped.
     preemptible: its job may be preempted, and its attempt has run for long enough.
     """
 
@@ -109,8 +105,8 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are to be stopped so that `job_id` can start, fewest and youngest first among the
-    least important."""
+    """Jobs to be stopped so that `job_id` can start: as few, as unimportant and as young as
+    possible."""
 
     job_id: str
     priority: int
@@ -118,9 +114,9 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What admission decided: who starts, and for everyone else looked at, why not.
+    """The placements, and for every other job that was looked at, the reason.
 
-    needs_running: somebody was passed over, or could preempt: plan again, with the tasks that run.
+    needs_running: a job was passed over, or could preempt: plan again, with the tasks that run.
     room_left: some host has a slot or a device free after all this.
     """
 

@@ -1,8 +1,8 @@
-"""Whom a more important job may take the place of: the fewest it needs, the least important, and
-the youngest of those.
+"""The jobs that a more important one may replace: as few as it needs, the least important, the
+youngest.
 
-Where few jobs come into question, the fewest are found by trying; where many do, greedily, and then
-whoever turns out not to be needed is let off.
+Among few jobs the fewest are found by trying; among many, greedily, and jobs that turn out not to
+be needed are let off.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_TRIES = 1000
 
 
 class Ground:
-    """The room a job finds once everything that is being stopped has gone, what is held for others
-    left alone."""
+    """The room a job finds once everything that is being stopped has gone, without the holds for
+    others."""
 
     def __init__(self, job: Candidate, holds: Holds) -> None:
         self._job = job
@@ -88,8 +88,8 @@ class Ground:
 
 
 def find_victims(job: Candidate, ground: Ground, holds: Holds) -> tuple[str, ...]:
-    """The jobs to preempt so that `job` fits: few, of low priority, and young; empty where nobody's
-    going would do."""
+    """Return the jobs to preempt so that `job` fits: few, unimportant and young; empty where none
+    would do."""
     by_job: dict[str, list[RunningTask]] = {}
     for task in holds.running:
         by_job.setdefault(task.job_id, []).append(task)
@@ -146,8 +146,8 @@ def _cost(victims: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple
 def _choose_greedily(
     ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]
 ) -> tuple[str, ...]:
-    """By how much of the job each one's going makes fit; the least important and youngest of
-    equals."""
+    """Take the job whose end makes the most room first; among equals the least important and
+    youngest."""
     left, chosen = list(order), []
     while not ground.fits and left:
         gains = [ground.gain(by_job[victim]) for victim in left]
@@ -175,7 +175,7 @@ def _choose_greedily(
 def _share_a_host(
     ground: Ground, left: Sequence[str], by_job: dict[str, list[RunningTask]]
 ) -> list[str]:
-    """The fewest jobs, in order, whose going together makes one more task fit on some host."""
+    """Return the fewest jobs, in order, whose ends together make one more task fit on some host."""
     here: dict[str, list[str]] = {}
     for victim in left:
         for host_id in {task.host_id for task in by_job[victim]}:

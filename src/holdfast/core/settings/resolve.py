@@ -1,10 +1,9 @@
-"""Settings: reading them, checking them, and which value is in force and where it came from. The
-table is `setting_table`.
+"""Settings: read and check a value, and find the one in force and its source. `table` lists them.
 
 Layers, strongest first: job > queue or project > cluster > environment > default. A setting belongs
-to queues or to projects, never to both. A layer says nothing by leaving the name out; `None` as a
-value means "off" where the setting allows it. Values are read when they are used, so a change
-reaches running work at its next sync.
+to queues or to projects, never to both. A layer that leaves a name out says nothing; `None` means
+"off" where the setting allows it. Values are read when they are used, so a change reaches running
+work at its next sync.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def parse_value(name: str, raw: object) -> Value:
     """Read `raw` (text from a person or an environment, or a JSON value) as the setting `name`.
 
     Raises:
-        ValidationError: no such setting, or a value of the wrong kind or out of bounds, with what
-        would do.
+        ValidationError: no such setting, or a value of the wrong kind or out of bounds.
     """
     setting = SETTINGS.get(name)
     if setting is None:
@@ -163,8 +161,8 @@ def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Ef
 
 
 def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
-    """Validate a whole layer given by a user for `scope`; raise ValidationError at the first bad
-    name or value."""
+    """Check a whole layer that a user gave for `scope`; raise ValidationError at the first bad name
+    or value."""
     checked: dict[str, Value] = {}
     for name, raw in layer.items():
         value = parse_value(name, raw)

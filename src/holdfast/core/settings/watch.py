@@ -1,4 +1,4 @@
-"""The settings a task is watched by, resolved for one task and sent with its launch."""
+"""The settings that a task is watched by, resolved for one task and sent with its launch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from holdfast.core.settings.resolve import Effective
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent's watchdogs go by. Names, units and defaults are those of
-    `core.settings.resolve`; None is off."""
+    """What the agent's watchdogs go by: names, units and defaults of `core.settings.table`; None is
+    off."""
 
     time_limit_seconds: float | None = None
     stall_watch: bool = True
@@ -40,8 +40,8 @@ def watch_settings(
 ) -> WatchSettings:
     """Pick the watch settings out of all effective settings.
 
-    A host of a supervised job may idle for as long as its script likes (a spare, one that waits for
-    the others), so its GPUs are watched only where a queue says "on".
+    A host of a supervised job may idle for as long as its script likes (a spare, or one that
+    waits), so its GPUs are watched only where a queue says "on".
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
     if supervised and values["health_watch"] == "auto":

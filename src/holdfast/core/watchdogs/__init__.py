@@ -1,4 +1,4 @@
-"""The five watchdogs of DESIGN §4, pure: samples and instants in, verdicts out.
+"""The five watchdogs, pure: samples and instants in, verdicts out.
 
 Each module has one silhouette: a frozen state, inputs that return the next state, and `check` (or
 `sample`) that returns the next state with its verdicts. `watch.TaskWatch` composes the five for one

@@ -33,8 +33,8 @@ def watches_health(settings: WatchSettings, gpus: int) -> bool:
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """started_at: when the load grace began. reset_at: the last beat, or the start. window: what
-    was read since."""
+    """started_at: when the load grace began. reset_at: the last beat, or the start. window: since
+    then."""
 
     started_at: float | None = None
     reset_at: float = 0.0
@@ -50,8 +50,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reset_at=now, beaten=True, window=None)
 
     def reset(self, now: float) -> GpuHealth:
-        """Begin a new window: a section was entered or left, or nobody looked for a while. The
-        grace stays."""
+        """Begin a new window, after a section's border or a time without listening. The grace
+        stays."""
         return msgspec.structs.replace(self, reset_at=now, window=None)
 
     def trips_at(self, settings: WatchSettings) -> float:
@@ -94,8 +94,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     def _begin(
         self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool
     ) -> GpuHealth:
-        """Open a window. It counts from the reset where the first reading came promptly, else from
-        that reading."""
+        """Open a window, from the reset where the first reading came promptly, else from that
+        reading."""
         prompt = self.window is None and reading.at - self.reset_at <= max(2 * interval, 1.0)
         since = self.reset_at if prompt else reading.at
         window = open_window(reading, gpus, owns_whole_box, since)

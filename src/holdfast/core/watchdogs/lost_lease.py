@@ -1,5 +1,4 @@
-"""Lost lease: the controller no longer knows this (task, epoch), so this process must not go on
-(FENCE-1)."""
+"""Lost lease: the controller does not know this (task, epoch), so the process must end (FENCE-1)."""
 
 from __future__ import annotations
 

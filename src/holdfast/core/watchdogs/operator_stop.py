@@ -1,4 +1,4 @@
-"""Operator stop: somebody switched the host or the queue off, hard."""
+"""Operator stop: an operator switched the host or the queue off, hard."""
 
 from __future__ import annotations
 

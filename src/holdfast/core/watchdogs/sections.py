@@ -1,5 +1,4 @@
-"""Named sections: stretches of work where beats are expected to stop for longer, as the job's
-datagrams tell them."""
+"""Named sections, in which the job expects longer silence, as its datagrams tell them."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ MAX_LEARNED = 256
 
 
 class OpenSection(msgspec.Struct, frozen=True):
-    """An open section. timeout_seconds: its own, None to go by what earlier passes took."""
+    """An open section. timeout_seconds: its own; None goes by what earlier passes took."""
 
     name: str
     entered_at: float
@@ -18,10 +17,10 @@ class OpenSection(msgspec.Struct, frozen=True):
 
 
 class Sections(msgspec.Struct, frozen=True):
-    """The open sections, innermost last, and the longest pass of each name so far in seconds.
+    """The open sections, innermost last, and each name's longest pass so far in seconds.
 
-    Datagrams may be lost, so every one is read as the whole truth: one that names an outer section
-    closes the inner ones, one that names none closes all. A close that was only inferred teaches
+    Datagrams may be lost, so each is read as the whole truth: one that names an outer section
+    closes the inner ones, one without a section closes all. A close that was only inferred teaches
     nothing.
     """
 
@@ -29,7 +28,7 @@ class Sections(msgspec.Struct, frozen=True):
     learned: dict[str, float] = {}
 
     def enter(self, now: float, name: str, timeout: float | None) -> Sections:
-        """A datagram from inside `name`: open it, or come back to it."""
+        """Take a datagram from inside `name`: open it, or come back to it."""
         for depth, section in enumerate(self.open):
             if section.name == name:
                 again = msgspec.structs.replace(section, timeout_seconds=timeout)
@@ -39,7 +38,7 @@ class Sections(msgspec.Struct, frozen=True):
         )
 
     def leave(self, now: float, name: str) -> Sections:
-        """The job left `name`; its pass counts. One whose entry was lost is ignored."""
+        """Close `name` and count its pass; a section whose entry was lost is ignored."""
         for depth, section in enumerate(self.open):
             if section.name == name:
                 longest = max(self.learned.get(name, 0.0), now - section.entered_at)
@@ -50,7 +49,7 @@ class Sections(msgspec.Struct, frozen=True):
         return self
 
     def clear(self) -> Sections:
-        """A datagram from outside every section."""
+        """Take a datagram from outside every section."""
         return Sections((), self.learned) if self.open else self
 
     def contains(self, name: str) -> bool:
@@ -58,11 +57,10 @@ class Sections(msgspec.Struct, frozen=True):
         return any(section.name == name for section in self.open)
 
     def timeout(self, factor: float) -> tuple[float, bool] | None:
-        """Return the timeout in force and whether the job gave it itself; None where no open
-        section has one.
+        """Return the timeout in force and whether the job gave it; None where no open section has
+        one.
 
-        The innermost section that has a timeout decides: an outer one still covers what is inside
-        it.
+        The innermost section with a timeout decides: an outer one still covers what is inside it.
         """
         for section in reversed(self.open):
             if section.timeout_seconds is not None:

@@ -1,4 +1,4 @@
-"""Physical signals, and what they say about a task: busy, idle, or unknown.
+"""Physical signals, and their verdict on a task: busy, idle, or unknown.
 
 SIGNAL-1  Unreadable is not idle. A value that could not be read is None, and a window that holds
           one never says idle.
@@ -24,7 +24,7 @@ MB = 1024 * 1024
 
 
 class Signal(StrEnum):
-    """What a window of readings says."""
+    """The verdict of a window of readings."""
 
     BUSY = "busy"
     IDLE = "idle"
@@ -34,7 +34,7 @@ class Signal(StrEnum):
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """One device at one instant. None is "could not be read".
 
-    utilisation_percent, memory_bytes: of the task's own processes; of everybody on the device where
+    utilisation_percent, memory_bytes: of the task's own processes; of all on the device where
     `box_wide`.
     """
 
@@ -47,8 +47,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
     """The task's process tree at one instant. None is "could not be read".
 
-    cpu_seconds, io_bytes: counters since the start, summed over the tree. rss_bytes: resident
-    memory now.
+    cpu_seconds, io_bytes: counters since the start, over the whole tree. rss_bytes: resident memory
+    now.
     """
 
     cpu_seconds: float | None = None
@@ -57,8 +57,7 @@ class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything read about a task at the instant `at`. Empty `gpus` of a GPU task: nothing could
-    be read."""
+    """Everything read about a task at `at`. Empty `gpus` of a GPU task: nothing could be read."""
 
     at: float
     gpus: tuple[GpuReading, ...] = ()
@@ -77,10 +76,9 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of readings showed, in constant space however long the window is.
+    """A run of readings, in constant space however long the window is.
 
-    since: when the window began, at or before its first reading. at: its last reading. samples: how
-    many.
+    since: when the window began, at or before its first reading. at: its last reading.
     gpu_known, tree_known: every reading so far was whole.
     gpu_percent: highest utilisation of any device. gpu_memory: one span per device, then that of
     their sum.
@@ -141,7 +139,7 @@ def extend_window(
 
 
 def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
-    """Add what only two neighbouring readings show: CPU time and I/O."""
+    """Add the differences of two neighbouring readings: CPU time and I/O."""
     seconds = reading.at - window.at
     cpu_before, cpu_now = _known(window.last.cpu_seconds), _known(reading.tree.cpu_seconds)
     io_before, io_now = _known(window.last.io_bytes), _known(reading.tree.io_bytes)
@@ -159,7 +157,7 @@ def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
 
 
 def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: bool) -> SignalWindow:
-    """Add what one reading shows by itself."""
+    """Add one reading by itself."""
     seen = [g for g in reading.gpus if owns_whole_box or not g.box_wide]  # SIGNAL-2
     gpu_known = window.gpu_known and len({g.index for g in seen}) >= gpus
     peak, memory, total = window.gpu_percent, dict(window.gpu_memory), 0.0
@@ -196,14 +194,11 @@ def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: boo
 
 
 def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement:
-    """Return what the window says about a task with `gpus` devices (0: judged by its process tree
-    alone).
+    """Return the window's verdict on a task with `gpus` devices (0: by its process tree alone).
 
-    Busy if anything that proves work says so; idle only if everything that must be known is known
-    and still.
-    For a GPU task what must be known are its GPUs: their utilisation and memory are the evidence,
-    the process tree can only speak for the task (SIGNAL-3). For another it is CPU time, I/O and
-    memory of the tree, all three.
+    Busy if any proof of work is there; idle only if everything needed is known and still. For a GPU
+    task the needed readings are its GPUs' utilisation and memory, and the process tree can only
+    prove work (SIGNAL-3); for another they are CPU time, I/O and memory of the tree.
     """
     evidence: Evidence = {
         "window_seconds": round(window.at - window.since, 3),

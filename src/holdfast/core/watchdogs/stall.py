@@ -6,8 +6,8 @@ STALL-1  Nothing is suspected before the first beat. Entering a section is not a
 STALL-2  Silence alone never trips before the silence limit: `stall_samples` readings in a row must
          say idle.
 STALL-3  One busy reading re-arms: the stall clock starts again. The silence limit's clock runs on,
-         since it is there for what no signal can decide, a loop that spins for ever among it.
-STALL-4  Silence is counted only while somebody listened. A frozen or restarted agent, or a
+         because it decides where no signal can, as for a loop that spins for ever.
+STALL-4  Silence is counted only while the agent listened. A frozen or restarted agent, or a
          suspended machine, lost the beats of that time and cannot hold them against the job.
 """
 
@@ -41,8 +41,7 @@ from holdfast.core.watchdogs.verdicts import (
 
 
 class StallPatience(msgspec.Struct, frozen=True):
-    """How long silence may last here: until suspicion, and until the silence limit decides. None is
-    for ever."""
+    """How long silence may last: until suspicion, and until the silence limit. None is for ever."""
 
     timeout: float | None
     limit: float | None
@@ -69,8 +68,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     def beat(
         self, now: float, section: str | None, timeout: float | None, leave: bool, has_step: bool
     ) -> tuple[Stall, bool, list[Verdict]]:
-        """Take a datagram. The flag says whether it was a beat, or only the mark of a section's
-        entry or exit."""
+        """Take a datagram; the flag says whether it was a beat, not a section's entry or exit."""
         sections = self.sections
         if section is None:
             sections, is_beat = sections.clear(), True
@@ -86,11 +84,11 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return fresh, is_beat, heard
 
     def patience(self, settings: WatchSettings) -> StallPatience:
-        """Return what holds now: the settings', or those of the section the work is in.
+        """Return the patience in force: the settings', or that of the section the work is in.
 
-        A section's own or learned timeout takes the stall timeout's place, and the silence limit
-        counts from when it runs out. A first pass with no timeout suspends the stall timeout; the
-        silence limit holds.
+        A section's own or learned timeout replaces the stall timeout, and the silence limit counts
+        from its end. A first pass with no timeout suspends the stall timeout; the silence limit
+        holds.
         """
         if not settings.stall_watch:
             return StallPatience(None, None)
@@ -110,7 +108,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return StallPatience(None if self.sections.open else settings.stall_timeout_seconds, limit)
 
     def listen_again(self, deaf_seconds: float) -> Stall:
-        """Take the time nobody listened out of the silence (STALL-4) and begin any confirmation
+        """Take the time without listening out of the silence (STALL-4), and begin any confirmation
         anew."""
         return Stall(
             armed=self.armed,
@@ -120,7 +118,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, now: float, settings: WatchSettings) -> tuple[Stall, list[Verdict]]:
-        """Trip at the silence limit; raise a suspicion at the timeout; drop one that new settings
+        """Trip at the silence limit, suspect at the timeout, and drop a suspicion that new settings
         made void."""
         patience = self.patience(settings)
         if patience.limit is not None and now - self.sign_at >= patience.limit:

@@ -1,5 +1,4 @@
-"""Time limit: the wall clock a task may take. Suspension of the machine counts, as it does for
-whoever waits."""
+"""Time limit: the wall clock a task may take; a suspension of the machine counts."""
 
 from __future__ import annotations
 

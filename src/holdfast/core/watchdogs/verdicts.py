@@ -1,5 +1,4 @@
-"""What a watchdog can say: a `Trip` (core.facts) ends the task; the other two are for the log and
-change nothing."""
+"""The verdicts: a `Trip` (core.facts) ends the task; the other two are for the log alone."""
 
 from __future__ import annotations
 
@@ -12,15 +11,14 @@ Evidence = dict[str, str | int | float | bool | None]
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
-    """A stall is suspected and is about to be checked against physical signals. Never a reason to
-    kill."""
+    """A stall is suspected and will be checked against physical signals. Never a reason to kill."""
 
     watchdog: Watchdog
     reason: str
 
 
 class Rearmed(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspicion was wrong: the watchdog is as it was before.
+    """A suspicion was wrong: the watchdog is as before.
 
     TRIP-1  A suspicion never latches.
     """

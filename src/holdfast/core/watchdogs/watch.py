@@ -1,8 +1,8 @@
 """All five watchdogs over one attempt of one task.
 
-Inputs say nothing back; `tick` says everything. The runner puts in what happened, ticks, and
-carries out what
-comes: a `Trip` ends the task (at most one ever comes), `Suspect` and `Rearmed` are for the log.
+Inputs return nothing; `tick` returns everything. The runner puts in what happened, ticks, and
+carries out the verdicts: a `Trip` ends the task (at most one ever comes), `Suspect` and `Rearmed`
+are for the log.
 
 A `TaskWatch` is made new for every attempt, so the evidence of a hang never outlives a restart.
 """
@@ -33,8 +33,8 @@ DEAF_SECONDS = 15.0
 
 
 class SampleWish(msgspec.Struct, frozen=True):
-    """A reading is wanted at the instant `at`; `fast` where it confirms a suspicion, so that being
-    late costs time."""
+    """A reading is wanted at the instant `at`; `fast`: it confirms a suspicion, so a late one costs
+    time."""
 
     at: float
     fast: bool
@@ -62,8 +62,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskWatch:
-    """The watch over one attempt of one task with `gpus` devices. Not for use by several threads at
-    once."""
+    """The watch over one attempt of one task with `gpus` devices, for a single thread."""
 
     def __init__(self, settings: WatchSettings, *, gpus: int) -> None:
         self._settings = settings
@@ -100,8 +99,7 @@ class TaskWatch:
         return self._state.stall.suspected
 
     def wants_sample(self) -> SampleWish | None:
-        """Return when the next reading is wanted, None for never. An instant in the past means
-        now."""
+        """Return when the next reading is wanted, None for never; an instant in the past means now."""
         state = self._state
         if state.trip is not None or state.time_limit.started_at is None:
             return None
@@ -113,8 +111,7 @@ class TaskWatch:
         return None if math.isinf(at) else SampleWish(at, fast=stall_at <= health_at)
 
     def wake_at(self, now: float) -> float:
-        """Return when `tick` must be called next if nothing happens before: never later than
-        `TICK_SECONDS` away."""
+        """Return when `tick` must be called next if nothing happens: within `TICK_SECONDS`."""
         state = self._state
         if state.trip is not None:
             return math.inf
@@ -164,9 +161,9 @@ class TaskWatch:
             )
 
     def sample(self, now: float, reading: Reading, *, owns_whole_box: bool = False) -> None:
-        """A reading came, taken at `reading.at`; a late or unasked one does no harm.
+        """Take a reading; a late or unasked one does no harm.
 
-        owns_whole_box: no other task and no stranger uses this host's GPUs now (SIGNAL-2).
+        owns_whole_box: no other task and no foreign process uses this host's GPUs now (SIGNAL-2).
         """
         if self._state.trip is not None or self._state.time_limit.started_at is None:
             return
@@ -205,13 +202,13 @@ class TaskWatch:
         self._settings = settings
 
     def tick(self, now: float) -> list[Verdict]:
-        """Return everything there is to say since the last tick; of several trips at once only the
-        first in order.
+        """Return the verdicts since the last tick; of several trips at once only the first in
+        order.
 
-        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Words from
-                outside come before what was measured, since they are facts; a stall before GPU
-                health, since it knows more of the work. After a trip the watch is finished and says
-                nothing more.
+        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Orders from
+                outside come before measurements, since they are facts; a stall before GPU health,
+                since it knows more of the work. After a trip the watch is finished and returns no
+                more verdicts.
         """
         state = self._state
         if state.trip is not None:
@@ -236,8 +233,9 @@ class TaskWatch:
     # ---- what survives the agent
 
     def dump(self, now: float) -> dict[str, Any]:
-        """Return the state as plain values for JSON or msgpack. Write it at every sync or so: a
-        kill -9 of the agent costs the watch the time since then (STALL-4), never a false alarm."""
+        """Return the state as plain values for JSON or msgpack, to be written at every sync or so:
+        a kill -9 of the agent then costs the watch the time since (STALL-4), and is never a false
+        alarm."""
         state = msgspec.structs.replace(self._state, at=max(now, self._state.at))
         kept = {
             k: v for k, v in msgspec.structs.asdict(state).items() if k not in ("stall", "health")
@@ -260,10 +258,10 @@ class TaskWatch:
     ) -> TaskWatch:
         """Return the watch that `dump` wrote, on the same boot of the same host.
 
-        The readings are not kept: what was not seen in one go proves nothing.
+        Its readings are not kept, because a window with a gap proves nothing.
 
         Raises:
-            ValidationError: not a dump, or one from another boot; begin with a new watch then.
+            ValidationError: not a dump, or one of another boot; begin with a new watch then.
         """
         try:
             state = msgspec.convert(dumped, _State)
@@ -285,7 +283,7 @@ class TaskWatch:
         self._state = msgspec.structs.replace(self._state, **changes)
 
     def _hear(self, now: float) -> None:
-        """Move time on, never back, and notice when nobody called for too long."""
+        """Move time on, never back, and notice a long time without calls."""
         before = self._state.at
         if now <= before:
             return
@@ -303,9 +301,9 @@ class TaskWatch:
         )
 
     def _health_rests(self) -> bool:
-        """Inside a section GPU health steps back, as long as another clock holds there: an
-        evaluation on the CPU may leave its GPU idle. Where none does (no beat yet, or the stall
-        watch is off) it goes on."""
+        """Inside a section GPU health rests while another clock holds there, because an evaluation
+        on the CPU may leave its GPU idle. Where none holds (no beat yet, or the stall watch is off)
+        it goes on."""
         stall = self._state.stall
         patience = stall.patience(self._settings)
         return bool(stall.sections.open) and (

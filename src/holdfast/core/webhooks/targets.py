@@ -1,5 +1,5 @@
-"""Where webhooks may go: what a URL must look like, and which addresses are refused. Pure; the
-sender resolves and connects.
+"""Where webhooks may go: the form of a URL, and the addresses that are refused. Pure; the sender
+resolves and connects.
 
 HOOK-4  Every address a name resolves to is judged at every try, and the connection goes to a judged
         address itself: no second look-up happens in between. One bad address refuses the target.
@@ -49,7 +49,7 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_header(self) -> str:
-        """What the Host header says."""
+        """The Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
@@ -57,7 +57,7 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
-    """Take a webhook's URL apart. Raises ValidationError saying what will not do."""
+    """Take a webhook's URL apart; raise ValidationError for one that cannot be used."""
     if len(url) > MAX_URL_CHARS or not _VISIBLE.fullmatch(url) or "\\" in url:
         raise _refuse(
             f"a URL of visible ASCII characters, at most {MAX_URL_CHARS} of them; encode others "
@@ -117,8 +117,7 @@ def _refuse(what: str) -> ValidationError:
 
 
 def as_address(text: str) -> _IP | None:
-    """The address that `text` is, or None. A zone (`fe80::1%eth0`) is left out: the judgement does
-    not depend on it."""
+    """Return the address that `text` is, without a zone (`fe80::1%eth0`), or None."""
     try:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -142,8 +141,7 @@ def judge_addresses(addresses: Sequence[str], *, allow_private: bool) -> str | N
 
 
 def judge_address(address: _IP, *, allow_private: bool) -> str | None:
-    """Why this address is refused, or None. An address that carries another one within it is
-    both."""
+    """Return why this address, or one it carries within it, is refused; None where it is not."""
     for one in (address, *_carried(address)):
         reason = _judge(one, allow_private)
         if reason is not None:
@@ -190,8 +188,8 @@ def _is_private(address: _IP) -> bool:
 
 
 def _carried(address: _IP) -> tuple[ipaddress.IPv4Address, ...]:
-    """IPv4 addresses within an IPv6 one: mapped, compatible, NAT64, 6to4 and Teredo reach them on
-    some networks."""
+    """Return the IPv4 addresses within an IPv6 one: some networks reach mapped, compatible, NAT64,
+    6to4 and Teredo ones."""
     if isinstance(address, ipaddress.IPv4Address):
         return ()
     found = [a for a in (address.ipv4_mapped, address.sixtofour) if a is not None]

@@ -1,15 +1,13 @@
-"""Webhooks, as values: which events a hook wants, what is sent and signed, and what an answer
-means.
+"""Webhooks, as values: the events a hook wants, what is sent and signed, and what an answer means.
 
 HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those
         behind it wait, also while it fails; other jobs' go on. Events that belong to no job are one
         such lane of their own.
 HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent
-        and not recorded is
-        sent again: at least once, under the same delivery id.
+        and not recorded is sent again: at least once, under the same delivery id.
 HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are
-        about, and a dead
-        delivery of one leaves no event: two broken hooks cannot keep each other busy.
+        about, and a dead delivery of one leaves no event: two broken hooks cannot keep each other
+        busy.
 """
 
 from __future__ import annotations
@@ -55,11 +53,10 @@ class DeliveryState(StrEnum):
 class WebhookRecord(Record, frozen=True, kw_only=True):
     """A hook as it may be shown: never its secret.
 
-    events: patterns of kinds ("job.*"); none: all. project: only that project's events; None: all
-    of the cluster's.
-    reason: why it is paused. old_secret_until: until when the secret before the last rotation signs
-    too.
-    pending, dead: deliveries.
+    events: patterns of kinds ("job.*"); none: all. project: only that project's events; None: the
+    whole cluster's.
+    reason: why it is paused. old_secret_until: how long the secret before the last rotation also
+    signs. pending, dead: deliveries.
     """
 
     id: str
@@ -76,11 +73,9 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
 
 
 class DeliveryRecord(Record, frozen=True, kw_only=True):
-    """One event on its way to one hook. tries: those made; status and error: what came of the last
-    one.
+    """One event on its way to one hook. status, error: of the last of its `tries`.
 
-    next_at: of a pending one that is the oldest of its lane; None: it waits behind an older one
-    (HOOK-1), or is over.
+    next_at: set for a pending one that is the oldest of its lane (HOOK-1).
     """
 
     id: str
@@ -98,7 +93,7 @@ class DeliveryRecord(Record, frozen=True, kw_only=True):
 
 
 class JobSummary(Record, frozen=True, kw_only=True):
-    """What a delivery says of the event's job, as it was when the delivery was written."""
+    """The event's job in a delivery, as it was when the delivery was written."""
 
     id: str
     name: str
@@ -111,8 +106,7 @@ class JobSummary(Record, frozen=True, kw_only=True):
 
 
 class Payload(Record, frozen=True, kw_only=True):
-    """The body of a delivery. job: None for an event of no job, and where the job has been deleted
-    since."""
+    """The body of a delivery. job: None for an event of no job, or of one that was deleted."""
 
     delivery: str
     webhook: str
@@ -121,8 +115,7 @@ class Payload(Record, frozen=True, kw_only=True):
 
 
 class Subscription(Record, frozen=True, kw_only=True):
-    """What of the event record one hook still has to see. room: how many more deliveries may be
-    pending."""
+    """What one hook still has to see of the events. room: how many more deliveries may be pending."""
 
     webhook_id: str
     cursor: str
@@ -132,8 +125,7 @@ class Subscription(Record, frozen=True, kw_only=True):
 
 
 class NewDelivery(Record, frozen=True, kw_only=True):
-    """A delivery to be written. The bytes of `body` are decided here, once: every try sends the
-    same."""
+    """A delivery to be written. `body` is decided here, once: every try sends the same bytes."""
 
     id: str
     event_id: str
@@ -143,8 +135,8 @@ class NewDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryBatch(Record, frozen=True, kw_only=True):
-    """A hook's new deliveries and its cursor's step, one transaction; nothing is written unless the
-    cursor stands at `before`."""
+    """A hook's new deliveries and its cursor's step, written only where the cursor stands at
+    `before`."""
 
     webhook_id: str
     before: str
@@ -153,8 +145,7 @@ class DeliveryBatch(Record, frozen=True, kw_only=True):
 
 
 class DueDelivery(Record, frozen=True, kw_only=True):
-    """A delivery whose time has come, with what is needed to send it. secrets: all that sign, the
-    present one first."""
+    """A delivery to be sent now. secrets: all that sign, the present one first."""
 
     id: str
     webhook_id: str
@@ -167,7 +158,7 @@ class DueDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryAnswer(Record, frozen=True, kw_only=True):
-    """What came of one try. status None: no answer; `error` says why. retry_after_seconds: the
+    """The result of one try. status None: no answer; `error` says why. retry_after_seconds: the
     receiver's wish."""
 
     status: int | None = None
@@ -184,8 +175,8 @@ class BackOff(Record, frozen=True, kw_only=True):
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """A try to be recorded, where the delivery is still pending after `tries` tries. pause: the
-    hook pauses, and why."""
+    """A try to be recorded, where the delivery is still pending after `tries` tries. pause: why the
+    hook pauses."""
 
     delivery_id: str
     webhook_id: str
@@ -201,7 +192,7 @@ class Tried(Record, frozen=True, kw_only=True):
 
 
 def is_wanted(hook: Subscription, event: EventRecord) -> bool:
-    """Whether a hook gets an event, by its patterns and its project (HOOK-3)."""
+    """Return whether a hook gets an event, by its patterns and its project (HOOK-3)."""
     if hook.project is not None and event.project != hook.project:
         return False
     patterns = hook.events or ("*",)
@@ -220,8 +211,8 @@ def plan_deliveries(
     jobs: Mapping[str, JobSummary],
     ids: Iterator[str],
 ) -> DeliveryBatch:
-    """The deliveries for the events a hook wants, in their order, at most its room; the cursor
-    stops where the room ends."""
+    """Return the deliveries of the events a hook wants, in order; the cursor stops where its room
+    ends."""
     after, found = hook.cursor, list[NewDelivery]()
     for event in events:
         if is_wanted(hook, event):
@@ -255,8 +246,8 @@ def plan_sends(
     windows: Mapping[str, int],
     total: int,
 ) -> list[DueDelivery]:
-    """Which deliveries to send now: one a lane, the oldest (HOOK-1), within each hook's window and
-    `total`, hooks in turn."""
+    """Return the deliveries to send now: the oldest of each lane (HOOK-1), within the windows,
+    hooks in turn."""
     taken = {(d.webhook_id, d.lane) for d in flying}
     used = Counter(d.webhook_id for d in flying)
     lanes: dict[tuple[str, str], DueDelivery] = {}
@@ -279,7 +270,7 @@ def plan_sends(
 
 
 def sign(secret: str, timestamp: int, body: bytes) -> str:
-    """HMAC-SHA256 of `{timestamp}.{body}`, in hex."""
+    """Return the HMAC-SHA256 of `{timestamp}.{body}`, in hex."""
     return hmac.new(
         secret.encode(), str(timestamp).encode() + b"." + body, hashlib.sha256
     ).hexdigest()
@@ -288,7 +279,7 @@ def sign(secret: str, timestamp: int, body: bytes) -> str:
 def make_headers(
     webhook_id: str, delivery_id: str, secrets: Sequence[str], timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """The headers of one try. While a rotated secret still holds, both sign."""
+    """Return the headers of one try. While a rotated secret still holds, both sign."""
     return {
         "Content-Type": "application/json",
         "Holdfast-Webhook-Id": webhook_id,
@@ -302,8 +293,8 @@ def make_headers(
 
 
 def back_off(policy: BackOff, tries: int, chance: float) -> float:
-    """Seconds until the next try after `tries` failed ones: up to a quarter less than the doubling
-    says, so that tries spread."""
+    """Return the seconds until the next try: up to a quarter less than the doubling, so that tries
+    spread."""
     base = min(policy.first_seconds * 2.0 ** min(max(tries, 1) - 1, 60), policy.ceiling_seconds)
     return base * (1.0 - JITTER_RATIO * chance)
 
@@ -311,11 +302,11 @@ def back_off(policy: BackOff, tries: int, chance: float) -> float:
 def judge_try(
     due: DueDelivery, answer: DeliveryAnswer, max_tries: int, policy: BackOff, chance: float
 ) -> Tried:
-    """What becomes of a delivery after one more try.
+    """Return what becomes of a delivery after one more try.
 
-    2xx alone is success. 410 pauses the hook, and the delivery waits for its resumption.
-    Retry-After is honoured between the back-off and its ceiling: a receiver may slow us down,
-    neither hurry us nor stop us.
+    Only 2xx is success. 410 pauses the hook, and the delivery waits until it is resumed.
+    Retry-After is honoured between the back-off and its ceiling: a receiver may slow the sender
+    down, but neither hurry nor stop it.
     """
     tried = due.tries + 1
     status, error = answer.status, answer.error[:_MAX_ERROR_CHARS]
@@ -347,8 +338,8 @@ def judge_try(
 
 
 def next_window(window: int, answer: DeliveryAnswer) -> int:
-    """How many deliveries of a hook may be under way after an answer: halved by a receiver in
-    trouble, one more by one that is well.
+    """Return how many deliveries of a hook may be under way: half after trouble, one more after
+    success.
 
     A receiver that is down is asked by one delivery at a time instead of by every job at once.
     """
@@ -358,7 +349,7 @@ def next_window(window: int, answer: DeliveryAnswer) -> int:
 
 
 def read_retry_after(text: str, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for (a number, or an HTTP date); None for what is
+    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); None for
     neither."""
     text = text.strip()
     if text.isascii() and text.isdigit():
