@@ -1,5 +1,4 @@
-"""What both stores make of changes to settings, queues and projects: the check, the merge, and the
-events."""
+"""Changes to settings, queues and projects: the check, the merge, and the events."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ def check_changes(
     unset: Sequence[str],
     scope: Literal["queue", "project", "cluster"],
 ) -> dict[str, Value]:
-    """The checked changes. Raises ValidationError for an unknown name in `unset` too."""
+    """Return the checked changes; raise ValidationError for an unknown name in `unset` too."""
     for name in unset:
         if name not in SETTINGS:
             raise ValidationError(
@@ -28,12 +27,12 @@ def check_changes(
 def merge_layer(
     layer: Mapping[str, Value], changes: Mapping[str, Value], unset: Sequence[str]
 ) -> dict[str, Value]:
-    """`layer` with the changes made; `unset` wins."""
+    """Return `layer` with the changes made; `unset` wins."""
     return {name: value for name, value in {**layer, **changes}.items() if name not in unset}
 
 
 def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEvent:
-    """The event of changed cluster settings."""
+    """Return the event of changed cluster settings."""
     names = ", ".join(sorted({*changes, *unset}))
     return NewEvent(
         kind="settings.changed",
@@ -43,7 +42,7 @@ def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEve
 
 
 def rules_event() -> NewEvent:
-    """The event of changed rules of classification."""
+    """Return the event of changed rules of classification."""
     return NewEvent(
         kind="settings.changed", message="the rules of classification changed", data={"rules": True}
     )
@@ -52,7 +51,7 @@ def rules_event() -> NewEvent:
 def queue_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
-    """The event of a queue made or changed."""
+    """Return the event of a queue made or changed."""
     text = (
         f"queue {name} created"
         if created
@@ -67,26 +66,26 @@ def queue_event(
 
 
 def deleted_event(name: str) -> NewEvent:
-    """The event of a queue that is gone."""
+    """Return the event of a deleted queue."""
     return NewEvent(
         kind="queue.changed", queue=name, message=f"queue {name} deleted", data={"deleted": True}
     )
 
 
 def paused_event(name: str, reason: str, hard: bool) -> NewEvent:
-    """The event of a queue that starts nothing any more."""
+    """Return the event of a paused queue."""
     return NewEvent(
         kind="queue.paused", queue=name, message=pause_reason(name, reason), data={"hard": hard}
     )
 
 
 def resumed_event(name: str) -> NewEvent:
-    """The event of a queue that starts work again."""
+    """Return the event of a resumed queue."""
     return NewEvent(kind="queue.resumed", queue=name, message=f"queue {name} resumed")
 
 
 def pause_reason(name: str, reason: str) -> str:
-    """The sentence of a pause."""
+    """Return the sentence of a pause."""
     return f"queue {name} was paused" + (f": {reason}" if reason else "")
 
 
@@ -106,7 +105,7 @@ def queue_in_use(name: str) -> Conflict:
 def project_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
-    """The event of a project that got settings of its own, or other ones."""
+    """Return the event of a project whose own settings changed."""
     text = (
         f"project {name} created"
         if created
@@ -121,7 +120,7 @@ def project_event(
 
 
 def forgotten_event(name: str) -> NewEvent:
-    """The event of a project whose settings are gone."""
+    """Return the event of a project whose own settings were dropped."""
     return NewEvent(
         kind="project.changed",
         project=name,

@@ -1,4 +1,4 @@
-"""What both stores say about checkpoints: who may leave one, and in which words one is refused."""
+"""Checkpoints: which may be left, and the errors and events about them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ class NewCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointAdded(msgspec.Struct, frozen=True, kw_only=True):
-    """`dropped`: blobs that no row names any more, to be deleted. They hold the new one where it
-    was there already."""
+    """`dropped`: blobs to be deleted, because no row names them any more."""
 
     record: CheckpointRecord
     dropped: tuple[str, ...] = ()
 
 
 def refuse_task(key: TaskKey, host_id: str) -> Stale:
-    """The error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
+    """Return the error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
     return Stale(
         f"no checkpoint of rank {key.rank} of job {key.job_id} under epoch {key.epoch} is taken "
         f"from host {host_id}: that attempt "
@@ -51,8 +50,7 @@ def check_by_hand(
     attempts: int,
     tasks: int,
 ) -> None:
-    """Whether a person may leave a checkpoint. `now`: the epoch of the rank's present life, else
-    the job's.
+    """Check that a person may leave a checkpoint. `now`: the rank's present epoch, else the job's.
 
     Raises as `CheckpointStore.put_checkpoint` says.
     """
@@ -78,7 +76,7 @@ def check_by_hand(
 
 
 def is_repeat(newest: CheckpointRecord | None, epoch: int, new: NewCheckpoint) -> bool:
-    """Whether `new` is the newest one sent again: its answer was lost."""
+    """Return whether `new` is the newest one sent again, because its answer was lost."""
     if newest is None or newest.epoch != epoch:
         return False
     return (newest.size, newest.sha256, newest.step) == (new.size, new.sha256.hex(), new.step)
@@ -94,7 +92,7 @@ def skipped_event(
     older: CheckpointRecord,
     reason: str,
 ) -> NewEvent:
-    """The event of a checkpoint that could not be used."""
+    """Return the event of a checkpoint that could not be used."""
     step = "" if older.step is None else f", of step {older.step}"
     return NewEvent(
         kind=SKIPPED,
@@ -112,14 +110,14 @@ def skipped_event(
 
 
 def no_older(job_id: str, rank: int, number: int) -> NotFound:
-    """The error where there is nothing to go back to."""
+    """Return the error where no older checkpoint is kept."""
     return NotFound(
         f"no checkpoint of rank {rank} of job {job_id} that is older than number {number} is kept"
     )
 
 
 def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None) -> NotFound:
-    """The error for one that is not there."""
+    """Return the error for a checkpoint that does not exist."""
     which = f" number {number}" if number is not None else ""
     when = f" under epoch {epoch}" if epoch is not None else ""
     return NotFound(

@@ -1,5 +1,4 @@
-"""Retries that are due: started, held back by a kill switch, or let go again. Decided once for both
-stores.
+"""Retries that are due: started, held back by a kill switch, or let go again.
 
 RETRY-6  The kill switch is read in the transaction that dispatches, behind a lock that changes of
          it wait for: once a call that threw it has returned, nothing is dispatched under it. A
@@ -22,7 +21,7 @@ SWITCH = "retries_enabled"
 
 
 class Switches:
-    """The kill switches as they stand. Off anywhere is off: here no layer outvotes another."""
+    """The kill switches as they stand. Off in any layer is off: no layer outvotes another."""
 
     def __init__(
         self,
@@ -31,18 +30,17 @@ class Switches:
         projects_off: Collection[str],
     ) -> None:
         layers = (("cluster", cluster), ("environment", environment))
-        self.everywhere = next(
-            (f"the {source}" for source, layer in layers if layer.get(SWITCH) is False), None
-        )
+        off = [f"the {source}" for source, layer in layers if layer.get(SWITCH) is False]
+        self.everywhere = off[0] if off else None
         self.projects_off = sorted(projects_off)
 
     def held_by(self, project: str) -> str | None:
-        """Whose switch holds the project's retries, or None."""
+        """Return whose switch holds the project's retries, or None."""
         return self.everywhere or (f"project {project}" if project in self.projects_off else None)
 
 
 def dispatch_retry(m: Moves, job: JobRow) -> None:
-    """A retry whose back-off is over goes back to its queue. The event is its audit entry."""
+    """Queue a retry whose back-off is over. The event is its audit entry."""
     due_at = job.retry_at or job.wait_until or m.now
     _leave_waiting(m, job, _say(job, "its back-off is over"))
     m.log(
@@ -63,15 +61,15 @@ def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def hold_due(m: Moves, job: JobRow, held: str) -> None:
-    """A retry that came due under a kill switch. It has no time of its own now, so nobody looks at
-    it until the switch does."""
+    """Hold a retry that came due under a kill switch. It loses its due time, so loops skip it until
+    then."""
     job.wait_cause, job.wait_until = RETRIES_HELD, None
     m.touch(job, _say(job, f"{held} holds all retries"))
     hold_retry(m, job, held)
 
 
 def resume_retry(m: Moves, job: JobRow) -> None:
-    """No kill switch holds it any more: it backs off until its due time, which may have passed."""
+    """Let a retry back off again, until its due time, which may have passed."""
     job.wait_cause, job.wait_until = BACK_OFF, job.retry_at or m.now
     m.touch(job, _say(job, "retries are no longer held"))
     m.log(
@@ -87,4 +85,5 @@ def _say(job: JobRow, text: str) -> str:
     if job.cause is None:
         return f"its next attempt: {text}"
     counted = CHARGED_TO[job.cause] is Budget.RETRIES
-    return f"{f'retry {job.retries_charged}' if counted else 'its next attempt'} after {job.cause}: {text}"
+    which = f"retry {job.retries_charged}" if counted else "its next attempt"
+    return f"{which} after {job.cause}: {text}"

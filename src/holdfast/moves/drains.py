@@ -23,8 +23,7 @@ def begin_drain(
     hard: bool = False,
     operator_stop: bool = False,
 ) -> None:
-    """Start the one way an attempt is stopped. Tasks their hosts were never told of are confirmed
-    at once."""
+    """Begin to stop the attempt. Tasks that no host was told of are confirmed at once."""
     m.move_attempt(job, job.state, AttemptEvent.DRAIN)
     m.move_job(job, JobEvent.DRAIN, reason)
     job.drain_cause, job.drain_reason, job.drain_since = cause, reason, m.now
@@ -56,43 +55,37 @@ def begin_drain(
 
 
 def force_drain(m: Moves, job: JobRow) -> int:
-    """Grace is over for what has not confirmed its end: KILL. The devices stay held until the end
-    is confirmed (GANG-3)."""
+    """KILL what has not confirmed its end within the grace; devices stay held until it does
+    (GANG-3)."""
     slow = [t for t in m.ranks(job) if t.state is TaskState.PREEMPTING]
     if job.drain_hard or not slow:
         return 0
     job.drain_hard = True
     m.touch(job, job.reason)
     for task in slow:
-        m.log(
-            "task.force_drained",
-            job,
-            f"rank {task.rank} has not confirmed its end in time; it is killed",
-            task=task,
-        )
+        text = f"rank {task.rank} has not confirmed its end in time; it is killed"
+        m.log("task.force_drained", job, text, task=task)
     return len(slow)
 
 
 def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
-    """Write how a drain ended (DRAIN-1 is the caller's guard). Returns the id of the host to
-    quarantine, if any."""
+    """Write how a drain ended (DRAIN-1 is the caller's guard); return the id of the host to
+    quarantine."""
     decision, tasks = completion.decision, m.tasks[job.id]
-    # A failed start has no failure of a task's own; the rank whose place was not kept in time is on
-    # record.
+    # A failed start has no failure of a task's own, only the rank whose place was not kept.
     rank = job.trigger_rank if completion.trigger_rank is None else completion.trigger_rank
     trigger = tasks.get(rank) if rank is not None else None
     suspect = None if trigger is None else trigger.host_id
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     end_attempt(m, job, change, completion)
     m.move_job(job, decision.event, decision.reason)
-    made = (
-        job.retries_charged
-    )  # retries made: the charge of a failure that no retry follows is not one of them
+    made = job.retries_charged  # without the charge of a failure that no retry follows
     _charge(job, completion)
     if decision.avoid_host and suspect is not None:
         kept = [h for h in job.avoid_hosts if h != suspect]
         job.avoid_hosts = (*kept, suspect)[-MAX_AVOIDED_HOSTS:]
-    _leave_drain(job)
+    job.drain_cause = job.drain_reason = job.drain_since = None
+    job.drain_hard = job.drain_operator_stop = False
     delay = None
     if job.state is JobState.QUEUED:
         job.queued_at = change.next_at = m.now
@@ -119,9 +112,8 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     )
     if job.state is JobState.SUCCEEDED:
         announce_success(m, job)
-    _announce_retry(
-        m, job, decision, made if decision.retry == "exhausted" else job.retries_charged
-    )
+    count = made if decision.retry == "exhausted" else job.retries_charged
+    _announce_retry(m, job, decision, count)
     if job.state is JobState.WAITING and decision.held is not None:
         hold_retry(m, job, decision.held)
     job.epoch += 1
@@ -131,27 +123,20 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
 
 def _charge(job: JobRow, completion: Completion) -> None:
     totals, after = completion.totals, completion.decision.charges
-    job.retries_charged, job.watchdog_charged, job.infra_charged = (
-        totals.retries,
-        totals.watchdog,
-        totals.infra,
-    )
+    job.retries_charged, job.infra_charged = totals.retries, totals.infra
+    job.watchdog_charged = totals.watchdog
     job.rank_charges, job.start_failures = dict(completion.rank_charges), after.start_failures
     job.best_step, job.no_progress = after.best_step, after.no_progress
 
 
 def _wait_for_retry(m: Moves, job: JobRow, decision: Decision) -> None:
-    """The row a back-off is: what is due when, or what a kill switch holds for as long as it is
-    thrown. A parked job has
-    no time at all: a person lets it go on."""
+    """Make the job wait: for its due time, for a kill switch, or, where it is parked, for a person."""
     if decision.parked:
         job.wait_cause = PARKED
         return
     job.retry_at = m.now + timedelta(seconds=decision.delay_seconds)
     job.wait_cause = BACK_OFF if decision.held is None else RETRIES_HELD
-    job.wait_until = (
-        job.retry_at if decision.held is None else None
-    )  # the kill switch has no time of its own
+    job.wait_until = job.retry_at if decision.held is None else None  # a kill switch has no end
     if decision.retry is not None:
         job.retry_events = decision.announce
 
@@ -171,8 +156,8 @@ def hold_retry(m: Moves, job: JobRow, held: str) -> None:
 
 
 def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int) -> None:
-    """The events webhooks and people follow retries by. A job that never asked for any has none of
-    them."""
+    """Write the events by which webhooks and people follow retries, where the job asked for
+    retries."""
     if decision.retry is None or not decision.announce:
         return
     cause = decision.cause and str(decision.cause)
@@ -186,8 +171,3 @@ def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int)
         max_retries=decision.policy and decision.policy.max_retries,
         due_at=job.retry_at and job.retry_at.isoformat(),
     )
-
-
-def _leave_drain(job: JobRow) -> None:
-    job.drain_cause = job.drain_reason = job.drain_since = None
-    job.drain_hard = job.drain_operator_stop = False

@@ -14,17 +14,17 @@ from holdfast.moves.rows import NewEvent
 
 
 def no_token(token_id: str) -> NotFound:
-    """The error for an id no token has."""
+    """Return the error for an unknown token."""
     return NotFound(f"there is no token {token_id!r}; `holdfast token list` shows them")
 
 
 def format_event_id(tx: int, number: int) -> str:
-    """The opaque id of an event: fixed width, so that text order is the readers' order."""
+    """Return the opaque id of an event: fixed width, so that text order is the readers' order."""
     return f"{tx:012x}-{number:012x}"
 
 
 def parse_event_id(text: str | None) -> tuple[int, int]:
-    """(transaction, number) of an id; zeros for None. Raises ValidationError for what is no id."""
+    """Return (transaction, number) of an id, zeros for None; raise ValidationError for other text."""
     if text is None:
         return 0, 0
     try:
@@ -37,8 +37,8 @@ def parse_event_id(text: str | None) -> tuple[int, int]:
 
 
 def hook_event(what: str, hook: WebhookRecord, message: str, **data: object) -> NewEvent:
-    """The event `webhook.<what>`; it carries the hook's id, by which HOOK-3 keeps it from the hook
-    itself."""
+    """Return the event `webhook.<what>` with the hook's id, by which HOOK-3 keeps it from that
+    hook."""
     return NewEvent(
         kind=ABOUT_HOOKS + what,
         project=hook.project,
@@ -48,14 +48,14 @@ def hook_event(what: str, hook: WebhookRecord, message: str, **data: object) -> 
 
 
 def say_hook(hook: WebhookRecord) -> str:
-    """A hook's name for people."""
+    """Return a hook's name for people."""
     return hook.name or f"{hook.id} to {urlsplit(hook.url).hostname}"
 
 
 def dead_letter_event(
     hook: WebhookRecord, delivery_id: str, event_id: str, tries: int, error: str
 ) -> NewEvent:
-    """The event of a delivery nobody took."""
+    """Return the event of a delivery that was given up."""
     return hook_event(
         "dead_letter",
         hook,
@@ -67,12 +67,12 @@ def dead_letter_event(
 
 
 def no_webhook(webhook_id: str) -> NotFound:
-    """The error for an id no hook has."""
+    """Return the error for an unknown hook."""
     return NotFound(f"there is no webhook {webhook_id[:64]!r}; `holdfast webhooks` lists them")
 
 
 def no_delivery(webhook_id: str, delivery_id: str) -> NotFound:
-    """The error for an id no delivery of the hook has."""
+    """Return the error for an unknown delivery of the hook."""
     return NotFound(
         f"webhook {webhook_id} has no delivery {delivery_id[:64]!r}; `holdfast webhooks "
         f"deliveries {webhook_id}` lists them"

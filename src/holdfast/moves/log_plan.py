@@ -1,10 +1,10 @@
-"""Which bytes of a log stream are kept: its head and its tail. Pure; both stores use it.
+"""Which bytes of a log stream are kept: its head and its tail. Pure.
 
 LOG-1  The first eighth of the limit is kept for ever; of the rest, the newest bytes.
 LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk
        fills its gap.
-LOG-3  The log of a rank that was replaced goes on where its predecessor's ended; what comes of that
-       one afterwards is dropped.
+LOG-3  The log of a rank that was replaced goes on where its predecessor's ended; what that one
+       sends afterwards is dropped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Range(NamedTuple):
 
 
 class AppendPlan(NamedTuple):
-    """What to write, and the stream's size after that. Chunks that lie whole in `[head,
-    tail_start)` are dropped."""
+    """What to write, and the stream's size then. Chunks within `[head, tail_start)` are dropped."""
 
     pieces: list[tuple[int, bytes]]
     size: int
@@ -44,8 +43,8 @@ class AppendPlan(NamedTuple):
 def plan_append(
     size: int, ranges: Sequence[Range], offset: int, data: bytes, keep_bytes: int
 ) -> AppendPlan:
-    """Return how a stream of `size` bytes takes `data` at `offset`; `ranges` (sorted) are those
-    kept that it may overlap."""
+    """Return how a stream of `size` bytes takes `data` at `offset`; `ranges` (sorted): kept, and
+    near it."""
     after = max(size, offset + len(data))
     head = max(1, keep_bytes // HEAD_SHARE)
     tail_start = max(head, after - max(1, keep_bytes - head))
@@ -78,8 +77,8 @@ def _find_missing(ranges: Sequence[Range], start: int, end: int) -> list[tuple[i
 def window(
     chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int
 ) -> list[tuple[int, bytes]]:
-    """`chunks` (sorted) from `offset` on, at most `limit_bytes` of them, the first trimmed to start
-    there."""
+    """Return `chunks` (sorted) from `offset` on, at most `limit_bytes` of them, the first one
+    trimmed."""
     found = []
     left = limit_bytes
     for at, data in chunks:
@@ -95,8 +94,7 @@ def window(
 
 
 class LogBase(NamedTuple):
-    """Where the bytes of one replacement of a rank begin in a stream; None until it has sent
-    some."""
+    """Where the bytes of one replacement of a rank begin in a stream; None until it has sent some."""
 
     epoch: int
     number: int
@@ -106,8 +104,8 @@ class LogBase(NamedTuple):
 class LogPlace(NamedTuple):
     """Where bytes sent under an epoch go: from `base` on, not beyond `limit`.
 
-    new: the base is to be written down. later: a successor writes already, so this sender does not
-    say when the stream ends.
+    new: the base is to be written down. later: a successor writes already, so this sender cannot
+    end the stream.
     """
 
     base: int
@@ -116,14 +114,13 @@ class LogPlace(NamedTuple):
     later: bool
 
     def cut(self, offset: int, data: bytes) -> tuple[int, bytes]:
-        """The bytes at their place in the stream, without those whose place is taken."""
+        """Return the bytes at their place in the stream, without those whose place is taken."""
         at = self.base + offset
         return (at, data) if self.limit is None else (at, data[: max(0, self.limit - at)])
 
 
 def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
-    """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: of the rank's
-    replacements, by number."""
+    """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: by replacement."""
     mine = next((b for b in bases if b.epoch == epoch), None)
     number = 0 if mine is None else mine.number
     after = [b.base for b in bases if b.number > number and b.base is not None]
@@ -136,7 +133,7 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
 
 
 def no_attempt(host_id: str, key: TaskKey) -> Stale:
-    """The error for bytes from a host that did not run the task."""
+    """Return the error for bytes from a host that did not run the task."""
     return Stale(
         f"no attempt of job {key.job_id} under epoch {key.epoch} ran rank {key.rank} on host "
         f"{host_id}"

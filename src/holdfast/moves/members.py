@@ -1,9 +1,9 @@
 """The moves of a supervised job's members: each is stopped, replaced and placed by itself while the
 others run on.
 
-Made of `moves`, and pure like them. A task in `failed` or `preempted` while its job is reserved or
-running has *fallen*, and waits for the decision (`core.endings.replace`); one in `blocked` waits
-for another host, or, with no time at which it is placed, is parked; all of them hold nothing.
+A task in `failed` or `preempted` while its job is reserved or running has *fallen*, and waits for
+the decision (`core.endings.replace`). One in `blocked` waits for another host, or, without a time
+for that, is parked. All of them hold nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ GOING_ON = (JobState.RESERVED, JobState.RUNNING)
 
 
 def find_fallen(m: Moves, job: JobRow, rank: int, epoch: int) -> TaskRow | None:
-    """The fallen member of this rank and epoch; None where the job drains, or somebody has decided
-    meanwhile."""
+    """Return the fallen member of this rank and epoch; None where the job drains, or it was
+    decided."""
     task = m.tasks[job.id].get(rank)
     fallen = task is not None and task.epoch == epoch and task.state in FALLEN
     return task if fallen and job.supervised and job.state in GOING_ON else None
 
 
 def may_stop(job: JobRow, task: TaskRow) -> bool:
-    """Whether one task can be stopped while the others run on: a live member, and not the script's
-    own."""
+    """Return whether one task can be stopped while the others run on: a live member, and not rank
+    0."""
     live = task.state in (TaskState.RESERVED, TaskState.RUNNING) and task.barrier
     return job.supervised and job.state in GOING_ON and task.rank > 0 and live
 
 
 def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) -> bool:
-    """Whether these members still wait under this epoch, and there is room: it is then taken."""
+    """Return whether these members still wait under this epoch and fit; their room is then taken."""
     tasks = m.tasks[job.id]
     if job.state not in GOING_ON or job.epoch != placement.epoch:
         return False
@@ -61,17 +61,13 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) ->
 def list_avoided(
     avoid_hosts: Sequence[str], first: str | None, earlier: Sequence[str], peers: Sequence[str]
 ) -> tuple[str, ...]:
-    """The hosts that come last for a blocked member: those its job avoids, those it was on, and
-    those of the other members.
-
-    One machine is to be one host of the script's, where there is a choice.
-    """
+    """Return the hosts that come last for a blocked member, because members should be on different
+    machines: those its job avoids, those it was on, and those of the other members."""
     return tuple(dict.fromkeys((*avoid_hosts, *((first,) if first else ()), *earlier, *peers)))
 
 
 def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
-    """One placement for each job, of all its members that were placed together: they share an
-    epoch."""
+    """Return one placement for each job, of all its members placed together: they share an epoch."""
     by_job: dict[str, list[JobPlacement]] = {}
     for placement in placements:
         by_job.setdefault(placement.job_id, []).append(placement)
@@ -84,15 +80,15 @@ def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
 
 
 def asked_before(now: datetime, reservation_seconds: float) -> datetime:
-    """Places given before this moment that nobody asked for are taken back."""
+    """Return the moment before which places must have been asked for."""
     return now - timedelta(seconds=reservation_seconds)
 
 
 def stop_member(
     m: Moves, job: JobRow, task: TaskRow, cause: Cause, reason: str, *, hard: bool = False
 ) -> None:
-    """Stop one member: its host is wanted back, or it does not come up. Its end is reported as any
-    other's."""
+    """Stop one member: its host is needed, or it does not come up. Its end is reported as any
+    other."""
     if not may_stop(job, task):
         return
     idle = task.offered_at is None
@@ -113,8 +109,8 @@ def stop_member(
 
 
 def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str) -> bool:
-    """Stop a supervised job's members on one host; False where its script runs there, or it has not
-    started: then all fall."""
+    """Stop a supervised job's members on one host; False where all must fall: its script runs
+    there, or the job has not started."""
     here = [t for t in m.ranks(job) if t.host_id == host_id and t.state.holds_lease]
     if not job.supervised or any(t.rank == 0 or not t.barrier for t in here):
         return False
@@ -126,10 +122,9 @@ def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str)
 def replace_members(
     m: Moves, plans: Sequence[tuple[TaskKey, Replacement]]
 ) -> tuple[list[TaskKey], dict[str, str]]:
-    """Carry out decisions in their order; the first that ends its job leaves nothing to decide of
-    the others.
+    """Carry out decisions in their order; the first that ends its job settles the others.
 
-    Returns those that were carried out, and the hosts there is evidence against, each with the
+    Returns those that were carried out, and the hosts with evidence against them, each with the
     reason.
     """
     done: list[TaskKey] = []
@@ -147,8 +142,7 @@ def replace_members(
 
 
 def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> None:
-    """Carry out what was decided of a fallen member: it waits for another host, or the job falls
-    with it."""
+    """Carry out a decision: the member waits for another host, or the job falls with it."""
     before = job.rank_charges.get(str(task.rank))
     if plan.charges != (before or type(plan.charges)()):
         job.infra_charged += plan.charges.infra - (before.infra if before else 0)
@@ -187,11 +181,8 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
 
 
 def unpark(m: Moves, job: JobRow, reason: str) -> bool:
-    """A person's `retry`: parked members are placed again, and their failed starts are counted anew
-    (MEMBER-5).
-
-    Returns whether there were any.
-    """
+    """Place parked members again for a person's `retry`, their failed starts forgotten (MEMBER-5);
+    return whether there were any."""
     parked = [] if job.state not in GOING_ON else [t for t in m.ranks(job) if is_parked(t)]
     for task in parked:
         task.ready_at, task.start_failures, task.stop_cause, task.stop_reason = m.now, 0, None, None
@@ -203,7 +194,7 @@ def unpark(m: Moves, job: JobRow, reason: str) -> bool:
 
 
 def is_parked(task: TaskRow) -> bool:
-    """Whether it waits for a person, not for a host."""
+    """Return whether the task waits for a person, not for a host."""
     return task.state is TaskState.BLOCKED and task.ready_at is None
 
 
@@ -243,7 +234,7 @@ def seat_members(
 
 
 def release_unoffered(m: Moves, job: JobRow, before: datetime) -> bool:
-    """Take back places whose host did not ask for them in time. Returns whether there were any."""
+    """Take back places that their hosts did not ask for in time; return whether there were any."""
     found = False
     for task in m.ranks(job):
         late = task.reserved_at is not None and task.reserved_at <= before
@@ -268,7 +259,7 @@ def release_unoffered(m: Moves, job: JobRow, before: datetime) -> bool:
 
 
 def _empty(task: TaskRow) -> None:
-    """The row of a rank that is nowhere."""
+    """Clear the row of a rank that is on no host."""
     task.host_id = task.host_name = task.incarnation = None
     task.devices, task.port = (), None
     task.lease_until = task.offered_at = task.claimed_at = task.started_at = task.ended_at = (

@@ -2,11 +2,11 @@
 
 A store loads and locks the rows of the jobs concerned, calls the functions of this folder, and
 writes what `Moves` gathered, in one transaction. Every edge goes through `core.transitions.step`.
-`tasks` holds starts and ends, `drains` the one way an attempt is stopped.
+`runs` holds starts and ends, `drains` the one way an attempt is stopped.
 
 GANG-3   A task keeps its host until its end is confirmed; a drain is completed only then.
-FENCE-1  Callers match (task, epoch, host, incarnation) before they call; nothing here trusts a
-         report's key.
+FENCE-1  Callers match (task, epoch, host, incarnation) before they call; no report's key is trusted
+         here.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class Moves:
     ) -> None:
         """Note an event of `job`, about one rank of it where `task` is given."""
         host = task.host_id if task is not None else self._only_host(job)
-        # A member of a supervised job has an epoch of its own: what happens to it is told under
-        # that one.
+        # A member of a supervised job has an epoch of its own, and its events carry that one.
         epoch = task.epoch if task is not None and kind.startswith("task.") else job.epoch
         self.events.append(
             NewEvent(
@@ -95,14 +94,13 @@ class Moves:
         self.changed_tasks[task.job_id, task.rank] = task
 
     def rewrite(self, task: TaskRow) -> None:
-        """Have the whole row written, its place included, and not only what ordinary moves
-        change."""
+        """Have the whole row written, its place included."""
         self.rewritten[task.job_id, task.rank] = task
         self.changed_tasks[task.job_id, task.rank] = task
 
     def move_attempt(self, job: JobRow, before: JobState, event: AttemptEvent) -> AttemptChange:
-        """Carry out one edge of the attempt's machine; its state follows from the job's before the
-        move."""
+        """Carry out one edge of the attempt's machine; its state follows from `before`, the job's
+        old state."""
         key = (job.id, job.attempts)
         change = self.attempts.get(key)
         state = AttemptState(before.value) if change is None else change.state
@@ -116,6 +114,7 @@ class Moves:
 
 
 def end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Completion) -> None:
+    """Write an attempt's decision and its members into the rows of the attempt and the job."""
     decision = completion.decision
     beat = last_beat(m.ranks(job))
     if beat is not None:
@@ -138,14 +137,14 @@ def end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Comple
 
 
 def last_beat(tasks: Iterable[TaskRow]) -> TaskRow | None:
-    """The task whose beat is the newest, the lowest rank of equals: what the job's progress
-    shows."""
+    """Return the task whose beat is the newest, the lowest rank of equals: it shows the job's
+    progress."""
     beating = [t for t in tasks if t.beat_at is not None]
     return max(beating, key=lambda t: (t.beat_at, -t.rank), default=None)
 
 
 def charges_of(job: JobRow) -> Charges:
-    """What the job's budgets have been charged."""
+    """Return what the job's budgets have been charged."""
     return Charges(
         retries=job.retries_charged,
         watchdog=job.watchdog_charged,
@@ -156,14 +155,14 @@ def charges_of(job: JobRow) -> Charges:
 
 
 def announce_success(m: Moves, job: JobRow) -> None:
-    """A job that was charged a retry has succeeded; its policy said whether that is told when the
-    retry was decided."""
+    """Tell that a job which was charged a retry has succeeded, where its policy asked for that
+    event."""
     if job.retries_charged and job.retry_events:
         m.log("job.retry_succeeded", job, job.reason, retry_count=job.retries_charged)
 
 
 def clear(m: Moves, job: JobRow) -> None:
-    """The attempt is over: its task rows go, what they said is in the attempt's members."""
+    """Drop the task rows of an attempt that is over; its members keep what they said."""
     m.cleared.add(job.id)
     m.tasks[job.id] = {}
     for changed in (m.changed_tasks, m.rewritten):

@@ -1,11 +1,10 @@
-"""Quotas of projects, decided once for both stores: what a submission may add, and what may still
-start.
+"""Quotas of projects: what a submission may add, and what may still start.
 
 QUOTA-1  A hard quota counts all unfinished jobs and is checked under the project's lock, so that
          submissions which race cannot exceed it together. A job that alone is over its project's
          GPU quota is refused by a soft one too.
-QUOTA-2  Whatever starts counts while it is reserved, running or draining: first attempts and
-         retries alike.
+QUOTA-2  A job counts while it is reserved, running or draining, in a first attempt and a retry
+         alike.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ NAMES = ("quota_jobs", "quota_gpus")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project may have: unfinished where it is hard, running in any case. None: no limit of
-    that kind."""
+    """A project's limits, on unfinished jobs where it is hard, on running ones in any case. None:
+    no limit."""
 
     hard: bool
     jobs: int | None
@@ -31,8 +30,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project has: all unfinished jobs and their GPUs, and of these the ones that run
-    (QUOTA-2)."""
+    """A project's unfinished jobs and their GPUs, and of these the running ones (QUOTA-2)."""
 
     jobs: int = 0
     gpus: int = 0
@@ -93,8 +91,7 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
 
 
 def quota_left(quota: Quota, use: Use) -> QuotaLeft:
-    """What of a quota nothing that runs has taken. It may be negative, after a quota was
-    lowered."""
+    """Return the rest of a quota. It may be negative, after a quota was lowered."""
     return QuotaLeft(
         jobs=None if quota.jobs is None else quota.jobs - use.running_jobs,
         gpus=None if quota.gpus is None else quota.gpus - use.running_gpus,
@@ -102,8 +99,8 @@ def quota_left(quota: Quota, use: Use) -> QuotaLeft:
 
 
 class Allotment:
-    """What projects may still start while a reservation is written; taken from as jobs are
-    accepted."""
+    """What projects may still start while a reservation is written; accepted jobs are taken from
+    it."""
 
     def __init__(self, left: Mapping[str, QuotaLeft]) -> None:
         self._left = dict(left)

@@ -1,4 +1,4 @@
-"""What both stores make of one host's sync: which reports count, and the answer as it grows."""
+"""One host's sync: which of its reports count, and the answer as it grows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOO_EARLY = "it ran before its attempt's start barrier was open (a restored data
 
 
 class Draft:
-    """The answer to one sync while it is made. Keys no row could hold count as unknown from the
+    """The answer to one sync while it is made. Keys that no row could hold are unknown from the
     start."""
 
     def __init__(self, sync: HostSync, status: str) -> None:
@@ -70,12 +70,12 @@ class Draft:
         return self._live
 
     def disown(self, key: TaskKey) -> None:
-        """What runs under this key is to be ended, and not renewed."""
+        """Have the process under this key ended, and its lease not renewed."""
         self._live = [k for k in self._live if k != key]
         self.lost.append(key)
 
     def claimed(self) -> dict[TaskKey, int]:
-        """Places kept for ranks of gangs, and rank 0's port."""
+        """Return the places kept for ranks of gangs, and rank 0's port."""
         return self._claimed
 
     def beats(self) -> dict[TaskKey, TaskBeat]:
@@ -83,7 +83,7 @@ class Draft:
         return self._beats
 
     def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
-        """FENCE-1: the task is there under this epoch, on this host and incarnation."""
+        """Return whether the task has this epoch, host and incarnation (FENCE-1)."""
         return (
             task is not None
             and task.epoch == key.epoch
@@ -121,7 +121,7 @@ def _storable(beat: TaskBeat) -> TaskBeat:
 
 
 def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
-    """Indices in groups in which no host is there twice; nearly always one group."""
+    """Return indices in groups without a repeated host; nearly always one group."""
     groups: list[list[int]] = []
     seen: list[set[str]] = []
     for i, sync in enumerate(syncs):
@@ -140,10 +140,10 @@ def apply_reports(
     m: Moves, drafts: Sequence[Draft], taken: set[TaskKey], rules: Sequence[OperatorRule]
 ) -> list[tuple[Draft, TaskKey]]:
     """Make the moves of starts and ends, except those in `taken`, in a fixed order, and fill the
-    drafts. rules: the operators' own, for drains that begin here.
+    drafts.
 
-    Returns the ends whose task is not there: the caller looks whether their attempt had ended with
-    them on record.
+    rules: the operators' own, for drains that begin here. Returns the ends whose task is not there:
+    the caller looks whether an ended attempt has them on record.
     """
     for d in drafts:
         for key, port in d.claimed().items():
@@ -189,17 +189,15 @@ def apply_reports(
 
 
 def _began_too_early(task: TaskRow) -> bool:
-    """GANG-1: nothing of this attempt was launched yet. What runs is of one that the database has
-    forgotten, restored from a backup; its peers are elsewhere, and it must not stand for a rank of
+    """Return whether nothing of this attempt was launched yet (GANG-1). The process is then of an
+    attempt that the database has forgotten, restored from a backup; it must not stand for a rank of
     this one."""
     return task.state is TaskState.RESERVED and not task.barrier
 
 
 def find_stuck(draft: Draft) -> str | None:
-    """Why a host is to be given nothing more: a task it was rid of only on paper. The process holds
-    its devices, and others of its attempt may take long to end, so this does not wait for the
-    decision on the job. A report that is stale is true all the same.
-    """
+    """Return why a host must get no more work: a task that survives SIGKILL. Its devices stay busy,
+    so this does not wait for the decision on the job, and counts in a stale report too."""
     for key, facts in draft.ended():
         if facts.unkillable:
             return f"processes of rank {key.rank} of job {key.job_id} survive SIGKILL and hold what they hold"
@@ -207,8 +205,8 @@ def find_stuck(draft: Draft) -> str | None:
 
 
 def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
-    """Keep a task's beat. It comes with the report of its end too: a short task may never have told
-    of it before."""
+    """Keep a task's beat. The report of an end brings it too, because a short task may not have
+    told one."""
     if beat is None:
         return
     beat_at = now - timedelta(seconds=beat.age_seconds)
@@ -227,8 +225,7 @@ def order_preempt(
     operator_stop: bool,
     trigger_rank: int | None,
 ) -> PreemptRow:
-    """The order to stop one task. A task that falls because another fell is a sibling, whatever
-    felled that one."""
+    """Return the order to stop one task. A task that falls because another fell is a sibling."""
     sibling = (
         trigger_rank is not None and trigger_rank != key.rank and cause is not Cause.USER_CANCELLED
     )
@@ -242,7 +239,7 @@ def order_preempt(
 
 
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
-    """The event of a host that was flagged dead and speaks again."""
+    """Return the event of a host that was flagged dead and is heard again."""
     silent = max(0.0, (now - heartbeat_at).total_seconds())
     return NewEvent(
         kind="host.recovered",

@@ -1,8 +1,4 @@
-"""What people and loops ask of jobs: cancel, give a reservation up, go on after an end, take what a
-silent host held.
-
-Made of `moves`, and pure like them.
-"""
+"""The requests of people and loops about jobs: submit, cancel, retry, give a reservation up, lapse."""
 
 from __future__ import annotations
 
@@ -32,19 +28,18 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def hash_spec(spec: JobSpec) -> str:
-    """SHA-256 of the whole spec, secrets included: two submissions under one idempotency key must
+    """Return the SHA-256 of the whole spec with its secrets; two submissions under one key must
     agree in it."""
     return hashlib.sha256(_encoder.encode(spec)).hexdigest()
 
 
 def list_secrets(job: NewJob) -> dict[str, str]:
-    """Everything that is kept apart of a new job: its user's secrets, and what was minted for it,
-    which stands over them."""
+    """Return a new job's secrets: its user's, and over them those that were minted for it."""
     return {**job.spec.secrets, **job.minted}
 
 
 def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
-    """The error for a key that names another spec."""
+    """Return the error for a key that names another spec."""
     return Conflict(
         f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs "
         "from this one; "
@@ -54,7 +49,7 @@ def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
 
 
 def refuse_queue(name: str) -> ValidationError:
-    """The error for a queue that is not there."""
+    """Return the error for a queue that does not exist."""
     return ValidationError(
         f"there is no queue {name!r}; `holdfast queues` lists them",
         code="unknown_queue",
@@ -63,12 +58,12 @@ def refuse_queue(name: str) -> ValidationError:
 
 
 def no_job(job_id: str) -> NotFound:
-    """The error for an id no job has."""
+    """Return the error for an unknown job."""
     return NotFound(f"there is no job {job_id}; `holdfast jobs` lists them")
 
 
 def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> None:
-    """Raise Conflict unless a person's `retry` is possible. A parked job waits for nothing else."""
+    """Raise Conflict unless a person's `retry` is possible."""
     if state is JobState.WAITING and wait_cause in (PARKED, BACK_OFF):
         return
     if state not in sources(JOB, JobEvent.REVIVE):
@@ -76,7 +71,7 @@ def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> Non
 
 
 def refuse_retry(job_id: str, state: JobState) -> Conflict:
-    """The error for a `retry` of a job that nothing holds up."""
+    """Return the error for a `retry` of a job that goes on by itself."""
     return Conflict(
         f"job {job_id} is {state}; only one that failed, was cancelled, is parked or backs off "
         "can be retried"
@@ -84,7 +79,7 @@ def refuse_retry(job_id: str, state: JobState) -> Conflict:
 
 
 def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
-    """A person's cancel, in every state; a job that has ended is left as it is."""
+    """Cancel a job in any state; one that has ended is left as it is."""
     if job.state.terminal:
         return
     if job.state in (JobState.WAITING, JobState.QUEUED):
@@ -114,8 +109,7 @@ def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
-    """No host knows of it, so nothing has to be stopped: the reservation is taken back, then the
-    job cancelled."""
+    """Cancel a job that no host knows of, so nothing has to be stopped."""
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     change.outcome, change.cause, change.reason = Outcome.CANCELLED, Cause.USER_CANCELLED, reason
     change.ended_at = m.now
@@ -125,8 +119,8 @@ def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def expire(m: Moves, job: JobRow, reason: str) -> None:
-    """A reservation nobody was told of in time: back to its old place, at no charge; its attempt
-    number is not reused."""
+    """Give up a reservation that no host was told of in time: back to its old place, at no charge;
+    its attempt number is not reused."""
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     change.outcome, change.reason, change.ended_at = Outcome.EXPIRED, reason, m.now
     _release_tasks(m, job)
@@ -135,8 +129,7 @@ def expire(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
-    """Give up a reservation whose hosts did not all take it in time; False where they did, or are
-    on their way down."""
+    """Give up a reservation whose hosts did not all take it in time; return whether there was one."""
     tasks = m.ranks(job)
     asked = [t for t in tasks if t.state is TaskState.RESERVED and not t.replaced]
     missing = [t for t in asked if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
@@ -150,8 +143,7 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
 
 
 def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
-    """A reservation that only some of its hosts took in time: those that took it give it back,
-    together (DESIGN §3.4)."""
+    """Give up a reservation that only some of its hosts took in time: those give it back together."""
     drains.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
 
 
@@ -162,15 +154,15 @@ def _release_tasks(m: Moves, job: JobRow) -> None:
 
 
 def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
-    """A person's `retry`: queued again at the back. The caller has checked the state.
+    """Queue a job again at the back for a person's `retry`. The caller has checked the state.
 
-    A job that backs off goes on at once, in its old place and with its budgets as they are: it was
-    charged when it began to.
+    A job that backs off goes on at once, in its old place and with its budgets as they are, because
+    it was charged when it began to.
 
-    made: None, and the job has all its budgets again and all hosts; or, for a retry that counts,
-    how many it had before its last attempt. It then goes on as after any other retry. A last
-    failure that was charged already is not charged twice. Of a gang the rank that began the fall is
-    charged (GANG-4), where one did.
+    made: None: the job has all its budgets and all hosts again. For a retry that counts: how many
+    it had before its last attempt; it then goes on as after any other retry, and a last failure
+    that was charged already is not charged twice. In a gang, the rank that began the fall is
+    charged (GANG-4).
     """
     waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
     m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
@@ -197,7 +189,7 @@ def _charge_revival(job: JobRow, made: int | None) -> None:
 
 
 def lapse(m: Moves, leading_since: datetime) -> list[str]:
-    """Free the loaded tasks whose lease ended more than its margin ago. Returns the ids of their
+    """Free the loaded tasks whose lease ended more than its margin ago; return the ids of their
     jobs.
 
     LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
@@ -216,12 +208,12 @@ def lapse(m: Moves, leading_since: datetime) -> list[str]:
 
 
 def expired_reason(reservation_seconds: float) -> str:
-    """The sentence of a reservation that ran out."""
+    """Return the sentence of a reservation that ran out."""
     return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
 
 
 def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:
-    """The sentence of a reservation that not all of its hosts took. missing: the ranks whose places
-    were not kept."""
+    """Return the sentence of a reservation in which the places of the `missing` ranks were not
+    kept."""
     whose = name_places((task.rank, task.host_name) for task in missing)
     return f"the places of {whose} were not claimed within {reservation_seconds:g} s"

@@ -1,4 +1,4 @@
-"""What is free on hosts, checked once more at the moment a placement is written (ADMIT-2)."""
+"""What is free on hosts, checked once more when a placement is written (ADMIT-2)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class RoomCheck:
         self._memory = {host_id: host.free_memory_bytes for host_id, host in self._hosts.items()}
 
     def name(self, host_id: str) -> str:
-        """The host's name."""
+        """Return the host's name."""
         return self._hosts[host_id].name
 
     def take(self, placement: JobPlacement, need: Need) -> bool:
-        """Take the room of all the job's tasks, or of none: two leaders for a moment must not give
-        one GPU twice."""
+        """Take room for all the job's tasks, or for none: two leaders at once must not give one GPU
+        twice."""
         gpus, slots, memory = need
         taken: list[TaskPlacement] = []
         for task in placement.tasks:
@@ -52,7 +52,7 @@ class RoomCheck:
 
 
 def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> dict[str, int]:
-    """Queue → how many more jobs it may run, for queues that have a limit."""
+    """Return queue → how many more jobs it may run, for queues that have a limit."""
     return {
         name: max(0, limit - live.get(name, 0))
         for name, limit in limits.items()
@@ -61,7 +61,7 @@ def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> 
 
 
 def name_hosts(names: Iterable[str]) -> str:
-    """Names in order without repetition, for the sentence; the first three and how many more."""
+    """Return names in order without repetition: the first three and how many more."""
     unique = list(dict.fromkeys(names))
     more = f" and {len(unique) - 3} more" if len(unique) > 3 else ""
     return ", ".join(unique[:3]) + more

@@ -1,4 +1,4 @@
-"""The moves of one task: it is claimed, starts, ends or is lost, and its job with it."""
+"""The moves of one task and of its job with it: it is claimed, starts, ends or is lost."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from holdfast.moves.values import TaskPreempted
 
 
 def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
-    """Its agent reports a process. A task already started, or told to stop meanwhile, is left as it
-    is."""
+    """Note the process that its agent reports; leave a task that started before, or is to stop."""
     if task.state is not TaskState.RESERVED:
         return
     m.move_task(task, TaskEvent.START)
@@ -43,8 +42,8 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
 
 
 def start_job(m: Moves, job: JobRow) -> None:
-    """A reserved job all of whose tasks have started runs. A member that is being replaced keeps
-    nobody waiting."""
+    """Let a reserved job run once all its tasks have started, but for members that are being
+    replaced."""
     tasks = m.tasks[job.id].values()
     ready = all(t.state in (TaskState.RUNNING, TaskState.DONE) or t.replaced for t in tasks)
     if job.state is JobState.RESERVED and ready:
@@ -55,11 +54,10 @@ def start_job(m: Moves, job: JobRow) -> None:
 
 
 def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
-    """Its host keeps a place for this rank of a gang. With the last one the start barrier opens for
-    all (GANG-1).
+    """Keep a place for this rank of a gang; the last one opens the start barrier for all (GANG-1).
 
-    A claim that comes again, from an agent that was started anew, brings a new port, as long as
-    nobody was told the old.
+    A repeated claim, from an agent that was started anew, brings a new port, as long as the old one
+    was not given out.
     """
     if task.state is not TaskState.RESERVED or task.barrier:
         return
@@ -79,7 +77,7 @@ def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
 
 
 def started_reason(attempt: int) -> str:
-    """The sentence of a job that runs."""
+    """Return the sentence of a job that runs."""
     return f"attempt {attempt} runs"
 
 
@@ -112,34 +110,30 @@ def end_task(
             if all(t.state is TaskState.DONE for t in tasks):
                 _succeed(m, job)
             elif job.supervised and task.rank == 0:
-                drains.begin_drain(
-                    m,
-                    job,
-                    Cause.SIBLING_DRAINED,
-                    "the policy script has ended, and its host managers end with it",
-                )
+                over = "the policy script has ended, and its host managers end with it"
+                drains.begin_drain(m, job, Cause.SIBLING_DRAINED, over)
             else:
                 start_job(
                     m, job
-                )  # it may have been the last that was waited for: begun and over between two reports
+                )  # the job may have waited for this task, over since its last report
     elif task.state is TaskState.PREEMPTING and facts.stopped and not facts.unkillable:
         _confirm_task(m, job, task)
     else:
         _fail_task(m, job, task, rules)
-    # Reports of several ranks may come together; whose end was the first must still show (DRAIN-2).
+    # Reports of several ranks may come together, and the first end must still show (DRAIN-2).
     ago = timedelta(seconds=min(facts.ended_ago_seconds, MAX_RUNTIME_SECONDS))
     task.ended_at = max(m.now - ago, task.started_at or m.now)
 
 
 def guess_start(now: datetime, offered_at: datetime | None, runtime_seconds: float) -> datetime:
-    """When a task started that was never seen running: its end minus its run, and not before it was
-    offered."""
+    """Return when a task started that was never seen running: its run before `now`, after its
+    offer."""
     runtime = min(max(runtime_seconds, 0.0), MAX_RUNTIME_SECONDS)
     return max(offered_at or now, now - timedelta(seconds=runtime))
 
 
 def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
-    """Nothing more will be heard of a task: its lease lapsed, or there is evidence (LEASE-3)."""
+    """End a task without a report: its lease lapsed, or there is evidence (LEASE-3)."""
     task.facts = TaskFacts(lost=lost)
     if task.state is TaskState.PREEMPTING:
         _confirm_task(m, job, task, lost)
@@ -148,7 +142,7 @@ def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
 
 
 def _confirm_task(m: Moves, job: JobRow, task: TaskRow, lost: str | None = None) -> None:
-    """It was to stop, and has. lost: nothing of that was heard."""
+    """Note that a task which was to stop has gone. lost: why no report of that came."""
     m.move_task(task, TaskEvent.CONFIRM)
     about = TaskPreempted(
         job_id=job.id,
@@ -166,7 +160,7 @@ def _fail_task(m: Moves, job: JobRow, task: TaskRow, rules: Sequence[OperatorRul
     if job.state is JobState.DRAINING or task.facts is None:
         return
     if job.supervised and task.rank > 0 and task.barrier:
-        return  # MEMBER-1: what becomes of it is decided for itself (`moves.members`)
+        return  # it is replaced by itself (MEMBER-1, `moves.members`)
     found = classify_fallen(task.facts, rules, member=job.supervised and task.rank > 0)
     if job.tasks > 1:
         found = name_rank(found, task.rank, task.host_name)
@@ -182,11 +176,11 @@ def _succeed(m: Moves, job: JobRow) -> None:
         job.started_at = max(started, default=m.now)
         change.started_at = job.started_at
         m.log("job.started", job, started_reason(job.attempts))
-    members = tuple(
+    members = [
         MemberRecord(rank=t.rank, host=t.host_name, state=t.state, exit_code=0, facts=t.facts)
         for t in ranks
-    )
-    completion = Completion(decision=decision, trigger_rank=None, members=members)
+    ]
+    completion = Completion(decision=decision, trigger_rank=None, members=tuple(members))
     end_attempt(m, job, change, completion)
     m.move_job(job, JobEvent.SUCCEED, decision.reason)
     job.ended_at = m.now

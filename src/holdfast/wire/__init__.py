@@ -1,2 +1,1 @@
-"""Messages and codecs. Pure: values in, bytes out, and back. Sockets live in `controller`, `agent`
-and `process`."""
+"""Messages and codecs. Pure: values in, bytes out, and back."""

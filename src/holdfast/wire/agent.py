@@ -38,10 +38,10 @@ class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class HostFacts(AgentMessage, frozen=True, kw_only=True):
-    """What a host says of itself at registration.
+    """A host's description of itself at registration.
 
-    cpu_slots: how many CPU tasks it runs at once. queues: queues it serves; empty: all.
-    address: what other hosts of a gang reach it by (`agent --advertise`).
+    cpu_slots: how many CPU tasks it runs at once. queues: the queues it serves; empty: all.
+    address: how other hosts of a gang reach it (`agent --advertise`).
     probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
     """
 
@@ -61,9 +61,8 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
     """Sent with a join token (first time: a key comes back) or with the host key (a new
     incarnation).
 
-    claim: random, kept by the agent from before its first try with a join token. A spent token that
-    comes again with the claim that spent it is answered with a key again, so an answer that was
-    lost costs no new token.
+    claim: random, kept by the agent from before its first try. A spent token that comes again with
+    the claim that spent it gets a key again, so a lost answer costs no new token.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -72,8 +71,7 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
-    """`host_key` is there only when a join token was exchanged; it is shown once and only its hash
-    is stored."""
+    """`host_key` answers a join token; it is shown once, and only its hash is stored."""
 
     host_id: str
     host_key: str | None = None
@@ -90,12 +88,10 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
 
 
 class TaskReport(AgentMessage, frozen=True, kw_only=True):
-    """One task as its agent knows it. `facts` is there exactly when `state` is "ended"; it repeats
-    until acknowledged.
+    """One task as its agent knows it. `facts` is there exactly when it "ended", until acknowledged.
 
-    claimed: a rank of a gang whose place is kept here and which waits for the others (the start
-    barrier).
-    port: with "claimed" by rank 0: a free port on this host, for the rendezvous.
+    claimed: a rank of a gang whose place is kept and which waits for the others (the start
+    barrier). port: with it, from rank 0: a free port on this host, for the rendezvous.
     """
 
     key: TaskKey
@@ -111,11 +107,11 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
 
     seq: grows with every call of one agent process; a newer call answers an older waiting one at
     once.
-    wait_seconds: how long the answer may wait for something to say; 0 answers at once.
-    settings_rev: the settings revision the agent goes by.
-    leaving: the host shuts down; nothing more is to be sent to it.
-    shares_peers: this agent finds the peers of a gang in `SyncAnswer.gangs`; for one that does not,
-    each order lists them.
+    wait_seconds: how long the answer may wait for a command; 0 answers at once.
+    settings_rev: the settings revision the agent goes by. leaving: the host shuts down and takes no
+    more.
+    shares_peers: the agent finds the peers of a gang in `SyncAnswer.gangs`; otherwise each order
+    lists them.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -128,8 +124,8 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
-    """Keep a place for this rank of a gang, and say so; nothing starts yet (GANG-1). Repeats until
-    it is claimed."""
+    """Keep a place for this rank of a gang and report it; nothing starts yet (GANG-1). Repeats
+    until then."""
 
     key: TaskKey
     attempt: int
@@ -137,7 +133,7 @@ class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
 
 
 class RankPeer(AgentMessage, frozen=True, kw_only=True):
-    """A rank of a gang and the host it runs on, as that host says others reach it."""
+    """A rank of a gang and its host, with the address by which others reach it."""
 
     rank: int
     host: str
@@ -145,19 +141,19 @@ class RankPeer(AgentMessage, frozen=True, kw_only=True):
 
 
 class GangHost(AgentMessage, frozen=True, array_like=True):
-    """A host of a gang, as it says others reach it. An array on the wire: every host is told of
-    every other."""
+    """A host of a gang and its address. An array on the wire, because every host learns of every
+    other."""
 
     name: str
     address: str
 
 
 class Gang(AgentMessage, frozen=True, kw_only=True):
-    """Where the ranks of a gang are, once for all its orders in an answer: what each order listed
-    would grow with its square.
+    """Where the ranks of a gang are, once per answer: listed in each order, it would grow with its
+    square.
 
-    hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 for a rank
-    that has no host now.
+    hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 without a
+    host now.
     """
 
     job_id: str
@@ -176,7 +172,7 @@ class Gang(AgentMessage, frozen=True, kw_only=True):
 
 
 class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
-    """What an earlier attempt of this rank left; fetched from `GET /v1/agent/checkpoint` before the
+    """A checkpoint of an earlier attempt, to be fetched from `GET /v1/agent/checkpoint` before the
     start."""
 
     number: int
@@ -186,23 +182,21 @@ class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
 
 
 class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
-    """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, the devices' and
+    """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, devices' and
     torchrun's.
 
-    ttl_seconds counts from the *start* of the sync that brought it (LEASE-1).
-    attempt: the attempt's number, from 1. gpus: device indices on this host.
-    visible_gpus: what it sees, where that is more: with one device a rank, those of all ranks of
-    the gang on this host in
-        their order, so that LOCAL_RANK is the index of its own, as under torchrun.
+    ttl_seconds counts from the *start* of the sync that brought it (LEASE-1). attempt: from 1.
+    gpus: device indices on this host. visible_gpus: where the task sees more: with one device a
+    rank, those of all the gang's ranks here in their order, so that LOCAL_RANK is the index of its
+    own.
     local_rank … group_world_size: among the ranks on this host, and this host among the gang's
     hosts, as torchrun counts.
     master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the
     agent picks one.
-    peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`); for others
-    they are in `SyncAnswer.gangs`.
-    checkpoint: what the attempt before left; at most `inline_bytes` of it also go into
-    CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec. argv may then be
-    empty: the image's own command.
+    peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`).
+    checkpoint: of an earlier attempt; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
+    image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the
+    image's own.
     """
 
     key: TaskKey
@@ -238,11 +232,10 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
 
 
 class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
-    """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until the end is reported;
-    acts once.
+    """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until its end is reported.
 
-    operator_stop: a host or queue was switched off hard: the trip of that watchdog (exit code 79)
-    goes on record.
+    operator_stop: a host or queue was switched off hard: that watchdog's trip (exit code 79) goes
+    on record.
     """
 
     key: TaskKey
@@ -260,9 +253,8 @@ class CheckpointStored(AgentMessage, frozen=True, kw_only=True):
 
 
 class CheckpointSkip(AgentMessage, frozen=True, kw_only=True):
-    """What was offered cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes are not those
-    on record, or are gone. Answered by a `CheckpointOffer`, the next older one of this rank, or
-    404."""
+    """An offer that cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes differ or are
+    gone. The answer is a `CheckpointOffer`, the next older one of this rank, or 404."""
 
     key: TaskKey
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -278,8 +270,7 @@ class Renewed(AgentMessage, frozen=True, kw_only=True):
 
 
 class RefusedReport(AgentMessage, frozen=True, kw_only=True):
-    """A report about a task that changed nothing, because its epoch or host is not the current one
-    (FENCE-1)."""
+    """A report that changed nothing, because its epoch or host is not the current one (FENCE-1)."""
 
     key: TaskKey
     status: int = 409
@@ -287,19 +278,17 @@ class RefusedReport(AgentMessage, frozen=True, kw_only=True):
 
 
 class NewWatch(AgentMessage, frozen=True, kw_only=True):
-    """Settings changed; the task is watched by these from now on."""
+    """Changed settings that the task is watched by from now on."""
 
     key: TaskKey
     watch: WatchSettings
 
 
 class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
-    """Commands down. `lost`: tasks the controller does not know on this host: end them (watchdog
-    77).
+    """Commands down. `lost`: tasks unknown to the controller on this host: end them (watchdog 77).
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
-    unread: task reports of this sync that could not be read, not even whose they are, and why.
-    gangs: of the gangs that `launch` has ranks of.
+    unread: task reports of this sync without a readable key, and why. gangs: those of `launch`.
     """
 
     claim: list[ClaimOrder] = []
@@ -317,8 +306,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
 
 
 class Forensics(AgentMessage, frozen=True, kw_only=True):
-    """What was gathered before a kill, bounded in time and size. `sections` maps a title to
-    text."""
+    """Evidence gathered before a kill, bounded in time and size. `sections` maps a title to text."""
 
     key: TaskKey
     reason: str
@@ -329,8 +317,7 @@ class Forensics(AgentMessage, frozen=True, kw_only=True):
 class LogUpload(AgentMessage, frozen=True, kw_only=True):
     """Bytes `[offset, offset + len(data))` of a stream, secrets masked by as many asterisks.
 
-    An offset beyond what was sent before leaves a gap. ended: nothing follows; `data` may then be
-    empty.
+    An offset beyond the last leaves a gap. ended: nothing follows; `data` may then be empty.
     """
 
     key: TaskKey
@@ -347,8 +334,7 @@ class LogsRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class LogsAnswer(AgentMessage, frozen=True, kw_only=True):
-    """`refused`: tasks whose logs nobody wants (no attempt of that job and epoch ran here); send no
-    more of them."""
+    """`refused`: tasks whose logs are not wanted (no such attempt ran here); send no more of them."""
 
     refused: list[TaskKey] = []
 

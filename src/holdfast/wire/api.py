@@ -85,8 +85,7 @@ class ApiBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(ApiBody, frozen=True, kw_only=True, omit_defaults=True):
-    """RFC 9457. `code` is the stable word; `detail` says what happened and what to do; `field`
-    points into the body."""
+    """RFC 9457. `code` is the stable word, `detail` the sentence, `field` points into the body."""
 
     type: str = "about:blank"
     title: str = ""
@@ -111,8 +110,8 @@ class CancelRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RetryRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's retry. `counted`: it is one more retry of the budget there is; otherwise all
-    budgets begin anew.
+    """A person's retry. `counted`: one more retry of the present budget; otherwise all budgets
+    begin anew.
 
     from_scratch: its checkpoints are forgotten; otherwise each rank starts from its newest.
     """
@@ -124,9 +123,8 @@ class RetryRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RetryState(ApiBody, frozen=True, kw_only=True):
     """Where a job stands in its chain. `sentence`: "attempt 2 of 4, next at 12:03:20".
 
-    attempt: attempts so far, the running one included. of: how many its retries allow in all.
-    retries_left: how many of them are left. next_at: when the next is due. held: whose kill switch
-    holds it back.
+    attempt: attempts so far, with the running one. of: how many its retries allow. retries_left:
+    how many of them are left. next_at: when the next is due. held: whose kill switch holds it back.
     """
 
     sentence: str
@@ -185,8 +183,8 @@ class RetryHold(ApiBody, frozen=True, kw_only=True):
 
 
 class RetriesOf(ApiBody, frozen=True, kw_only=True):
-    """How many jobs of one project wait for their retry. backing_off: until its time; held: by a
-    kill switch."""
+    """Jobs of one project that wait for a retry. backing_off: for its time; held: for a kill
+    switch."""
 
     project: str
     backing_off: int = 0
@@ -194,8 +192,8 @@ class RetriesOf(ApiBody, frozen=True, kw_only=True):
 
 
 class RetriesView(ApiBody, frozen=True, kw_only=True):
-    """Retries of the whole cluster. enabled: no kill switch is thrown anywhere. rate_limit: per
-    second, null without one."""
+    """Retries of the whole cluster. enabled: no kill switch is thrown. rate_limit: per second, or
+    null."""
 
     enabled: bool
     holds: list[RetryHold]
@@ -208,8 +206,7 @@ class RetriesView(ApiBody, frozen=True, kw_only=True):
 class RulesView(ApiBody, frozen=True, kw_only=True):
     """The operators' rules of classification, as they were written and as they are read.
 
-    problem: why the text is not in force, where an older version kept what this one cannot read; no
-    rule is then.
+    problem: why the text is not in force, where it was written by another version; no rule is then.
     """
 
     text: str
@@ -238,10 +235,9 @@ class RulesTrial(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class RulesFinding(ApiBody, frozen=True, kw_only=True):
-    """What such an end is taken for, which rule says so, and what it went by.
+    """The cause of such an end, the rule that found it, and its evidence.
 
-    charged_to: the budget the cause is charged to: retries, infra, watchdog, nothing, or never (it
-    is not retried).
+    charged_to: the budget: retries, infra, watchdog, nothing, or never (it is not retried).
     """
 
     cause: str
@@ -255,19 +251,17 @@ class RulesFinding(ApiBody, frozen=True, kw_only=True):
 
 
 class PauseRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops what runs (the operator-stop watchdog, exit code 79; requeued at no
-    charge)."""
+    """`hard` also stops running jobs (operator-stop watchdog, exit code 79; requeued at no charge)."""
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
 
 
 class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops what runs there. `deadline_seconds`, with drain: how long running work may
-    go on; then it is stopped.
+    """`hard` also stops running work. `deadline_seconds`, with drain: how long it may go on.
 
-    scale_down, with drain: the host is not needed any more. What runs there is stopped now, or when
-    the deadline comes, with its grace and the cause `scaled_down`, charged to nothing.
+    scale_down, with drain: the host is not needed any more. Running work is stopped now, or at the
+    deadline, with its grace and the cause `scaled_down`, charged to nothing.
     """
 
     deadline_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
@@ -277,15 +271,15 @@ class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings to set (value, or null / "off" to switch a limit off), and names to go back to the
-    layer below."""
+    """Settings to set (a value, or null / "off" for no limit), and names that go back to the layer
+    below."""
 
     set: Annotated[dict[Name, Value], Meta(max_length=128)] = {}
     unset: Annotated[list[Name], Meta(max_length=128)] = []
 
 
 class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new token. A `join` token is spent by its first use and lives an hour unless said
+    """A new token. A `join` token is spent by its first use and lives an hour unless told
     otherwise."""
 
     role: Literal["admin", "submit", "read", "join"]
@@ -304,7 +298,7 @@ class TokenCreated(ApiBody, frozen=True, kw_only=True):
 
 
 class WhyLine(ApiBody, frozen=True, kw_only=True):
-    """One thing that holds a job, and what to do about it."""
+    """One reason why a job does not go on, and what to do about it."""
 
     code: str  # waiting_start_time, back_off, queue_paused, max_running, no_host_serves_queue, no_room, behind, draining, running, ended, …
     message: str
@@ -312,7 +306,7 @@ class WhyLine(ApiBody, frozen=True, kw_only=True):
 
 
 class Why(ApiBody, frozen=True, kw_only=True):
-    """Why a job is where it is: the state, the last decision's sentence, and every thing that holds
+    """Why a job is where it is: the state, the last decision's sentence, and everything that holds
     it."""
 
     job_id: str
@@ -322,8 +316,8 @@ class Why(ApiBody, frozen=True, kw_only=True):
 
 
 class ForensicsView(ApiBody, frozen=True, kw_only=True):
-    """What was gathered before a kill of one attempt. epoch: tells the lives of a rank apart that
-    was replaced."""
+    """What was gathered before a kill of one attempt. epoch: tells the lives of a replaced rank
+    apart."""
 
     attempt: int
     rank: int
@@ -334,16 +328,14 @@ class ForensicsView(ApiBody, frozen=True, kw_only=True):
 
 
 class HostView(HostRecord, frozen=True, kw_only=True):
-    """A host and its slots. `slots` = {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, busy
-    from live leases."""
+    """A host and its slots: {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, from live leases."""
 
     slots: dict[str, dict[str, int]] = {}  # noqa: RUF012  msgspec copies an empty default
     dead: bool = False
 
 
 class LogLine(ApiBody, frozen=True, kw_only=True):
-    """Bytes of a stream in an SSE `log` event: base64 in `data`. `gap` counts bytes dropped just
-    before."""
+    """Bytes of a stream in an SSE `log` event, base64 in `data`. `gap`: bytes dropped just before."""
 
     attempt: int
     rank: int

@@ -1,5 +1,4 @@
-"""What a token may be made of, so that it is refused where it is read, before a library fails on it
-in its own words."""
+"""The form of a token, so that a bad one is refused where it is read and not deep in a library."""
 
 from __future__ import annotations
 
@@ -9,6 +8,5 @@ _TOKEN = re.compile(r"[!-~]+")
 
 
 def is_token(text: str) -> bool:
-    """Whether the Authorization header can carry it: no space, no line break, nothing outside
-    ASCII."""
+    """Return whether the Authorization header can carry it: printable ASCII without spaces."""
     return _TOKEN.fullmatch(text) is not None

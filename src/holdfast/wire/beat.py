@@ -25,7 +25,7 @@ MAX_DATAGRAM_BYTES = 2048
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One datagram. `task` is a `TaskKey` in text; a stale epoch is ignored by whoever reads it."""
+    """One datagram. `task` is a `TaskKey` in text; readers ignore a stale epoch."""
 
     task: Annotated[str, Meta(max_length=128)]
     step: Annotated[int, Meta(ge=0, le=2**53)] | None = None

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words: msgspec's sentence about a type, as a person says it."""
+"""msgspec's sentence about a value of the wrong type, in a person's words."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ _WORD_CHARS = 60
 
 
 def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
-    """`sentence`, which is msgspec's without its path, in words; as it is where it is none of those
-    known here.
+    """Return `sentence`, msgspec's without its path, in plain words where its form is known.
 
-    kind, path: the type that was decoded and the field's path in it, where they are known: the
-    words it may be are named.
+    kind, path: the type that was decoded and the field's path in it, to name the words it may be.
     """
     if found := re.fullmatch(r"Expected `str` matching regex (.+)", sentence, re.S):
         return f"must be {_PATTERNS.get(_literal(found[1]), 'written in another way')}"
@@ -65,20 +63,18 @@ def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
 
 
 def split_path(text: str) -> tuple[str, str]:
-    """msgspec's sentence, and the path of the field it is about: `retry.jitter`; of a key, that of
-    its table."""
+    """Split off the path of the field (`retry.jitter`); for a key, that of its table."""
     found = _PATH.search(text)
     return (text[: found.start()], found[1]) if found else (text, "")
 
 
 def clip(text: str, chars: int = _WORD_CHARS) -> str:
-    """`text`, of a long one the beginning: it is there to be recognised, not to be read."""
+    """Return the beginning of a long text: enough to recognise it."""
     return text if len(text) <= chars else text[: chars - 1] + "…"
 
 
 def words_of(kind: Any, path: str) -> tuple[str, ...]:
-    """The words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of the struct `kind` may
-    be; none where it is no field of words."""
+    """Return the words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of `kind` may be."""
     for name in re.findall(r"[A-Za-z_]\w*", path):
         holder = next(
             (
@@ -103,7 +99,7 @@ def words_of(kind: Any, path: str) -> tuple[str, ...]:
 
 
 def _arms(kind: Any) -> list[Any]:
-    """The types a value may have: those of a union, and of a list those of its items."""
+    """Return the types a value may have: those of a union, and a list's items' types."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return [arm for one in typing.get_args(kind) for arm in _arms(one)]
     if typing.get_origin(kind) in (list, tuple):

@@ -38,8 +38,8 @@ Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)"
 
 
 class WebhookRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new hook. events: kinds or beginnings of them ("job.*"); none: all but those about
-    webhooks. secret: the server makes one where none is given."""
+    """A new hook. events: kinds or beginnings ("job.*"); none: all but webhooks' own. secret: else
+    made here."""
 
     url: Url
     events: Patterns = []  # noqa: RUF012  msgspec copies an empty default
@@ -49,7 +49,7 @@ class WebhookRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class WebhookPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change; a field that is left out stays. project null: every project."""
+    """Changes; a field that is left out stays. project null: every project."""
 
     url: Url | UnsetType = UNSET
     events: Patterns | UnsetType = UNSET
@@ -58,15 +58,14 @@ class WebhookPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RotateRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new secret. Until `grace_seconds` are over the one before signs too, so that receivers can
-    change over."""
+    """A new secret. The old one signs too for `grace_seconds`, so that receivers can change over."""
 
     secret: Secret | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=MAX_GRACE_SECONDS)] = DAY_SECONDS
 
 
 class WebhookPause(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why; shown to whoever looks at the hook."""
+    """The reason, shown with the hook."""
 
     reason: Label = ""
 
@@ -78,7 +77,7 @@ class WebhookCreated(WebhookRecord, frozen=True, kw_only=True):
 
 
 class TestResult(ApiBody, frozen=True, kw_only=True):
-    """What came of one try. status None: there was no answer; `error` says why."""
+    """The result of one try. status None: no answer; `error` says why."""
 
     delivered: bool
     status: int | None

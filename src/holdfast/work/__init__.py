@@ -1,10 +1,8 @@
-"""What runs inside a user's job: `beat`, `section`, `track`, `checkpoint` and `on_drain`. Standard
-library only, cheap to import.
+"""The job library: `beat`, `section`, `track`, `checkpoint` and `on_drain`. Standard library only.
 
-All of it does nothing outside Holdfast, and nothing in it ever raises into the user's script or
-makes it
-wait for another machine: a job must run the same with and without Holdfast, and must not fall over
-it.
+Outside Holdfast all of it does nothing. It never raises into the user's script, except for wrong
+arguments, and never makes it wait for another machine, because a job must run the same with and
+without Holdfast.
 """
 
 from holdfast.work import checkpoint

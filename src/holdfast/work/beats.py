@@ -33,8 +33,7 @@ MAX_TIMEOUT_SECONDS = 30 * 86_400
 
 
 def _whole(number: Any) -> int | None:
-    """Return `number` as a datagram may carry it, None where it may not. Never raises: it came from
-    a user."""
+    """Return `number` as a datagram may carry it, else None. Never raises: it came from a user."""
     try:
         value = index(number)
     except TypeError:
@@ -48,7 +47,7 @@ def _whole(number: Any) -> int | None:
 
 
 def _quoted(text: str) -> bytes:
-    """Return `text` as a JSON string, in UTF-8, with what UTF-8 cannot hold replaced."""
+    """Return `text` as a JSON string in UTF-8, with characters that UTF-8 lacks replaced."""
     from json import dumps  # only sections need it
 
     clean = text.encode("utf-8", "replace").decode("utf-8")
@@ -120,7 +119,7 @@ class Reporter:
         self._line.send_patiently(self._prefix + b"}", PATIENCE_SECONDS)
 
     def leave(self, section: Section) -> None:
-        """Say that the work left `section`, and with it what was opened inside."""
+        """Report that the work left `section`, and with it the sections opened inside."""
         self.flush()
         for depth in range(len(self._sections) - 1, -1, -1):
             if self._sections[depth] is section:
@@ -193,8 +192,7 @@ _looked = False
 
 
 def _find_reporter() -> Reporter | None:
-    """Return this process's reporter, None outside Holdfast. The environment is read once, at the
-    first use."""
+    """Return this process's reporter, None outside Holdfast. The environment is read once."""
     global _reporter, _looked
     if not _looked:
         task, address = os.environ.get("HOLDFAST_TASK"), os.environ.get("HOLDFAST_BEAT_SOCKET")
@@ -209,16 +207,14 @@ def _find_reporter() -> Reporter | None:
 def beat(
     step: SupportsIndex | float | None = None, total: SupportsIndex | float | None = None
 ) -> None:
-    """Say that the work moved forward. Call it where the work really did: after a step, a batch, a
+    """Report that the work moved forward. Call it where it really did: after a step, a batch, a
     file.
 
-    step: how far it is, a whole number; total: how far it will go. Both are shown, and the step
-    tells a retry that makes progress from one that does not. Once given they are repeated until
-    given again.
+    step: how far it is, a whole number; total: how far it will go. Both are shown and repeated
+    until given again, and the step tells a retry that makes progress from one that does not.
 
-    Costs microseconds, waits for nothing and raises nothing; outside Holdfast it does nothing. The
-    first beat
-    arms the stall watchdog: from then on silence is suspicious.
+    Costs microseconds, never waits and never raises; outside Holdfast it does nothing. The first
+    beat arms the stall watchdog: from then on silence is suspicious.
     """
     reporter = _reporter
     if reporter is None:
@@ -242,8 +238,7 @@ def section(name: str, timeout: float | None = None) -> Section:
 
 
 def track(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
-    """Yield from `iterable` and beat after each item that was worked on, with its number and the
-    total.
+    """Yield from `iterable` and beat after each item, with its number and the total.
 
     total: how many there are; taken from `len()` where the iterable has one.
     """

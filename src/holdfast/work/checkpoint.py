@@ -1,9 +1,9 @@
 """`checkpoint.save` and `checkpoint.load`: what one attempt leaves for the next.
 
-A save is a file in the folder that the agent gave (`HOLDFAST_CHECKPOINT_OUT`): written under a name
-that begins with a dot, flushed to the disk, then renamed to `checkpoint` or `checkpoint.<step>`. A
-datagram tells the agent (`wire.beat`), which uploads the newest in the background. Where one is
-lost nothing else is: the agent also looks by itself, and at the end.
+A save is a file in the agent's folder `HOLDFAST_CHECKPOINT_OUT`: written under a name that begins
+with a dot, flushed to the disk, then renamed to `checkpoint` or `checkpoint.<step>`. A datagram
+tells the agent (`wire.beat`), which uploads the newest in the background. A lost datagram loses
+nothing, because the agent also looks by itself, and at the end.
 
 Any language can do the same; `holdfast checkpoint save FILE` does it for a shell.
 """
@@ -31,17 +31,16 @@ _said = False
 def save(
     data: Data | Path, step: SupportsIndex | None = None, *, local: Path | None = None
 ) -> bool:
-    """Leave `data`, bytes or the path of a file, for the next attempt of this rank. Returns whether
-    it was kept.
+    """Leave `data`, bytes or a file's path, for the next attempt of this rank; return whether it
+    was kept.
 
-    step: how far the work is; shown, and handed to the next attempt. The file is copied: it may be
-    changed afterwards.
-    local: where to keep it outside Holdfast (whole or not at all); without it nothing is kept
-    there.
+    step: how far the work is; shown, and handed to the next attempt. The file is copied, so it may
+    change afterwards.
+    local: where to keep it outside Holdfast (whole or not at all); otherwise it is not kept there.
 
-    Returns when the bytes are on this machine's disk; the agent uploads them meanwhile, and a save
-    that comes before the one before it was uploaded takes its place. Never raises for the disk or
-    the agent: what fails is said on stderr, once.
+    Returns when the bytes are on this machine's disk; the agent uploads them meanwhile, and a newer
+    save replaces one that is not uploaded yet. Never raises for the disk or the agent: a failure is
+    told on stderr, once.
 
     Raises:
         TypeError: `data` is neither bytes nor a path, or `step` no whole number.
@@ -67,7 +66,7 @@ def save(
 
 
 def load(*, local: Path | None = None) -> bytes | None:
-    """What the attempt before left, or None: this is the first, or it left nothing.
+    """Return the checkpoint of an earlier attempt; None in the first, or where none was left.
 
     local: where `save` kept it outside Holdfast.
 
@@ -82,8 +81,7 @@ def load(*, local: Path | None = None) -> bytes | None:
 
 
 def path(*, local: Path | None = None) -> str | None:
-    """The file `load` reads, for those who read it themselves. It is theirs for as long as the task
-    runs; copy it to keep it."""
+    """Return the file `load` reads. It stays for as long as the task runs; copy it to keep it."""
     if os.environ.get("HOLDFAST_TASK"):
         return os.environ.get("HOLDFAST_CHECKPOINT") or None
     if local is not None and os.path.exists(local):
@@ -92,7 +90,7 @@ def path(*, local: Path | None = None) -> str | None:
 
 
 def step() -> int | None:
-    """The step that was given when the checkpoint was saved, or None."""
+    """Return the step that was given when the checkpoint was saved, or None."""
     text = os.environ.get("HOLDFAST_CHECKPOINT_STEP", "")
     return int(text) if text.isdigit() else None
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class DrainHook:
-    """SIGTERM's handler of one process: the functions, each run once, then whoever was there
-    before, then the signal itself."""
+    """SIGTERM's handler of one process: each function once, then the earlier handler, then the
+    signal itself."""
 
     def __init__(self) -> None:
         import signal
@@ -28,7 +28,7 @@ class DrainHook:
         self._before: Any = signal.signal(signal.SIGTERM, self.handle)
 
     def add(self, function: Callable[[], Any]) -> None:
-        """Run `function` at the drain, after those that were added before it."""
+        """Run `function` at the drain, after those added before it."""
         self._functions.append(function)
 
     @property
@@ -86,11 +86,11 @@ def on_drain(function: F) -> F:
     """Run `function` once when this attempt is told to stop (preempted, cancelled, its host
     drained), then end.
 
-    It has the job's grace (15 s unless set otherwise) to save what the next attempt needs. It runs
-    in the main thread, so call `on_drain` there; a handler of SIGTERM that was there before is
-    called after it, and then the process ends as the signal ends it. One that is set later takes
-    its place. Several functions may be given; all of them run, also where one raises or calls
-    `sys.exit`. Outside Holdfast nothing happens. May be used as a decorator.
+    It has the job's grace (15 s by default) to save what the next attempt needs. It runs in the
+    main thread, so call `on_drain` there. An earlier handler of SIGTERM is called after it, and
+    then the process ends as the signal ends it; a handler that is set later replaces it. Several
+    functions may be given; all of them run, even where one raises or calls `sys.exit`. Outside
+    Holdfast nothing happens. May be used as a decorator.
 
     Raises:
         ValueError: not called in the main thread.

@@ -1,5 +1,4 @@
-"""The line to the agent: a Unix datagram socket that never waits, never raises, and comes back by
-itself."""
+"""The line to the agent: a Unix datagram socket that never waits, never raises, and reconnects."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ class Line:
         self._retry_at = 0.0
 
     def send(self, datagram: bytes, now: float) -> bool:
-        """Send, or drop. Returns whether the kernel took it; `now` is of `time.monotonic()`.
+        """Send, or drop; return whether the kernel took it. `now` is of `time.monotonic()`.
 
-        A full buffer means that the agent is slow: the next datagram says more than this one. A
-        dead agent's
-        socket refuses: the line is opened anew, at most once in `RECONNECT_SECONDS`.
+        A full buffer means that the agent is slow, and the next datagram says more than this one. A
+        dead agent's socket refuses, and the line is opened anew, at most once in
+        `RECONNECT_SECONDS`.
         """
         sock = self._socket
         if sock is None:
@@ -93,6 +92,6 @@ class Line:
                 pass
 
     def reopen(self) -> None:
-        """Close the socket and let the next send open it at once: for the child of a fork."""
+        """Close the socket and let the next send open it at once, in the child of a fork."""
         self.close()
         self._retry_at = 0.0

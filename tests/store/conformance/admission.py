@@ -603,7 +603,7 @@ async def test_a_retry_decided_while_held_backs_off_when_it_is_let_go(rig: Rig) 
     job = await rig.fail(job_id, max_retries=1, retry_delay=100.0, held="the cluster")
     assert (job.wait_cause, job.wait_until) == ("retries_held", None)
     assert job.retry_at == rig.now + timedelta(seconds=100)
-    assert "held, for the cluster holds all retries" in job.reason
+    assert "held, because the cluster holds all retries" in job.reason
     assert len(await events_of(rig, job_id, "job.retry_held")) == 1
     await throw(rig, "cluster", False)
     rig.tick(10)

@@ -208,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_had_is_a_failed_start(cluster: Cluster) -> 
         )
 
     reason = wait_until(told, 40, what="the failed start")
-    assert "checkpoint could not be had" in reason
+    assert "checkpoint could not be fetched" in reason
     assert "SHA-256" in reason
     assert cluster.output(job, attempt=2) == b""
     cluster.client.cancel(job)

@@ -34,14 +34,14 @@ from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
 from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, find_ports
-from holdfast.core.endings.rules import OperatorRule, find_match
+from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
 from holdfast.core.facts import Classified, TaskFacts
 from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
 
 SIGKILL = 9
 NEAR_LIMIT = 0.95
-"""A SIGKILL that nobody here sent, this near to the memory limit, is taken for the OOM killer's."""
+"""A SIGKILL that Holdfast did not send, this near to the memory limit, counts as the OOM killer's."""
 OPERATOR = "operator:"
 """How the rule of an end begins that an operator's rule explained."""
 HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
@@ -60,23 +60,10 @@ class Rule(NamedTuple):
 
 def signal_name(number: int) -> str:
     """Return the name of a Linux signal, `SIG` and its number where it has none."""
-    names = {
-        1: "SIGHUP",
-        2: "SIGINT",
-        3: "SIGQUIT",
-        4: "SIGILL",
-        6: "SIGABRT",
-        7: "SIGBUS",
-        8: "SIGFPE",
-        9: "SIGKILL",
-        11: "SIGSEGV",
-        13: "SIGPIPE",
-        14: "SIGALRM",
-        15: "SIGTERM",
-        24: "SIGXCPU",
-        25: "SIGXFSZ",
-    }
-    return names.get(number, f"SIG{number}")
+    return _SIGNAL_NAMES.get(number, f"SIG{number}")
+
+
+_SIGNAL_NAMES = {number: name for name, number in SIGNALS.items()}
 
 
 def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence | None:
@@ -95,48 +82,32 @@ def _own_end(facts: TaskFacts) -> bool:
 
 
 def _find_device_xid(facts: TaskFacts) -> Evidence | None:
-    xid = find_xid(facts.xids, Blame.HARDWARE) if _own_end(facts) else None
-    return (
-        None
-        if xid is None
-        else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
-    )
+    return _find_xid_of(facts, Blame.HARDWARE) if _own_end(facts) else None
+
+
+def _find_xid_of(facts: TaskFacts, blame: Blame) -> Evidence | None:
+    xid = find_xid(facts.xids, blame)
+    if xid is None:
+        return None
+    return {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
 
 
 def _list_codes(codes: Sequence[int]) -> str:
     return ", ".join(str(code) for code in dict.fromkeys(codes))
 
 
-DEVICES = (
-    Rule(
-        "unkillable",
-        lambda f: _when(f.unkillable),
-        Cause.GPU_FAULT,
-        lambda f, e: "the process survived SIGKILL: it is stuck in the kernel or a driver",
-    ),
-    Rule(
-        "gpu-lost",
-        lambda f: _when(f.gpu_lost is not None and _own_end(f), gpu_lost=f.gpu_lost),
-        Cause.GPU_FAULT,
-        lambda f, e: f"a GPU of it no longer answers: {f.gpu_lost}",
-    ),
-    Rule(
-        "gpu-ecc",
-        lambda f: _when(
-            f.ecc_errors > 0 and _own_end(f), ecc_errors=f.ecc_errors, xids=_list_codes(f.xids)
-        ),
-        Cause.GPU_FAULT,
-        lambda f, e: (
-            f"its GPU counted {f.ecc_errors} uncorrectable memory errors (ECC) while it ran"
-        ),
-    ),
-    Rule(
-        "gpu-xid",
-        _find_device_xid,
-        Cause.GPU_FAULT,
-        lambda f, e: f"the driver reported a GPU fault while it ran, {e['meaning']}",
-    ),
-)
+DEVICES: tuple[Rule, ...] = (
+    Rule("unkillable", lambda f: _when(f.unkillable), Cause.GPU_FAULT,
+         lambda f, e: "the process survived SIGKILL: it is stuck in the kernel or a driver"),
+    Rule("gpu-lost", lambda f: _when(f.gpu_lost is not None and _own_end(f), gpu_lost=f.gpu_lost),
+         Cause.GPU_FAULT, lambda f, e: f"one of its GPUs no longer answers: {f.gpu_lost}"),
+    Rule("gpu-ecc",
+         lambda f: _when(f.ecc_errors > 0 and _own_end(f), ecc_errors=f.ecc_errors, xids=_list_codes(f.xids)),
+         Cause.GPU_FAULT,
+         lambda f, e: f"its GPU counted {f.ecc_errors} uncorrectable memory errors (ECC) while it ran"),
+    Rule("gpu-xid", _find_device_xid, Cause.GPU_FAULT,
+         lambda f, e: f"the driver reported a GPU fault while it ran, {e['meaning']}"),
+)  # fmt: skip
 
 
 # ---- 2 and 3: ended from outside
@@ -144,62 +115,33 @@ DEVICES = (
 
 def _tripped(watchdog: Watchdog) -> Rule:
     def find(facts: TaskFacts) -> Evidence | None:
-        return (
-            facts.trip.evidence
-            if facts.trip is not None and facts.trip.watchdog is watchdog
-            else None
-        )
+        trip = facts.trip
+        return trip.evidence if trip is not None and trip.watchdog is watchdog else None
 
-    return Rule(
-        f"watchdog-{watchdog}",
-        find,
-        CAUSE_OF_TRIP[watchdog],
-        lambda f, e: f.trip.reason if f.trip else "",
-    )
+    cause = CAUSE_OF_TRIP[watchdog]
+    return Rule(f"watchdog-{watchdog}", find, cause, lambda f, e: f.trip.reason if f.trip else "")
 
 
 TRIPS = tuple(_tripped(watchdog) for watchdog in Watchdog)
 
 
 def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:
-    return (
-        "its host was shut down"
-        if facts.stop_cause is Cause.HOST_DRAINED
-        else f"it was stopped: {facts.stop_cause}"
-    )
+    shut_down = facts.stop_cause is Cause.HOST_DRAINED
+    return "its host was shut down" if shut_down else f"it was stopped: {facts.stop_cause}"
 
 
-OUTSIDE = (
-    Rule(
-        "malformed-report",
-        lambda f: _when(f.malformed is not None, malformed=f.malformed),
-        Cause.MALFORMED_REPORT,
-        lambda f, e: f"the report of its end cannot be used: {f.malformed}",
-    ),
-    # As a start that failed and not as a lost host: a host that lacks something lacks it a second
-    # later too (BUDGET-5).
-    Rule(
-        "host-start",
-        lambda f: _when(
-            f.lost is not None and f.start_error is not None, start_error=f.start_error
-        ),
-        Cause.START_TIMEOUT,
-        lambda f, e: f"its host failed it: {f.lost}",
-    ),
-    Rule(
-        "host-lost",
-        lambda f: _when(f.lost is not None, lost=f.lost),
-        Cause.AGENT_TRANSIENT,
-        lambda f, e: f"its host was lost: {f.lost}",
-    ),
-    # Whoever stopped it without being asked by the controller says why.
-    Rule(
-        "stopped",
-        lambda f: _when(f.stopped and f.stop_cause is not None),
-        lambda f: f.stop_cause or Cause.HOST_DRAINED,
-        _say_stop,
-    ),
-)
+OUTSIDE: tuple[Rule, ...] = (
+    Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
+         lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
+    # A failed start, not a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
+    Rule("host-start", lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
+         Cause.START_TIMEOUT, lambda f, e: f"its host could not start it: {f.lost}"),
+    Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
+         lambda f, e: f"its host was lost: {f.lost}"),
+    # An agent that stops a task without the controller's order says why.
+    Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None),
+         lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),
+)  # fmt: skip
 
 
 # ---- 4: memory, as the kernel counted it
@@ -217,15 +159,11 @@ def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
     return f"killed by SIGKILL at {percent:.0f} % of its memory limit of {facts.memory_limit_bytes >> 20} MiB"
 
 
-MEMORY_COUNTERS = (
-    Rule(
-        "oom-counter",
-        lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes),
-        Cause.OOM_KILLED,
-        lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)",
-    ),
+MEMORY_COUNTERS: tuple[Rule, ...] = (
+    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
+         lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)"),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
-)
+)  # fmt: skip
 
 MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
 """What operators' rules cannot overrule."""
@@ -234,8 +172,7 @@ MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
 # ---- 6: words
 
 RENDEZVOUS_SECONDS = 60.0
-"""A first rank that listens at all does so within this of its start; a slow import of a framework
-is in it."""
+"""A first rank listens within this of its start, a slow import of a framework included."""
 
 
 def _find_taken_port(facts: TaskFacts) -> Evidence | None:
@@ -248,12 +185,8 @@ def _find_taken_port(facts: TaskFacts) -> Evidence | None:
     if found is None:
         return None
     line = cut_line(facts.log_tail, found.start(), found.end())
-    named = find_ports(line)
-    return (
-        None
-        if named and facts.rendezvous_port not in named
-        else {"line": line, "port": facts.rendezvous_port}
-    )
+    named, port = find_ports(line), facts.rendezvous_port
+    return None if named and port not in named else {"line": line, "port": port}
 
 
 def _may_read(facts: TaskFacts) -> bool:
@@ -275,20 +208,16 @@ def _in_words(pattern: Pattern) -> Rule:
 
 def _in_pull(pattern: Pattern) -> Rule:
     def find(facts: TaskFacts) -> Evidence | None:
-        text = facts.pull_error
+        text = facts.pull_error or ""
         found = pattern.search(text) if text else None
-        return (
-            None
-            if text is None or found is None
-            else {"line": cut_line(text, found.start(), found.end()), "in": "registry"}
-        )
+        if found is None:
+            return None
+        return {"line": cut_line(text, found.start(), found.end()), "in": "registry"}
 
-    return Rule(
-        f"pull-{pattern.name}",
-        find,
-        pattern.cause,
-        lambda f, e: f"its image could not be had: {pattern.sentence}: {e['line']}",
-    )
+    def say(facts: TaskFacts, evidence: Evidence) -> str:
+        return f"its image could not be fetched: {pattern.sentence}: {evidence['line']}"
+
+    return Rule(f"pull-{pattern.name}", find, pattern.cause, say)
 
 
 def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
@@ -299,33 +228,25 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
         for at, line in find_xid_lines(text):
             xid = find_xid([line.code], blame)
             if xid is not None:
-                return {
-                    "line": cut_line(text, at, at + 1),
-                    "in": "log",
-                    "xid": xid.code,
-                    "meaning": str(xid),
-                }
+                shown = cut_line(text, at, at + 1)
+                return {"line": shown, "in": "log", "xid": xid.code, "meaning": str(xid)}
         return None
 
     return find
 
 
 def _find_own_xid(facts: TaskFacts) -> Evidence | None:
-    xid = find_xid(facts.xids, Blame.APPLICATION) if _may_read(facts) else None
-    return (
-        None
-        if xid is None
-        else {"xid": xid.code, "meaning": str(xid), "xids": _list_codes(facts.xids)}
-    )
+    return _find_xid_of(facts, Blame.APPLICATION) if _may_read(facts) else None
 
 
 WORDS: tuple[Rule, ...] = (
     *map(_in_pull, PULL),
     Rule("pull-error", lambda f: _when(f.pull_error is not None), Cause.IMAGE_PULL_FAILURE,
-         lambda f, e: f"its image could not be had: {_cut(f.pull_error)}"),
+         lambda f, e: f"its image could not be fetched: {_cut(f.pull_error)}"),
     Rule("rendezvous-port", _find_taken_port, Cause.AGENT_TRANSIENT,
          lambda f, e: f"the port chosen for its rendezvous was taken before it could listen on it: {e['line']}"),
-    Rule("log-xid", _find_xid_words(Blame.HARDWARE), Cause.GPU_FAULT, lambda f, e: f"its log shows a GPU fault, {e['meaning']}"),
+    Rule("log-xid", _find_xid_words(Blame.HARDWARE), Cause.GPU_FAULT,
+         lambda f, e: f"its log shows a GPU fault, {e['meaning']}"),
     *map(_in_words, TEXT),
     Rule("gpu-xid-own", _find_own_xid, Cause.NONZERO_EXIT,
          lambda f, e: f"{_say_end(f)}; the driver blamed the program, {e['meaning']}"),
@@ -345,13 +266,12 @@ def _cut(text: str | None) -> str:
 
 
 def _say_exit(code: int) -> str:
-    if code == 126:
-        return "exit code 126, a shell's for a command that cannot be executed"
-    if code == 127:
-        return "exit code 127, a shell's for a command that was not found"
-    return f"exit code {code}" + (
-        f", a shell's for {signal_name(code - 128)}" if 129 <= code <= 159 else ""
+    shell = {126: "a command that cannot be executed", 127: "a command that was not found"}.get(
+        code
     )
+    if 129 <= code <= 159:
+        shell = signal_name(code - 128)
+    return f"exit code {code}" if shell is None else f"exit code {code}, a shell's for {shell}"
 
 
 def _say_end(facts: TaskFacts) -> str:
@@ -362,7 +282,7 @@ def _say_end(facts: TaskFacts) -> str:
 
 ENDS: tuple[Rule, ...] = (
     Rule("checkpoint", lambda f: _when(f.checkpoint_error is not None), Cause.START_TIMEOUT,
-         lambda f, e: f"it was not started, because its checkpoint could not be had: {_cut(f.checkpoint_error)}"),
+         lambda f, e: f"it was not started, because its checkpoint could not be fetched: {_cut(f.checkpoint_error)}"),
     Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
          lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
     Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
@@ -406,13 +326,10 @@ def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified
     for rule in rules:
         evidence = find_match(rule, facts)
         if evidence is not None:
-            # Without a cause of its own the rule only adds to what the shipped ones found.
-            cause = shipped.cause if rule.cause is None else rule.cause
-            message = rule.message or f"{shipped.message} (operator's rule {rule.name})"
             return Classified(
-                cause=cause,
+                cause=rule.cause or shipped.cause,
                 rule=OPERATOR + rule.name,
-                message=message,
+                message=rule.message or f"{shipped.message} (operator's rule {rule.name})",
                 exit_code=shipped.exit_code,
                 evidence={**evidence, "shipped_rule": shipped.rule},
                 never_retry=rule.never_retry,

@@ -19,7 +19,7 @@ RETRY-5   While retries are held (the kill switch) none is dropped: the job wait
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,8 +29,7 @@ from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
 
 PROOF_AGAINST_HOST = frozenset({"unkillable", "gpu-xid", "gpu-ecc", "gpu-lost"})
-"""Rules whose evidence the job cannot have made up: only these quarantine a host. A line in a job's
-own log does not."""
+"""Rules whose evidence the job cannot make up: only these quarantine a host; a log's line does not."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,22 +193,26 @@ MAX_START_DELAY_SECONDS = 3600.0
 def start_delay_seconds(failures: int) -> float:
     """Return after how long the next start is tried, after `failures` failed ones in a row
     (BUDGET-5)."""
-    if failures <= 1:  # most often a host died meanwhile, and others are there
+    if failures <= 1:  # most often a host died, and others are there
         return 0.0
     return min(FIRST_START_DELAY_SECONDS * 2.0 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)
 
 
 def _back_off_start(case: _EndCase, charges: Charges) -> Decision:
-    failures = charges.start_failures + 1
+    failures, limit = charges.start_failures + 1, case.policy.start_failure_limit
+    text = f"{case.found.message}; "
     after = msgspec.structs.replace(charges, start_failures=failures)
-    if failures >= case.policy.start_failure_limit:
-        text = f"{case.found.message}; parked after {failures} failed starts in a row, until `holdfast retry` lets it go on"
-        return case.park(after, text)
+    if failures >= limit:
+        text += (
+            f"parked after {failures} failed starts in a row, until `holdfast retry` lets it go on"
+        )
+        return case.make(JobEvent.BACK_OFF, Outcome.REQUEUED, after, text, parked=True)
     if failures == 1:
-        return case.requeue(after, f"{case.found.message}; queued again, at the front", avoid=True)
+        return case.requeue(after, f"{text}queued again, at the front", avoid=True)
     delay = start_delay_seconds(failures)
-    text = f"{case.found.message}; failed start {failures} of {case.policy.start_failure_limit}, tried again in {delay:.0f} s"
-    return case.back_off_start(after, text, delay)
+    text += f"failed start {failures} of {limit}, tried again in {delay:.0f} s"
+    again = (JobEvent.BACK_OFF, Outcome.REQUEUED)
+    return case.make(*again, after, text, avoid_host=True, delay_seconds=delay)
 
 
 def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
@@ -239,14 +242,10 @@ def _charge_retries(case: _EndCase, charges: Charges, chance: float) -> Decision
     retry, text = case.policy.retry, case.found.message
     after = msgspec.structs.replace(charges, retries=charges.retries + 1)
     if charges.retries >= retry.max_retries:
-        spent = "no retries were asked for"
-        if retry.max_retries:
-            spent = (
-                "its one retry is spent"
-                if retry.max_retries == 1
-                else f"all {retry.max_retries} retries are spent"
-            )
-        return case.end(after, f"{text}; {spent}", retry="exhausted" if retry.max_retries else None)
+        most = retry.max_retries
+        spent = {0: "no retries were asked for", 1: "its one retry is spent"}
+        reason = f"{text}; {spent.get(most, f'all {most} retries are spent')}"
+        return case.end(after, reason, retry="exhausted" if most else None)
     delay = retry_delay_seconds(retry, charges.retries, job_id=case.ending.job_id, chance=chance)
     text = f"{text}; retry {after.retries} of {retry.max_retries} in {delay:.4g} s"
     return case.back_off(after, text, delay)
@@ -273,34 +272,20 @@ class _EndCase:
         *,
         retry: Literal["exhausted"] | None = None,
     ) -> Decision:
-        return self._make(event, outcome, charges, reason, retry=retry)
+        return self.make(event, outcome, charges, reason, retry=retry)
 
     def requeue(self, charges: Charges, reason: str, *, avoid: bool) -> Decision:
         """Queue at the front, at once; a charged attempt waits while retries are held (RETRY-5)."""
         if self.policy.held is not None and self.budget is not Budget.NOTHING:
             return self._back_off(charges, reason, 0.0, avoid=avoid)
-        return self._make(
-            JobEvent.REQUEUE, Outcome.REQUEUED, charges, reason, front=True, avoid_host=avoid
-        )
+        again = (JobEvent.REQUEUE, Outcome.REQUEUED)
+        return self.make(*again, charges, reason, front=True, avoid_host=avoid)
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
         """Back off for a retry. It keeps its old place in the queue, because it has waited already."""
         return self._back_off(
             charges, reason, delay_seconds, avoid=True, front=False, retry="scheduled"
         )
-
-    def back_off_start(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
-        return self._make(
-            JobEvent.BACK_OFF,
-            Outcome.REQUEUED,
-            charges,
-            reason,
-            avoid_host=True,
-            delay_seconds=delay_seconds,
-        )
-
-    def park(self, charges: Charges, reason: str) -> Decision:
-        return self._make(JobEvent.BACK_OFF, Outcome.REQUEUED, charges, reason, parked=True)
 
     def _back_off(
         self,
@@ -313,8 +298,8 @@ class _EndCase:
         retry: Literal["scheduled"] | None = None,
     ) -> Decision:
         held = self.policy.held
-        text = reason if held is None else f"{reason}; held, for {held} holds all retries"
-        return self._make(
+        text = reason if held is None else f"{reason}; held, because {held} holds all retries"
+        return self.make(
             JobEvent.BACK_OFF,
             Outcome.REQUEUED,
             charges,
@@ -326,20 +311,17 @@ class _EndCase:
             held=held,
         )
 
-    def _make(
+    def make(
         self,
         event: JobEvent,
         outcome: Outcome,
         charges: Charges,
         reason: str,
         *,
-        front: bool = False,
         avoid_host: bool = False,
-        delay_seconds: float = 0.0,
-        retry: Literal["scheduled", "exhausted"] | None = None,
-        held: str | None = None,
-        parked: bool = False,
+        **more: Any,
     ) -> Decision:
+        """Return the decision with all that follows from the case; `more`: other fields of it."""
         found = self.found
         return Decision(
             event=event,
@@ -350,14 +332,10 @@ class _EndCase:
             charges=charges,
             reason=reason,
             exit_code=found.exit_code,
-            front=front,
             avoid_host=avoid_host or found.avoid_host,
             quarantine_host=found.rule in PROOF_AGAINST_HOST,
-            delay_seconds=delay_seconds,
-            retry=retry,
             policy=self.policy.retry,
             announce=self.policy.retry.emit_retry_events,
-            held=held,
-            parked=parked,
             reset=self.reset,
+            **more,
         )

@@ -301,7 +301,7 @@ PULL: tuple[Pattern, ...] = (
     _pattern("server-error", _PULL, "the registry failed", r"\b50[0234] (?:Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time)",
         r"received unexpected HTTP status: 5\d\d", r"invalid status code from registry 5\d\d"),
 )  # fmt: skip
-"""Looked for in what the registry said when an image could not be had."""
+"""Searched in the registry's words when an image could not be fetched."""
 
 PORT_IN_USE = next(pattern for pattern in OWN if pattern.name == "port-in-use")
 _PORT = re.compile(

@@ -32,25 +32,12 @@ MAX_TEXT_BYTES = 64 * 1024
 MAX_MESSAGE_CHARS = 512
 MAX_CODES = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SIGNALS = {
-    "SIGHUP": 1,
-    "SIGINT": 2,
-    "SIGQUIT": 3,
-    "SIGILL": 4,
-    "SIGTRAP": 5,
-    "SIGABRT": 6,
-    "SIGBUS": 7,
-    "SIGFPE": 8,
-    "SIGKILL": 9,
-    "SIGUSR1": 10,
-    "SIGSEGV": 11,
-    "SIGUSR2": 12,
-    "SIGPIPE": 13,
-    "SIGALRM": 14,
-    "SIGTERM": 15,
-    "SIGXCPU": 24,
-    "SIGXFSZ": 25,
-}
+SIGNALS: Mapping[str, int] = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGTRAP": 5, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8,
+    "SIGKILL": 9, "SIGUSR1": 10, "SIGSEGV": 11, "SIGUSR2": 12, "SIGPIPE": 13, "SIGALRM": 14, "SIGTERM": 15,
+    "SIGXCPU": 24, "SIGXFSZ": 25,
+}  # fmt: skip
+"""The numbers of Linux signals that a rule may name."""
 
 
 class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +76,7 @@ def find_match(
     if rule.exit_codes or rule.signals:
         code_fits = facts.exit_code is not None and facts.exit_code in rule.exit_codes
         signal_fits = facts.signal is not None and facts.signal in rule.signals
-        # Each that is given must hold; but no end has both, so of the two either will do.
+        # No end has both an exit code and a signal, so one of the two is enough.
         if not (code_fits or signal_fits):
             return None
         evidence.update({"exit_code": facts.exit_code} if code_fits else {"signal": facts.signal})
@@ -102,13 +89,8 @@ def find_match(
 
 
 def _find_line(regex: re.Pattern[str], facts: TaskFacts) -> tuple[str, str] | None:
-    sources = {
-        "registry": facts.pull_error,
-        "runtime": facts.runtime_error,
-        "start": facts.start_error,
-        "log": facts.log_tail,
-    }
-    for source, text in sources.items():
+    errors = (facts.pull_error, facts.runtime_error, facts.start_error, facts.log_tail)
+    for source, text in zip(("registry", "runtime", "start", "log"), errors, strict=True):
         for line in (text or "").split("\n"):
             cut = line[:MAX_LINE_CHARS]  # REGEX-1
             found = regex.search(cut)
@@ -193,15 +175,11 @@ def _read_rule(table: Mapping[str, Any], number: int, lines: LineMap) -> Operato
     if "name" not in values:
         raise _refuse(line, "the rule has no name")
     if not any(key in values for key in ("pattern", "exit_codes", "signals")):
-        raise _refuse(
-            line, f"rule {values['name']!r} has no condition: give a pattern, exit_codes or signals"
-        )
+        wanted = "give a pattern, exit_codes or signals"
+        raise _refuse(line, f"rule {values['name']!r} has no condition: {wanted}")
     if not any(values.get(key) for key in ("cause", "never_retry", "avoid_host", "message")):
-        raise _refuse(
-            line,
-            f"rule {values['name']!r} says nothing: give a cause, never_retry, avoid_host or a "
-            "message",
-        )
+        wanted = "give a cause, never_retry, avoid_host or a message"
+        raise _refuse(line, f"rule {values['name']!r} concludes nothing: {wanted}")
     return OperatorRule(**values)
 
 
@@ -226,11 +204,8 @@ def _read_codes(value: Any) -> tuple[int, ...]:
     codes = _read_list(value)
     for code in codes:
         if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255:
-            why = (
-                "exit code 0 is a success, which no rule is asked about"
-                if code == 0
-                else "exit codes are 1 to 255"
-            )
+            zero = "exit code 0 is a success, which no rule is asked about"
+            why = zero if code == 0 else "exit codes are 1 to 255"
             raise ValidationError(f"{code!r}: {why}")
     return tuple(dict.fromkeys(codes))
 
@@ -238,7 +213,7 @@ def _read_codes(value: Any) -> tuple[int, ...]:
 def _read_signals(value: Any) -> tuple[int, ...]:
     numbers = []
     for signal in _read_list(value):
-        number = _SIGNALS.get(signal) if isinstance(signal, str) else signal
+        number = SIGNALS.get(signal) if isinstance(signal, str) else signal
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 64:
             raise ValidationError(
                 f"{signal!r}: a signal is a number from 1 to 64 or a name such as SIGSEGV"
